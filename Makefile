@@ -5,6 +5,8 @@ BIN := .venv/bin
 ENGINE ?= $(notdir $(firstword $(shell command -v podman docker)))
 IMAGE ?= dbelief:latest
 FILE ?= deploy/Dockerfile
+# One more than there are cores: tests of real processes wait for a third of their time. More than four gain nothing.
+TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
@@ -13,88 +15,103 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-portable test-deploy test-containers test-slurm image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots wheel clean
+.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-deploy test-containers test-slurm bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots image wheel dashboards
+
+##@ Everyday
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' Makefile
 
 run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; results in runs/digits
 	@$(BIN)/dbelief train examples/digits.yaml $(ARGS)
 
-test: .venv/ready-to-develop ## what must always pass, minutes; some of it: make test ARGS='tests/dbelief/optim -k adagrad'
-	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+test: .venv/ready-to-develop ## tests that must always pass, minutes; a part: make test ARGS='tests/dbelief/optim -k adagrad'
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-test-long: .venv/ready-to-develop ## what takes longer, half an hour: every process killed, a bad network, all of Hypothesis's examples
-	@$(BIN)/pytest -m "(long or hypothesis) and not deploy and not slurm" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
-
-test-portable: .venv/ready-to-develop ## the numeric tests compiled for other processors: the same bits (docs/portability.md)
-	@$(BIN)/python -m tests.portable $(ARGS)
-
-test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deploy.md); minutes
-	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
-
-test-containers: .venv/ready-to-develop ## the image and the compose file in real containers, each of them killed in turn; root and podman
-	@$(BIN)/python -m tests.containers $(ARGS)
-
-test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host, nodes killed; root and Debian's slurmctld, slurmd, slurm-client, munge
-	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
-	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
-
-image: ## build the image of all roles, dbelief:latest, with podman or docker
-	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f $(FILE) -t $(IMAGE) $(ARGS) .
-
-lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and who may import whom
+lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and import-linter
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
 
+docs: .venv/ready-to-document ## build the documentation site into .cache/site, offline and strictly
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@$(BIN)/python -m docs.generators.check_site .cache/site
+
 # $(call protoc,FOLDER): the messages of all protos, services only where there are some.
 define protoc
-PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Idbelief/rpc=protos \
+PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Idbelief/rpc/pb=protos \
 	--python_out=$(1) --mypy_out=$(1) protos/*.proto
-PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Idbelief/rpc=protos \
+PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Idbelief/rpc/pb=protos \
 	--grpc_python_out=$(1) --mypy_grpc_out=$(1) protos/parameters.proto protos/coordination.proto
 endef
 
-protos: .venv/ready-to-develop ## make dbelief/rpc/*_pb2* from protos/
+protos: .venv/ready-to-develop ## make dbelief/rpc/pb/*_pb2* from protos/
 	$(call protoc,.)
 
-dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
-	@$(BIN)/python deploy/grafana/make.py
-
-verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/*_pb2* are what protos/ says
+verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/pb/*_pb2* match protos/
 	@rm -rf .cache/protos && mkdir -p .cache/protos/committed .cache/protos/made
-	@cp dbelief/rpc/*_pb2*.py* .cache/protos/committed
+	@cp dbelief/rpc/pb/*_pb2*.py* .cache/protos/committed
 	$(call protoc,.cache/protos/made)
-	@cd .cache/protos && diff -ru committed made/dbelief/rpc || \
-		{ echo "dbelief/rpc is not what protos/ says: run \`make protos\`" >&2; exit 1; }
+	@cd .cache/protos && diff -ru committed made/dbelief/rpc/pb || \
+		{ echo "dbelief/rpc/pb is not what protos/ says: run \`make protos\`" >&2; exit 1; }
+
+clean: ## remove .venv, caches and dist; runs/ stays
+	rm -rf .venv .cache dist
+	find benchmarks coordinator dbelief examples ps_server tests worker -name __pycache__ -prune -exec rm -rf {} +
+
+##@ Longer tests
+
+test-long: .venv/ready-to-develop ## tests of half an hour: every process killed, a bad network, all Hypothesis examples
+	@$(BIN)/pytest -m "(long or hypothesis) and not deploy and not slurm" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
+
+test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
+	@$(BIN)/python -m tests.portable $(ARGS)
+
+test-deploy: .venv/ready-to-develop ## contents of deploy/, with real podman, Prometheus and npm (CONTRIBUTING.md); minutes
+	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
+
+test-containers: .venv/ready-to-develop ## image and compose file in real containers, each of them killed in turn; root and podman
+	@$(BIN)/python -m tests.containers $(ARGS)
+
+test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host, nodes killed; root and Debian's Slurm and munge
+	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
+	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
+
+##@ Benchmarks
 
 bench: .venv/ready-to-develop ## every benchmark, one after the other
 	@$(BIN)/dbelief bench apply
 	@$(BIN)/dbelief bench kernels
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+	@set -e; for script in $$(grep -rl --include="*.py" "^if __name__" benchmarks | sort); do \
+		echo "== $$script"; $(BIN)/python -m $$(echo $${script%.py} | tr / .); done
 
-bench-kernels: .venv/ready-to-develop ## block-local kernels against one dense product, on the GPU where one is
+bench-kernels: .venv/ready-to-develop ## block-local kernels against one dense product, on the GPU where there is one
 	@$(BIN)/dbelief bench kernels $(ARGS)
 
-bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
-	@$(BIN)/python benchmarks/replicas.py $(ARGS)
+bench-replicas: .venv/ready-to-develop ## accuracy at 1, 2, 4, 8 replicas on MNIST (in DBELIEF_DATA), three seeds
+	@$(BIN)/python -m benchmarks.accuracy.replicas $(ARGS)
 
 bench-rates: .venv/ready-to-develop ## plain SGD at a fixed rate beside Adagrad with a warm start, as bench-replicas
-	@$(BIN)/python benchmarks/rates.py $(ARGS)
+	@$(BIN)/python -m benchmarks.accuracy.learning_rates $(ARGS)
 
-bench-memory: .venv/ready-to-develop ## what a shard takes under load for ten minutes, and whether it grows
-	@$(BIN)/python benchmarks/memory.py $(ARGS)
+bench-memory: .venv/ready-to-develop ## memory of a shard under load for ten minutes, and its growth
+	@$(BIN)/python -m benchmarks.shards.memory $(ARGS)
 
-bench-kills: .venv/ready-to-develop ## MNIST with any one process killed, five times each (DBELIEF_DATA names its folder)
-	@$(BIN)/python benchmarks/kills.py $(ARGS)
+bench-kills: .venv/ready-to-develop ## MNIST (in DBELIEF_DATA) with any one process killed, five times each
+	@$(BIN)/python -m benchmarks.faults.kills $(ARGS)
 
-bench-wire: .venv/ready-to-develop ## pull, push and exchange against a bare socket; ARGS=--peers: torch and Ray too, where installed
+bench-wire: .venv/ready-to-develop ## pull, push and exchange against a bare socket
 	@$(BIN)/dbelief bench wire $(ARGS)
 
-bench-snapshots: .venv/ready-to-develop ## pushes with and without a snapshot set being written, and how long a set takes
-	@$(BIN)/python benchmarks/snapshots.py $(ARGS)
+bench-snapshots: .venv/ready-to-develop ## pushes with and without a snapshot set being written, and the time of a set
+	@$(BIN)/python -m benchmarks.shards.snapshots $(ARGS)
+
+##@ Images and deployment
+
+image: ## build the image of all roles, dbelief:latest, with podman or docker
+	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f $(FILE) -t $(IMAGE) $(ARGS) .
 
 wheel: .venv/ready-to-develop ## build the wheel into dist/
 	@rm -rf build
@@ -102,14 +119,14 @@ wheel: .venv/ready-to-develop ## build the wheel into dist/
 	@rm -rf build dbelief.egg-info
 	@ls dist/*.whl
 
-clean: ## remove .venv, caches and dist; runs/ stays
-	rm -rf .venv .cache dist
-	find benchmarks coordinator dbelief examples ps_server tests worker -name __pycache__ -prune -exec rm -rf {} +
+dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
+	@$(BIN)/python deploy/grafana/make.py
 
 # Installed once, and again when pyproject.toml changed. The install is editable: what is edited is what runs.
 .venv/ready-to-run: EXTRAS :=
 .venv/ready-to-develop: EXTRAS := [dev]
-.venv/ready-to-run .venv/ready-to-develop: pyproject.toml
+.venv/ready-to-document: EXTRAS := [docs]
+.venv/ready-to-run .venv/ready-to-develop .venv/ready-to-document: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dbelief needs Python 3.11 or newer, \
 	and \`$(PYTHON)\` is not; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "installing dbelief$(EXTRAS) into .venv (once; about a minute)"

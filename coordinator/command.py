@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from dbelief.cli.role_options import role_options
 from dbelief.process.console import cli_errors, interrupt_event
+from dbelief.process.overrides import set_option
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
@@ -28,15 +29,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 
 @click.command("coordinator")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    envvar="DBELIEF_SET",
-    show_envvar=True,
-    help="Replace a field of the job file.",
-)
+@set_option(envvar="DBELIEF_SET", show_envvar=True)
 @click.option(
     "--listen",
     default="127.0.0.1:7070",
@@ -59,15 +52,15 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 @click.option(
     "--name",
     default=None,
-    help="What this coordinator is called, however often it is started: it need not wait for its earlier life's lease.",
+    help="Name of this coordinator, the same at each start: a restarted one need not wait for its own earlier lease.",
 )
-@role_options("coordinator", "go on telling how it ended until a signal comes")
+@role_options("coordinator", "report the outcome until a signal ends the process")
 @click.option(
     "--page",
     "page_listen",
     default=None,
     metavar="HOST:PORT",
-    help="Address for browsers, where a page shows how the job goes; port 0: any free.",
+    help="Address of a web page with the job's progress; port 0: any free.",
 )
 @click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
 @click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
@@ -80,7 +73,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     "--run-folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     default=None,
-    help="A run folder made before.",
+    help="An existing run folder to use.",
 )
 @click.option(
     "--pictures/--no-pictures",
@@ -90,7 +83,12 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     show_envvar=True,
     help="When the job is over, draw its pictures into the run folder; `dbelief report` draws them at any time.",
 )
-@click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="File for the address, written once the process listens.",
+)
 @click.option(
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the registry."
 )
@@ -99,7 +97,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     type=click.Choice(["stop", "leave"]),
     default="stop",
     show_default=True,
-    help="SIGTERM and Ctrl-C stop the job, or leave it as it is to the next coordinator.",
+    help="SIGTERM and Ctrl-C stop the job, or leave it unchanged for the next coordinator.",
 )
 def command(**options: Any) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -15,12 +15,14 @@ from dbelief.job import Job, load_job
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import sweep, write_whole
 from dbelief.process.clock import Clock, SystemClock
-from dbelief.process.console import announce, host_and_port, parse_overrides
+from dbelief.process.console import host_and_port
 from dbelief.process.gc_control import freeze
 from dbelief.process.log import set_context
+from dbelief.process.overrides import parse_overrides
+from dbelief.process.runtime import Event
 from dbelief.registry import Registry, open_registry
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server, check_free, is_every_address
 from dbelief.rundir.folder import found_at, held
 from dbelief.security import current, may_listen
@@ -29,12 +31,14 @@ from dbelief.telemetry.metrics import Metrics
 
 from .core.states import State
 from .job.persistence import outcome
-from .monitoring.status_page import StatusPage
+from .monitoring.status_page.application import StatusPage
 from .rpc.servicer import CoordinatorService
 from .rpc.status import build_status
 from .runtime.bootstrap import start
 from .runtime.event_loop import EventLoop
 from .runtime.leader_lease import LeaderLease
+
+log = logging.getLogger(__name__)
 
 SCRAPE_S = 10.0
 """Seconds for which the metrics of a finished job wait for a scrape."""
@@ -70,7 +74,7 @@ class Options:
             raise UserError("--on-signal leave: with --registry memory: no other coordinator would know of the job")
 
 
-def run(options: Options, interrupted: threading.Event) -> int:
+def run(options: Options, interrupted: Event) -> int:
     """Run a job, or stand by until this coordinator is needed; the exit code.
 
     Raises
@@ -99,7 +103,7 @@ def run(options: Options, interrupted: threading.Event) -> int:
         stack.callback(leadership.release)
         before = outcome(leadership.read_state()) if options.once else ""
         if before:
-            announce(f"job {job.name} has ended already ({before}), and is to run once")
+            log.info(f"job {job.name} has already ended ({before}), and runs once only")
             if options.at_end == "wait":
                 with closing(Server(options.listen, lambda _: None)):  # serves health checks, and leads nothing
                     interrupted.wait()
@@ -108,7 +112,7 @@ def run(options: Options, interrupted: threading.Event) -> int:
 
 
 def _run_as_leader(
-    options: Options, job: Job, leadership: LeaderLease, metrics: Metrics, clock: Clock, interrupted: threading.Event
+    options: Options, job: Job, leadership: LeaderLease, metrics: Metrics, clock: Clock, interrupted: Event
 ) -> int:
     """Lead the job, to its end or until this coordinator is requested to leave it; the exit code."""
     freeze()
@@ -128,7 +132,7 @@ def _run_as_leader(
         stack.callback(server.close)
         page.tell = lambda: to_dict(build_status(runner, wire.StatusRequest(curves=True)))
         set_context(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
-        announce(
+        log.info(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
             f"run folder {begun.folder}"
         )
@@ -137,9 +141,9 @@ def _run_as_leader(
             write_whole(options.ready_file, server.address.encode())
         state = runner.run(interrupted, options.on_signal == "leave")
         if state not in (State.DONE, State.FAILED):
-            announce(f"job {job.name} is left as it is, {state.value}, to the next coordinator")
+            log.info(f"leaving job {job.name} ({state.value}) to the next coordinator")
             return 0
-        announce(f"job {job.name} {state.value}: {begun.machine.reason}")
+        log.info(f"job {job.name} {state.value}: {begun.machine.reason}")
         if options.at_end == "wait":
             interrupted.wait()
         else:
@@ -154,7 +158,7 @@ def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:
     if listen is not None:
         server = WebServer(listen, page, "the status page", credentials.web_context() if credentials else None)
         stack.callback(server.close)
-        announce(f"status page on {server.url}")
+        log.info(f"status page on {server.url}")
     return page
 
 
@@ -165,20 +169,14 @@ def _standby_health(listen: str) -> Iterator[None]:
     A client that looks for the leader must not reach this process. Only for a listen address that means all addresses
     (as in a container); elsewhere it is not needed.
     """
-    server = None
-    if is_every_address(listen):
-        with suppress(UserError):  # another process on this host has that port, for example the leader
-            server = Server(f"127.0.0.1:{host_and_port(listen)[1]}", lambda _: None)
-    try:
+    with ExitStack() as stack:
+        if is_every_address(listen):
+            with suppress(UserError):  # another process on this host has that port, for example the leader
+                stack.callback(Server(f"127.0.0.1:{host_and_port(listen)[1]}", lambda _: None).close, 0.0)
         yield
-    finally:
-        if server is not None:
-            server.close(0.0)
 
 
-def _wait_for_registry(
-    registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event
-) -> None:
+def _wait_for_registry(registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: Event) -> None:
     """Wait for a registry that was started at the same time, and may become available later."""
     until_s = clock.now() + patience_s
     while True:
@@ -188,4 +186,4 @@ def _wait_for_registry(
         except Unavailable as error:
             if clock.now() >= until_s or interrupted.is_set():
                 raise
-            announce(f"{error}; waiting for it, for up to {patience_s:g} s")
+            log.warning(f"{error}; waiting for it, for up to {patience_s:g} s")

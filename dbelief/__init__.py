@@ -4,12 +4,14 @@
     dbelief.connect("host:port")         a member of a job, for a custom training loop
     dbelief.errors                       all error classes
 
-Importing this package imports nothing else: gRPC, NumPy and the rest are imported on first use.
+Importing this package sets up its log and imports nothing else: gRPC, NumPy and the rest are imported on first use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import dbelief.process.log  # noqa: F401
 
 if TYPE_CHECKING:
     from dbelief.launch.train import train

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from dbelief.cli.role_options import role_options, sharing_option
+from dbelief.cli.role_options import coordinator_option, member_options, role_options, sharing_option
 from dbelief.process.console import cli_errors
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
 @click.command("ps")
-@click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
+@coordinator_option
 @click.option(
     "--listen",
     default="127.0.0.1:0",
@@ -30,19 +29,7 @@ from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 )
 @sharing_option
 @role_options("ps", "wait for the next one at the same address, however long")
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Folder for the log of applied pushes.",
-)
-@click.option("--number", type=click.IntRange(0), default=None, help="The shard number to ask for; default: any free.")
-@click.option(
-    "--name", default=None, help="What this shard is called, however often it is started: its earlier life is over."
-)
-@click.option(
-    "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the coordinator."
-)
+@member_options("shard", "of applied pushes")
 def command(**options: Any) -> None:
     """Run one shard of a job's parameters: store its segments, apply pushes by the job's rule."""
     prepare_process()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +16,8 @@ from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.optim import Rule, make_rule, warm_up
 from dbelief.process.clock import SystemClock
 from dbelief.process.gc_control import collect, freeze
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.server.auth import must_be_in
 from dbelief.rpc.wire.convert import program_from_wire, spans_from_wire
 from dbelief.rpc.wire.payloads import Codecs
@@ -27,11 +27,12 @@ from dbelief.telemetry.metrics import Metrics
 from . import snapshot
 from .hot_segments import HotSegments
 from .programs import ProgramExecutor
-from .replication.link import ReplicationLink
+from .replication.carry_stream import CarryStream
+from .replication.link import LinkState, ReplicationLink
 from .replication.migration import Arrival, Migration
-from .replication.migration_sender import SegmentSender
-from .replication.sender import FollowerSender, FollowerStream
-from .store.hands import ThreadPool
+from .replication.sender import FollowerMessages, FollowerSender
+from .replication.wire import encode
+from .store.concurrency import ThreadPool
 from .store.shard import Shard
 
 R = TypeVar("R")
@@ -47,6 +48,9 @@ its own deadline: a shard may have recovered meanwhile and be waiting for a mess
 COMMAND_S = 1.0
 """Longest wait of a command for the follower, in seconds: the command that detaches it may be queued behind."""
 
+STALL_TIMEOUT_S = 10.0
+"""Time without progress after which a migration of segments is aborted, in seconds: commands block until it ends."""
+
 
 def _at(hottest: HotSegments, rank: int, what: int) -> float:
     """A segment's number (0) or its pushes per second (1) at this rank; NaN where fewer segments are ranked."""
@@ -61,7 +65,7 @@ def _order(command: wire.Command) -> tuple[int, int]:
 
 def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     """Compile or load the loops that the assigned work needs, before the first push needs them."""
-    longest = max([assignment.longest, *(span.length for span in assignment.segments)], default=0)
+    longest = max([assignment.max_segment_length, *(span.length for span in assignment.segments)], default=0)
     warm_up(rule, longest)
     streaming_copy.warm_up(4 * longest)
     Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
@@ -87,9 +91,9 @@ class ShardController:
         Of the run that this process has joined: calls and commands of another are refused. 0: it has joined none.
     shard
         None until segments are assigned.
-    chain
+    link
         State of the replication link to the follower.
-    hands
+    threads
         Thread pool for the segments of one request.
     """
 
@@ -99,7 +103,7 @@ class ShardController:
         deadline_s: float,
         record: Callable[[int, Pusher, int, float], None] | None,
     ) -> None:
-        self.stopped = threading.Event()
+        self.stopped = runtime.event()
         self.job = ""
         self.index = -1
         self.run_id = 0
@@ -110,17 +114,17 @@ class ShardController:
         self._record = record
         self._leader_epoch = 0
         self._held_by = 0, 0  # the last command that set the segments it owns
-        self.chain = ReplicationLink()
-        self.hands = ThreadPool()
-        self._following: FollowerSender | None = None
+        self.link = ReplicationLink()
+        self.threads = ThreadPool()
+        self._follower: FollowerSender | None = None
         self._programs: ProgramExecutor | None = None
-        self._moves: Migration | None = None
-        self._sets: Path | None = None  # folder that contains the snapshot sets
+        self._migration: Migration | None = None
+        self._snapshots: Path | None = None  # folder that contains the snapshot sets
         self._replies: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the current leader
-        self._lock = threading.Lock()
-        self._tell()
+        self._lock = runtime.lock()
+        self._register_metrics()
 
-    def _tell(self) -> None:
+    def _register_metrics(self) -> None:
         """Register the segment metrics; they are computed when they are scraped, with no extra counters."""
         metrics = self._metrics
         hottest = HotSegments(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
@@ -155,7 +159,7 @@ class ShardController:
             No segments are assigned yet; the caller addresses an earlier incarnation at this address.
         """
         if self.shard is None:
-            raise Moved("no segments have been given to it yet")
+            raise Moved("no segments are assigned to it yet")
         return self.shard
 
     def shard_for(self, target: wire.Target) -> Shard:
@@ -169,7 +173,7 @@ class ShardController:
             The call is for another job, or from another run of it.
         """
         if self.job and target.job != self.job:
-            raise Rejected(f"a call for job {target.job!r} came here")
+            raise Rejected(f"a call for job {target.job!r} is not for this shard")
         if self.run_id:
             must_be_in(self.run_id, target.run_id)
         if target.shard_epoch != self.epoch:
@@ -194,72 +198,83 @@ class ShardController:
             self._leader_epoch = command.leader_epoch
             self._replies.clear()
 
+    def _once(self, command: wire.Command, execute: Callable[[], R]) -> R:
+        """Execute a command of the current leader; repeated, it returns the first reply. The lock is held.
+
+        A leader repeats only its latest command.
+        """
+        self._check_leader(command)
+        if command.id not in self._replies:
+            self._replies[command.id] = execute()
+            if len(self._replies) > REMEMBERED:
+                self._replies.popitem(last=False)
+        reply: R = self._replies[command.id]
+        return reply
+
     def configure(self, request: wire.ConfigureRequest) -> wire.ConfigureReply:
-        """Execute a command once; a repeated command returns the first reply."""
+        """Change what the request names; a repeated command returns the first reply."""
         with self._lock:
-            self._check_leader(request.command)
-            if request.command.id in self._replies:
-                done: wire.ConfigureReply = self._replies[request.command.id]
-                return done
-            clock = 0
-            if request.job:
-                self.job = request.job
-            if request.shard_epoch:
-                self.epoch = max(self.epoch, request.shard_epoch)
-            if request.HasField("assignment"):
-                if 0 < request.shard_epoch < self.epoch:  # a delayed command
-                    raise Moved(f"is in epoch {self.epoch}, not {request.shard_epoch}")
-                self._assign(request.assignment)
-            if request.promoted and self._moves is not None:
-                self._moves.promote(self.epoch)
-            if request.HasField("holdings"):
-                self._held_by = _order(request.command)
-                self._hold(request.holdings)
-            if request.HasField("membership"):
-                rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
-                clock = self.require_shard().set_membership(request.membership.member_epoch, rounds)
-            if request.fenced:
-                self.require_shard().fence(pusher.incarnation for pusher in request.fenced)
-                self.wait_replicated(COMMAND_S)  # its ledgers are read next, and their contents must not be lost
-            if request.forgotten:
-                self.require_shard().forget(pusher.incarnation for pusher in request.forgotten)
-                collect()  # their connections are closed
-            if request.HasField("ready") and request.ready:
-                self.require_shard().make_ready()
-            if request.HasField("chain"):
-                self._attach_follower(request.chain)
-            if request.stop:
-                self.stopped.set()
-            held = len(self.shard.segments) if self.shard else 0
-            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=held, clock=clock)
-            return self._remember(request.command, reply)
+            return self._once(request.command, lambda: self._configure(request))
 
-    def _hold(self, holdings: wire.Holdings) -> None:
+    def _configure(self, request: wire.ConfigureRequest) -> wire.ConfigureReply:
+        clock = 0
+        if request.job:
+            self.job = request.job
+        if request.shard_epoch:
+            self.epoch = max(self.epoch, request.shard_epoch)
+        if request.HasField("assignment"):
+            if 0 < request.shard_epoch < self.epoch:  # a delayed command
+                raise Moved(f"is in epoch {self.epoch}, not {request.shard_epoch}")
+            self._assign(request.assignment)
+        if request.promoted and self._migration is not None:
+            self._migration.promote(self.epoch)
+        if request.HasField("holdings"):
+            self._held_by = _order(request.command)
+            self._commit_segments(request.holdings)
+        if request.HasField("membership"):
+            rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
+            clock = self.require_shard().set_membership(request.membership.member_epoch, rounds)
+        if request.fenced:
+            self.require_shard().fence(pusher.incarnation for pusher in request.fenced)
+            self.wait_replicated(COMMAND_S)  # its ledgers are read next, and their contents must not be lost
+        if request.forgotten:
+            self.require_shard().forget(pusher.incarnation for pusher in request.forgotten)
+            collect()  # their connections are closed
+        if request.HasField("ready") and request.ready:
+            self.require_shard().make_ready()
+        if request.HasField("link"):
+            self._attach_follower(request.link)
+        if request.stop:
+            self.stopped.set()
+        held = len(self.shard.segments) if self.shard else 0
+        return wire.ConfigureReply(shard_epoch=self.epoch, segments=held, clock=clock)
+
+    def _commit_segments(self, holdings: wire.Holdings) -> None:
         shard = self.require_shard()
-        assert self._moves is not None
+        assert self._migration is not None
         count = sum(run.count for run in holdings.runs)
-        if count > self._moves.most:
-            raise Moved(f"has {self._moves.most} segments, and cannot hold {count}")
-        self.chain.lose(self.chain.epoch, "it has other segments now")
-        self._moves.commit([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
-        self._tell_size(shard)
+        if count > self._migration.most:
+            raise Moved(f"has {self._migration.most} segments, and cannot hold {count}")
+        self.link.lose(self.link.epoch, "it has other segments now")
+        self._migration.commit([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
+        self._export_size(shard)
 
-    def _attach_follower(self, chain: wire.Chain) -> None:
-        """Attach a new follower, or detach the present one."""
+    def _attach_follower(self, command: wire.FollowerLink) -> None:
+        """Attach a new follower, or detach the present one, as the coordinator commands."""
         shard = self.require_shard()
-        if chain.epoch <= self.chain.epoch:
+        if command.epoch <= self.link.epoch:
             return
-        self.chain.lose(self.chain.epoch, "another chain begins")  # so that no record is appended in its epoch any more
+        self.link.lose(self.link.epoch, "another link begins")  # so that no record is appended in its epoch any more
         for segment in shard.segments.values():
             with segment.lock:
                 segment.journal = None  # until the follower has a copy
-        self.chain.begin(chain.epoch, followed=bool(chain.address))
-        if self._following is not None:
-            self._following.close()
-            self._following = None
-        if chain.address:
-            telling = FollowerStream(shard, self.chain, self.job, chain.shard_epoch, self.run_id)
-            self._following = FollowerSender(telling, chain.address, chain.patience_s or math.inf)
+        self.link.begin(command.epoch, followed=bool(command.address))
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+        if command.address:
+            messages = FollowerMessages(shard, self.link, self.job, command.shard_epoch, self.run_id)
+            self._follower = FollowerSender(messages, command.address, command.timeout_s or math.inf)
 
     def wait_replicated(self, patience_s: float = LOOK_AGAIN_S) -> None:
         """Wait until the follower, if there is one, has acknowledged all changes so far.
@@ -269,35 +284,49 @@ class ShardController:
         Moved
             Timeout.
         """
-        self.chain.wait(min(self.deadline_s, patience_s))
+        if self.link.state is not LinkState.UNREPLICATED:
+            self.link.wait(min(self.deadline_s, patience_s))
 
     def close(self) -> None:
         """Stop the background threads."""
-        self.chain.begin(self.chain.epoch + 1, followed=False)
-        if self._following is not None:
-            self._following.close()
+        self.link.begin(self.link.epoch + 1, followed=False)
+        if self._follower is not None:
+            self._follower.close()
         if self._programs is not None:
             self._programs.close()
-        self.hands.close()
+        self.threads.close()
 
     def give(self, request: wire.GiveRequest) -> wire.GiveReply:
-        """Migrate segments to another shard, once; a repeated command returns the first reply."""
+        """Migrate segments to another shard; a repeated command returns the first reply.
+
+        Raises
+        ------
+        Moved
+            The other shard receives nothing, or ends the stream early, which may be transient.
+        Rejected
+            It refuses the segments.
+        """
         with self._lock:
-            self._check_leader(request.command)
-            if request.command.id in self._replies:
-                done: wire.GiveReply = self._replies[request.command.id]
-                return done
-            shard = self.shard_for(request.target)
-            assert self._moves is not None
-            began_s = time.perf_counter()
-            try:
-                with SegmentSender(request.address, self.job, request.shard_epoch, request.command) as courier:
-                    sent = self._moves.send(request.segments, f"the shard at {request.address}", courier.send)
-                    courier.finish()
-            except Unavailable as error:  # a failure of that shard, which may be transient
-                raise Moved(str(error)) from error
-            self._tell_size(shard)
-            return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
+            return self._once(request.command, lambda: self._give(request))
+
+    def _give(self, request: wire.GiveRequest) -> wire.GiveReply:
+        shard, command = self.shard_for(request.target), request.command
+        assert self._migration is not None
+        began_s, where = runtime.monotonic(), f"shard at {request.address}"
+        opening = wire.CarryOpening(
+            job=self.job, shard_epoch=request.shard_epoch, command=command, run_id=command.run_id
+        )
+        try:
+            with closing(CarryStream(request.address, f"carry: {where}", STALL_TIMEOUT_S)) as stream:
+                stream.give([wire.CarryRequest(opening=opening).SerializeToString()])
+                sent = self._migration.send(
+                    request.segments, f"the {where}", lambda carried: stream.give(encode(carried))
+                )
+                stream.finish()
+        except Unavailable as error:
+            raise Moved(str(error)) from error
+        self._export_size(shard)
+        return wire.GiveReply(bytes=sent, seconds=runtime.monotonic() - began_s)
 
     def migration_for(self, opening: wire.CarryOpening) -> Arrival:
         """Receiver of the segments that another shard migrates here, or replicates to this follower.
@@ -308,33 +337,23 @@ class ShardController:
             They are for another job or incarnation, or their command is older than the last ownership command.
         """
         self.shard_for(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch, run_id=opening.run_id))
-        assert self._moves is not None
-        arrival = self._moves.arrival()  # first: a command executed meanwhile invalidates it
+        assert self._migration is not None
+        arrival = self._migration.arrival()  # first: a command executed meanwhile invalidates it
         if opening.HasField("command") and _order(opening.command) < self._held_by:
             raise Moved(f"command {opening.command.id} is over: a later one has said which segments it holds")
         return arrival
 
-    def _remember(self, command: wire.Command, reply: R) -> R:
-        """Store the reply to a command, for its retries; a leader repeats only its latest command."""
-        self._replies[command.id] = reply
-        if len(self._replies) > REMEMBERED:
-            self._replies.popitem(last=False)
-        return reply
-
     def operate(self, request: wire.OperateRequest) -> wire.OperateReply:
-        """Run a program over the vectors, once; a repeated command returns the first reply."""
+        """Run a program over the vectors; a repeated command returns the first reply."""
         with self._lock:
-            self._check_leader(request.command)
-            if request.command.id in self._replies:
-                reply: wire.OperateReply = self._replies[request.command.id]
-                self.wait_replicated(COMMAND_S)
-                return reply
-            self.shard_for(request.target)
-            assert self._programs is not None
-            scalars = self._programs.run(program_from_wire(request.program))
-            reply = self._remember(request.command, wire.OperateReply(scalars=scalars))
+            reply = self._once(request.command, lambda: self._operate(request))
             self.wait_replicated(COMMAND_S)
             return reply
+
+    def _operate(self, request: wire.OperateRequest) -> wire.OperateReply:
+        self.shard_for(request.target)
+        assert self._programs is not None
+        return wire.OperateReply(scalars=self._programs.run(program_from_wire(request.program)))
 
     def _assign(self, assignment: wire.Assignment) -> None:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
@@ -352,13 +371,13 @@ class ShardController:
         if self._programs is not None:
             self._programs.close()
         self._programs = ProgramExecutor(self.shard)
-        self._moves = Migration(self.shard)
-        self._sets = Path(assignment.snapshots).resolve() if assignment.snapshots else None
+        self._migration = Migration(self.shard)
+        self._snapshots = Path(assignment.snapshots).resolve() if assignment.snapshots else None
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
-        self._tell_size(self.shard)
+        self._export_size(self.shard)
 
-    def _tell_size(self, shard: Shard) -> None:
+    def _export_size(self, shard: Shard) -> None:
         self._metrics.segments.set(len(shard.segments))
         self._metrics.parameters.set(shard.size)
 
@@ -374,19 +393,19 @@ class ShardController:
         """
         self.require_shard()
         folder = Path(text).resolve()
-        if self._sets is None or self._sets not in folder.parents:
-            raise Rejected(f"{text} is not below {self._sets or 'any folder'}, where this job's snapshot sets are")
+        if self._snapshots is None or self._snapshots not in folder.parents:
+            raise Rejected(f"{text} is not below {self._snapshots or 'any folder'}, where this job's snapshot sets are")
         return folder
 
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
         """Write this shard's file of a set."""
         self._check_leader(request.command)
-        began, epoch, folder = time.perf_counter(), self.epoch, self._set_folder(request.folder)
+        began, epoch, folder = runtime.monotonic(), self.epoch, self._set_folder(request.folder)
         manifest, written = snapshot.save(self.require_shard(), folder, self.index, request.set, self.job, epoch)
-        seconds = time.perf_counter() - began
+        seconds = runtime.monotonic() - began
         self._metrics.snapshot_seconds.observe(seconds)
-        written_s = time.monotonic()
-        self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
+        written_s = runtime.monotonic()
+        self._metrics.snapshot_age_seconds.set_function(lambda: runtime.monotonic() - written_s)
         self._metrics.watch_disk(folder.parent)
         return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds, shard_epoch=epoch)
 
@@ -395,6 +414,8 @@ class ShardController:
         with self._lock:  # a retry waits for the first attempt; no program runs meanwhile
             self._check_leader(request.command)
             folder = self._set_folder(request.folder)
-            self.chain.lose(self.chain.epoch, "it has gone back to a snapshot set")
-            loaded = snapshot.restore(self.require_shard(), folder, request.set, request.job, self.epoch, request.again)
+            self.link.lose(self.link.epoch, "it was restored from a snapshot set")
+            loaded = snapshot.restore(
+                self.require_shard(), folder, request.set, request.job, self.epoch, request.rollback
+            )
         return wire.RestoreReply(segments=loaded)

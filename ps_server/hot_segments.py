@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from dbelief.process.clock import Clock
+from dbelief.process.runtime import runtime
 
 WINDOW_S = 5.0
 """Minimum time span of a rate, in seconds; reads in shorter intervals return the previous result."""
@@ -35,7 +35,7 @@ class HotSegments:
         self._looked_s = 0.0
         self._top: list[tuple[int, float]] = []
         self._share = math.nan
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def top(self) -> list[tuple[int, float]]:
         """Number and pushes per second of the busiest segments, busiest first; equals by rising number."""

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dbelief.errors import Rejected, ResourceExhausted, RuntimeFailure
-from dbelief.process.console import announce, host_and_port, interrupt_event
+from dbelief.process.console import host_and_port, interrupt_event
 from dbelief.process.log import clear_context, set_context
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import parameters_pb2
+from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
 from dbelief.rpc.client.job_wait import wait_for_job
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2
 from dbelief.rpc.server.server import Server, address_towards, is_every_address
-from dbelief.rundir.ps_record import Recorder
+from dbelief.rundir.record import PushRecorder
 from dbelief.telemetry.metrics import Metrics
 
 from .rpc.servicer import ShardService
+
+log = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 0.5
 _SET_S = 30.0
@@ -65,62 +67,62 @@ def serve(options: Options) -> None:
 def _serve(options: Options, metrics: Metrics) -> bool:
     """Run as a shard of one job; returns whether the job ended, rather than a signal ending the process."""
     with ExitStack() as stack:
-        recorder = Recorder()
+        recorder = PushRecorder()
         service = ShardService(metrics, record=recorder.note, shares_memory=options.shared_memory)
         server = Server(options.listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
-        stack.callback(service.life.close)
+        stack.callback(service.controller.close)
         stack.callback(server.close)
         client = CoordinatorClient(options.coordinator)
         stack.callback(client.close)
         metrics.add_callback("retries_total", lambda: client.retries, to="coordinator")
         metrics.serve(options.metrics_listen)
         if options.at_end == "wait":
-            announce(f"waiting for a job at {options.coordinator}")
+            log.info(f"waiting for a job at {options.coordinator}")
             with interrupt_event() as interrupted:
                 if not wait_for_job(options.coordinator, interrupted):
                     return False
-        announce(f"joining the job at {options.coordinator}, for up to {options.patience:g} s")
+        log.info(f"joining the job at {options.coordinator}, for up to {options.patience:g} s")
         client.wait(options.patience)  # before it has joined, a signal ends this process directly
         job = client.status().job
         address = options.advertise or server.address
         if options.advertise is None and is_every_address(options.listen):
             address = address_towards(options.coordinator, server.port, options.patience)
-        wish, name = options.number, options.name
+        requested, name = options.number, options.name
         member = _join(
-            lambda: MembershipClient(client, wire.ROLE_SHARD, job, address=address, wish=wish, name=name),
+            lambda: MembershipClient(client, wire.ROLE_SHARD, job, address=address, preferred_id=requested, name=name),
             options.patience,
         )
-        service.life.index, service.life.run_id = member.id, member.run_id
+        service.controller.index, service.controller.run_id = member.id, member.run_id
         member.figures = service.figures
-        set_context(role="ps", job=job, id=member.id, step=lambda: service.life.pushes)
-        announce(f"shard {member.id} of job {job} on {address}")
+        set_context(role="ps", job=job, id=member.id, step=lambda: service.controller.pushes)
+        log.info(f"shard {member.id} of job {job} on {address}")
         with interrupt_event() as interrupted:
-            while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
+            while not service.controller.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass
             if interrupted.is_set():
-                _drain_until_snapshot(member, service.life.stopped)
+                _drain_until_snapshot(member, service.controller.stopped)
         if member.lost:
             server.close(0.0)  # further pushes to an incarnation that has ended would be lost
-        elif member.over and service.life.has_segments and not service.life.stopped.is_set():
-            service.life.stopped.wait(5.0)  # the coordinator sends stop after its last snapshot and export
+        elif member.over and service.controller.has_segments and not service.controller.stopped.is_set():
+            service.controller.stopped.wait(5.0)  # the coordinator sends stop after its last snapshot and export
         recorder.write(options.record, member.id)
-        lost = not service.life.stopped.is_set() and not interrupted.is_set() and member.lost
+        lost = not service.controller.stopped.is_set() and not interrupted.is_set() and member.lost
         reason = "signal" if interrupted.is_set() else "the job is over"
         member.leave(reason)
         if lost:
             raise Rejected(f"shard {member.id} of job {job}: {lost}")
-        announce(f"shard {member.id} of job {job} ends: {reason}")
+        log.info(f"shard {member.id} of job {job} ends: {reason}")
         return not interrupted.is_set()
 
 
-def _drain_until_snapshot(member: MembershipClient, stopped: threading.Event) -> None:
+def _drain_until_snapshot(member: MembershipClient, stopped: Event) -> None:
     """Continue to serve until a snapshot set holds this shard's state, so that its replacement can start from it."""
-    announce(f"asked to end; waiting up to {_SET_S:g} s for a snapshot set")
-    until_s = time.monotonic() + _SET_S
+    log.info(f"asked to end; waiting up to {_SET_S:g} s for a snapshot set")
+    until_s = runtime.monotonic() + _SET_S
     member.ending = True
     with suppress(RuntimeFailure):  # an unreachable coordinator writes no set
         member.beat(patience_s=0.0)
-        while not (member.may_leave or member.over or stopped.wait(_ASK_AGAIN_S) or time.monotonic() > until_s):
+        while not (member.may_leave or member.over or stopped.wait(_ASK_AGAIN_S) or runtime.monotonic() > until_s):
             member.beat(patience_s=0.0)
 
 
@@ -134,15 +136,15 @@ def _join(join: Callable[[], MembershipClient], patience_s: float) -> Membership
     ResourceExhausted
         No place became free.
     """
-    until_s = time.monotonic() + patience_s
-    told = False
+    until_s = runtime.monotonic() + patience_s
+    announced = False
     while True:
         try:
             return join()
         except ResourceExhausted as error:
-            if time.monotonic() > until_s:
+            if runtime.monotonic() > until_s:
                 raise
-            if not told:
-                announce(f"{error}; waiting up to {patience_s:g} s for a place")
-            told = True
-        time.sleep(_ASK_AGAIN_S)
+            if not announced:
+                log.warning(f"{error}; waiting up to {patience_s:g} s for a place")
+            announced = True
+        runtime.sleep(_ASK_AGAIN_S)

@@ -20,10 +20,9 @@ from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.vector_program import Operation, together, validate
 from dbelief.errors import Rejected
 
-from .store.admission import DTYPES
-from .store.hands import ThreadPool
+from .store.admission import DTYPES, MOST_VECTORS, check_limit
+from .store.concurrency import ThreadPool
 from .store.journal import ProgramRecord
-from .store.limits import MOST_VECTORS, check_limit
 from .store.segment import Segment
 from .store.shard import Shard
 
@@ -33,11 +32,11 @@ class ProgramExecutor:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._hands = ThreadPool()
+        self._threads = ThreadPool()
 
     def close(self) -> None:
         """Stop the threads."""
-        self._hands.close()
+        self._threads.close()
 
     def run(self, program: Sequence[Operation]) -> list[float]:
         """Run a program, all or nothing; returns this shard's scalars, in order, reduced over rising segments.
@@ -55,7 +54,7 @@ class ProgramExecutor:
             if operation.name == "rotate" and len(kinds) > 1:
                 raise Rejected(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
-        parts = self._hands.map(functools.partial(_run, program), segments)
+        parts = self._threads.map(functools.partial(_run, program), segments)
         return together(program, parts)
 
     @staticmethod

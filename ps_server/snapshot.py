@@ -34,7 +34,7 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
         Where a file cannot be written, or what changed could not be copied; names it.
     """
     about = {"job": job, "set": set_id, "shard_epoch": shard_epoch, "rule": shard.rule.name}
-    with shard.saving, _marked(shard) as segments:
+    with shard.saving, _with_views(shard) as segments:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -44,7 +44,7 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
 
 
 @contextmanager
-def _marked(shard: Shard) -> Iterator[list[Segment]]:
+def _with_views(shard: Shard) -> Iterator[list[Segment]]:
     """All segments, by rising index, with snapshot views; at the end all views are dropped, with their copies."""
     segments = [segment for _, segment in sorted(shard.segments.items())]
     try:
@@ -55,13 +55,13 @@ def _marked(shard: Shard) -> Iterator[list[Segment]]:
     finally:
         for segment in segments:
             with segment.lock:
-                segment.mark = None
+                segment.snapshot_view = None
 
 
 def _kinds(segment: Segment) -> dict[str, np.dtype[Any]]:
     """Names and element types of the arrays that the set is to hold of a segment with a snapshot view."""
-    assert segment.mark is not None
-    return {name: array.dtype for name, array in segment.mark.stored.arrays.items()}
+    assert segment.snapshot_view is not None
+    return {name: array.dtype for name, array in segment.snapshot_view.stored.arrays.items()}
 
 
 def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment]:
@@ -70,10 +70,10 @@ def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment
     buffer = np.empty(max(bytes_of, default=0), np.uint8)
     for segment in segments:
         with segment.lock:
-            mark, segment.mark = segment.mark, None
-            assert mark is not None
-            stored = mark.materialize(buffer)
-        if mark.failed:
+            view, segment.snapshot_view = segment.snapshot_view, None
+            assert view is not None
+            stored = view.materialize(buffer)
+        if view.failed:
             raise WriteFailed(
                 f"{folder}: segment {segment.span.index} changed while the set was written, and there was no memory "
                 "for a copy of it as it was"

@@ -30,7 +30,7 @@ class LocalSpace:
         self._dtype = dtype
 
     def run(self, program: Sequence[Operation]) -> list[float]:
-        """See `coordinator.sandblaster.lbfgs.VectorStore.run`.
+        """See `coordinator.runtime.shard_client.ShardClient.run`.
 
         Raises
         ------

@@ -88,7 +88,7 @@ def test_every_program_is_known_to_every_tool() -> None:
     tool, setuptools = PROJECT["tool"], PROJECT["tool"]["setuptools"]
     commands = PROJECT["project"]["entry-points"]["dbelief.commands"].values()
     assert found == set(PROGRAMS)
-    assert set(commands) == {f"dbelief.{program}.command:command" for program in (*PROGRAMS, "bench")}
+    assert set(commands) == {f"dbelief.{program}.command:command" for program in (*PROGRAMS, "tools.bench")}
     assert setuptools["package-dir"] == {f"dbelief.{program}": program for program in PROGRAMS}
     assert set(tool["importlinter"]["root_packages"]) == set(PACKAGES)
     assert set(tool["mypy"]["files"]) >= set(PACKAGES)
@@ -117,7 +117,7 @@ def test_every_dependency_is_explained() -> None:
 def test_generated_code_runs_on_the_oldest_versions_allowed() -> None:
     """Code made by protoc refuses a runtime older than its compiler."""
     lowest = dict(line.split(">=") for line in PROJECT["project"]["dependencies"] if ">=" in line and ";" not in line)
-    wire = ROOT / "dbelief" / "rpc"
+    wire = ROOT / "dbelief" / "rpc" / "pb"
     (protobuf,) = {
         re.search(r"Protobuf Python Version: ([\d.]+)", path.read_text())[1]  # type: ignore[index]
         for path in wire.glob("*_pb2.py")

@@ -1,4 +1,4 @@
-"""What each role imports when it starts: its cost is paid by every process of a job."""
+"""Imports of each role at its start: every process of a job pays their cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLES = {
 
 
 @pytest.mark.parametrize("line", ROLES, ids=lambda line: line.split()[0])
-def test_a_role_imports_what_it_uses_when_it_starts(line: str, tmp_path: Path) -> None:
+def test_role_imports_only_what_it_uses(line: str, tmp_path: Path) -> None:
     code = "import sys; from dbelief.cli.main import main; main(sys.argv[1:], prog_name='dbelief')"
     command = [sys.executable, "-X", "importtime", "-c", code, *line.split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dbelief.cli.role_options import role_options, sharing_option
+from dbelief.cli.role_options import coordinator_option, member_options, role_options, sharing_option
 from dbelief.errors import UserError
-from dbelief.process.console import announce, cli_errors
+from dbelief.process.console import cli_errors
 from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
 from dbelief.process.log import clear_context
 from dbelief.rpc.grpc_settings import prepare_process
+
+log = logging.getLogger(__name__)
 
 
 def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -24,7 +27,7 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 @click.command("worker")
-@click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
+@coordinator_option
 @click.option(
     "--ranks",
     type=click.IntRange(1),
@@ -68,26 +71,7 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @sharing_option
 @role_options("worker", "wait for the next one at the same address, however long")
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Folder for the log for a replay.",
-)
-@click.option(
-    "--number", type=click.IntRange(0), default=None, help="The replica number to ask for; default: any free."
-)
-@click.option(
-    "--name", default=None, help="What this replica is called, however often it is started: its earlier life is over."
-)
-@click.option(
-    "--patience",
-    "patience_s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for the coordinator.",
-)
+@member_options("replica", "for a replay")
 @click.option(
     "--compute-wait",
     "compute_wait_s",
@@ -103,7 +87,7 @@ def command(
     cores: tuple[int, ...] | None,
     metrics_listen: str | None,
     folder: Path | None,
-    patience_s: float,
+    patience: float,
     at_end: str,
     **options: Any,
 ) -> None:
@@ -116,7 +100,7 @@ def command(
         if cores is not None:
             pin(cores)
             options["threads"] = options["threads"] or len(cores)
-            announce(f"on core{'s' * (len(cores) > 1)} {format_cores(cores)} only")
+            log.info(f"on core{'s' * (len(cores) > 1)} {format_cores(cores)} only")
         from dbelief.telemetry.metrics import Metrics
         from dbelief.training.session import JobContext
 
@@ -128,10 +112,10 @@ def command(
             again = not waits or wait(coordinator)
             while again:
                 if ranks is None or ranks.rank == 0:
-                    announce(
-                        f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains"
+                    log.info(
+                        f"joining the job at {coordinator}, for up to {patience:g} s; then waiting until it trains"
                     )
-                ended = run(JobContext.fetch(coordinator, patience_s, folder), Options(**options), metrics, ranks)
+                ended = run(JobContext.fetch(coordinator, patience, folder), Options(**options), metrics, ranks)
                 metrics.settle()  # and release the ended session
                 clear_context()
                 again = waits and ended and wait(coordinator, another=True)

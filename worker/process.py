@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from dbelief.errors import UserError
 from dbelief.partition import Grid
-from dbelief.process.console import announce, host_and_port, interrupt_event
+from dbelief.process.console import host_and_port, interrupt_event
 from dbelief.process.log import set_context
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.process.runtime import runtime
 from dbelief.rpc.client.job_wait import wait_for_job
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.server.server import is_every_address, own_host
 from dbelief.security import current, may_listen
 from dbelief.telemetry.gpu import devices
@@ -30,6 +31,8 @@ from .partition import build_partitioned
 from .pipeline.delayed_model import DelayedModel
 from .rendezvous import Rendezvous
 from .replica import Replica
+
+log = logging.getLogger(__name__)
 
 RANK_TIMEOUT_MARGIN_S = 30.0
 """Seconds added to the longest time that another rank may wait for shards or the coordinator: a rank's own timeout."""
@@ -57,7 +60,7 @@ def processes() -> Communicator:
 
 def wait(address: str, another: bool = False) -> bool:
     """Wait for a job, or another job, at `host:port`; False if this process is interrupted before."""
-    announce(f"waiting for a job at {address}")
+    log.info(f"waiting for a job at {address}")
     with interrupt_event() as interrupted:
         return wait_for_job(address, interrupted, another)
 
@@ -81,17 +84,17 @@ def run(task: JobContext, options: Options, metrics: Metrics, comm: Communicator
     # Another rank may wait for a push and then for a pull: twice `progress_s` each.
     longest_s = max(deadlines.join_s, 4 * deadlines.progress_s) + RANK_TIMEOUT_MARGIN_S
 
-    asked = threading.Event()
+    interrupted = runtime.event()
 
     def rank(comm: Communicator) -> None:
         task.backend.bind_device(comm.rank)
         if _run_rank(task, options, metrics, comm):
-            asked.set()
+            interrupted.set()
 
     _check(options.ranks or wanted, wanted, f"--ranks {wanted}, or leave it out")
     if comm is None:
         run_ranks(wanted, rank, longest_s, xp=task.backend.xp)
-        return not asked.is_set()
+        return not interrupted.is_set()
     comm.deadline_s = longest_s
     _check(comm.size, wanted, f"mpiexec -n {wanted}")
     if task.backend.name == "numpy" or comm.size == 1:
@@ -100,7 +103,7 @@ def run(task: JobContext, options: Options, metrics: Metrics, comm: Communicator
         task.backend.bind_device(comm.rank)  # NCCL starts on this device
         with Communicator(NcclEngine(comm.engine), longest_s) as between_devices:
             rank(between_devices)
-    return not asked.is_set()
+    return not interrupted.is_set()
 
 
 def _check(ranks: int, wanted: int, advice: str) -> None:
@@ -111,38 +114,38 @@ def _check(ranks: int, wanted: int, advice: str) -> None:
 def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Communicator) -> bool:
     """Run one rank from joining to leaving; return whether it was interrupted."""
     # Before the first lease a signal ends this process immediately.
-    meeting = _make_rendezvous(task, options)
+    rendezvous = _make_rendezvous(task, options)
     session = Session.open(
         task,
         wire.ROLE_REPLICA,
         options.number,
         options.name,
         comm,
-        meeting.address if meeting else "",
+        rendezvous.address if rendezvous else "",
         options.shared_memory,
     )
-    if meeting is not None:
-        session.member.when_ended, meeting.run_id = meeting.invalidate, session.member.run_id
-    reason, tell = "failed", _log_on_rank0(comm)
+    if rendezvous is not None:
+        session.member.when_ended, rendezvous.run_id = rendezvous.invalidate, session.member.run_id
+    reason, log = "failed", _log_on_rank0(comm)
     _export_metrics(metrics, session, comm)
     if comm.rank == 0:
         set_context(role="worker", job=session.job.name, id=session.member.id, step=lambda: session.next_sequence() - 1)
     try:
         who = f"replica {session.member.id} of job {session.job.name}"
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
-        tell(f"{who}, on {session.backend.name}{ranks}")
+        log(f"{who}, on {session.backend.name}{ranks}")
         model = build_partitioned(session.model, comm, Grid.of(task.job.grid)) if comm.size > 1 else session.model
         session.model = model  # frees the complete model after it was partitioned
         threads = task.job.threads if options.threads is None else options.threads
         with interrupt_event() as interrupted, threadpool_limits(threads):
             if options.compute_wait_s:
                 model = DelayedModel(model, options.compute_wait_s)
-            replica = Replica(session, model, metrics, interrupted, meeting)
+            replica = Replica(session, model, metrics, interrupted, rendezvous)
             try:
                 reason = replica.run()
             finally:
                 replica.write_record(options.record)
-        tell(f"{who} ends: {reason}")
+        log(f"{who} ends: {reason}")
         return interrupted.is_set()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
@@ -181,11 +184,11 @@ def _make_rendezvous(task: JobContext, options: Options) -> Rendezvous | None:
         known_as = f"{_local_host(task.address)}:0"
     may_listen(f"{host}:{port}")
     try:
-        meeting = Rendezvous(host, port, known_as, task.job.name, task.job.deadlines.progress_s, current())
+        rendezvous = Rendezvous(host, port, known_as, task.job.name, task.job.deadlines.progress_s, current())
     except OSError as error:
         raise UserError(f"cannot listen on {host}:{port} for the other workers: {error.strerror or error}") from error
-    announce(f"other workers reach it on {meeting.address}")
-    return meeting
+    log.info(f"other workers reach it on {rendezvous.address}")
+    return rendezvous
 
 
 def _local_host(peer: str) -> str:
@@ -196,4 +199,4 @@ def _local_host(peer: str) -> str:
 
 def _log_on_rank0(comm: Communicator) -> Callable[[str], None]:
     """Function that logs a message on rank 0 and ignores it on all other ranks."""
-    return announce if comm.rank == 0 else lambda _: None
+    return log.info if comm.rank == 0 else lambda _: None

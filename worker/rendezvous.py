@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from dataclasses import dataclass
 
 from dbelief.errors import RankFailure
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.security import DOMAIN, Credentials
 
 from .comm import Communicator
@@ -86,7 +86,7 @@ class Rendezvous:
         self.run_id = 0
         self._job = job
         self._deadline_s = deadline_s
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._comm: Communicator | None = None
         self._generation = 0
         self._over = 0

@@ -58,12 +58,12 @@ class Initialization:
             # Leases are ranges of a permutation of all samples: they mean nothing in one of another length.
             raise Rejected(
                 f"this replica's data holds {train_samples:,} training samples, the job's {self._train_samples:,}: "
-                "is the source on this machine the same, and whole?"
+                "is the source on this machine the same, and complete?"
             )
         if self.layout is None:
             if self._resumed is not None and layout.digest() != self._resumed["layout"]:
                 raise Rejected(
-                    "this replica's model has another layout than the snapshot set that the job goes on from"
+                    "this replica's model has another layout than the snapshot set that the job resumes from"
                 )
             self.layout, self.source_digest = layout, source_digest
         elif layout.digest() != self.layout.digest():
@@ -122,7 +122,7 @@ class Initialization:
         self._complete = True
         return True
 
-    def gone(self, incarnation: int, last: bool) -> None:
+    def pusher_lost(self, incarnation: int, last: bool) -> None:
         """Record the end of an incarnation; `last`: no other replica or client is left."""
         if self._initialiser == incarnation:
             self._initialiser = None

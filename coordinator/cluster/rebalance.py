@@ -8,7 +8,6 @@ of moves is minimal. A sender keeps its first segments; a receiver gets contiguo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -36,27 +35,21 @@ def plan_migrations(placement: Placement, shards: int) -> list[MigrateSegments]:
         for index in islice(place.segments, wanted.get(place.shard, 0), None)
     )
     batches: dict[tuple[int, int], list[int]] = {}
-    for (index, giver), taker in zip(free, _receivers(held, wanted), strict=True):
-        batches.setdefault((giver, taker), []).append(index)
+    receivers = (shard for shard, count in sorted(wanted.items()) for _ in range(count - held[shard]))
+    for (index, sender), receiver in zip(free, receivers, strict=True):
+        batches.setdefault((sender, receiver), []).append(index)
     return [
-        MigrateSegments(giver, taker, tuple(segments[first : first + BATCH]))
-        for (giver, taker), segments in batches.items()
+        MigrateSegments(sender, receiver, tuple(segments[first : first + BATCH]))
+        for (sender, receiver), segments in batches.items()
         for first in range(0, len(segments), BATCH)
     ]
-
-
-def _receivers(held: dict[int, int], wanted: dict[int, int]) -> Iterator[int]:
-    """Yield each shard that lacks segments, once per missing segment, by rising number."""
-    for shard, count in sorted(wanted.items()):
-        for _ in range(count - held[shard]):
-            yield shard
 
 
 def apply_migration(placement: Placement, move: MigrateSegments) -> Placement:
     """Placement after a migration."""
     segments = {place.shard: set(place.segments) for place in placement.places}
-    segments[move.giver] -= set(move.segments)
-    segments[move.taker] |= set(move.segments)
+    segments[move.sender] -= set(move.segments)
+    segments[move.receiver] |= set(move.segments)
     places = (replace(place, runs=runs_of(sorted(segments[place.shard]))) for place in placement.places)
     return replace(placement, epoch=placement.epoch + 1, places=tuple(places))
 

@@ -7,7 +7,7 @@ from dbelief.job import Job
 
 from ..core.states import State
 
-HEARD_S = 10.0
+LAUNCHER_TIMEOUT_S = 10.0
 """Seconds after which a launcher counts as absent; a launcher requests the status several times a second."""
 
 
@@ -23,15 +23,15 @@ class ReplicaScaling:
     def __init__(self, job: Job) -> None:
         self.wanted: int | None = None
         self._job = job
-        self._heard_s: float | None = None
+        self._launcher_seen_s: float | None = None
 
     def launcher_seen(self, now_s: float) -> None:
         """Record that a launcher is present."""
-        self._heard_s = now_s
+        self._launcher_seen_s = now_s
 
     def launcher_present(self, now_s: float) -> bool:
         """Whether a launcher is present."""
-        return self._heard_s is not None and now_s - self._heard_s <= HEARD_S
+        return self._launcher_seen_s is not None and now_s - self._launcher_seen_s <= LAUNCHER_TIMEOUT_S
 
     def manual_steps(self, shards: int, before: int, now_s: float) -> str:
         """Instructions for the operator to reach this number of shards; "" where a launcher does it."""
@@ -45,7 +45,7 @@ class ReplicaScaling:
             return f"now start {shards - before} more: {commands}; by hand, `dbelief ps` starts one"
         return f"{before - shards} will end by themselves; when they have: {commands}"
 
-    def want(self, replicas: int, state: State, now_s: float) -> None:
+    def request(self, replicas: int, state: State, now_s: float) -> None:
         """Set the requested number of replicas.
 
         Raises
@@ -55,7 +55,7 @@ class ReplicaScaling:
         """
         name = self._job.name
         if replicas < 1:
-            raise Rejected(f"job {name} cannot go on without a replica: `dbelief stop` ends it")
+            raise Rejected(f"job {name} needs at least one replica: `dbelief stop` ends it")
         if not self.launcher_present(now_s):
             raise Rejected(
                 f"job {name} was not started by `dbelief train`: with compose, `docker compose up --detach "
@@ -67,5 +67,5 @@ class ReplicaScaling:
                 f"job {name} has pin_cores: each of its {self._job.replicas} replicas keeps to its own cores"
             )
         if state is not State.READY:
-            raise Rejected(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer replicas")
+            raise Rejected(f"job {name} is {state.value}: the number of replicas can change only in training (ready)")
         self.wanted = replicas

@@ -28,7 +28,7 @@ from .initialization import Initialization
 from .rebalance import add_shard, apply_migration, plan_migrations, remove_shard
 from .recovery import Recovery
 
-AGAIN_S = 2.0
+RETRY_S = 2.0
 """Seconds before the next attempt after a failed migration; clients blocked on its segments proceed meanwhile."""
 
 
@@ -51,29 +51,34 @@ class Resharding:
     """
 
     def __init__(
-        self, job: Job, opening: Initialization, members: Members, recovery: Recovery, next_epoch: Callable[[], int]
+        self,
+        job: Job,
+        initialization: Initialization,
+        members: Members,
+        recovery: Recovery,
+        next_epoch: Callable[[], int],
     ) -> None:
         self.wanted = job.shards
         self.running = False
         self.segments = 0
         self.longest_s = 0.0
         self._job = job
-        self._opening = opening
+        self._initialization = initialization
         self._members = members
         self._recovery = recovery
         self._next_epoch = next_epoch
-        self._seen_to: set[int] = set()  # incarnations without a place that are being admitted or decommissioned
+        self._handled: set[int] = set()  # incarnations without a place that are being admitted or decommissioned
         self._under_way: MigrateSegments | None = None  # until both shards have confirmed their ownership
         self._due = False  # the migration is still to be run
-        self._again_s = 0.0
+        self._retry_s = 0.0
         self._began_s = 0.0
         self._from = job.shards
-        self._account = {"segments": 0, "bytes": 0, "longest_s": 0.0}
+        self._totals = {"segments": 0, "bytes": 0, "longest_s": 0.0}
 
     @property
     def _placement(self) -> Placement:
-        assert self._opening.placement is not None
-        return self._opening.placement
+        assert self._initialization.placement is not None
+        return self._initialization.placement
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -87,34 +92,32 @@ class Resharding:
         """
         name = self._job.name
         if shards < 1:
-            raise Rejected(f"job {name} cannot go on without a shard: `dbelief stop` ends it")
+            raise Rejected(f"job {name} needs at least one shard: `dbelief stop` ends it")
         if state is not State.READY:
-            raise Rejected(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer shards")
+            raise Rejected(f"job {name} is {state.value}: the number of shards can change only in training (ready)")
         if self._job.record:
-            raise Rejected(
-                f"job {name} is recorded: what a segment's shard has written of it would not be in one place"
-            )
+            raise Rejected(f"job {name} is recorded: the record of a migrated segment would be split over two shards")
         if shards > len(self._placement.spans):
             raise Rejected(f"job {name} has {len(self._placement.spans)} segments, and no use for {shards} shards")
         if shards == self.wanted:
             return []
         if not self.running:
             self._began_s, self._from = now_s, self.wanted
-            self._account = {"segments": 0, "bytes": 0, "longest_s": 0.0}
-        notes: list[Action] = [LogEvent("scaling", {"from": self.wanted, "to": shards})]
+            self._totals = {"segments": 0, "bytes": 0, "longest_s": 0.0}
+        actions: list[Action] = [LogEvent("scaling", {"from": self.wanted, "to": shards})]
         self.wanted, self.running = shards, True
-        self._again_s = now_s
+        self._retry_s = now_s
         self._renew()
-        return notes
+        return actions
 
     def waiting_for(self) -> str:
         """What resharding waits for; "" for nothing."""
-        there = self._members.needed & set(range(self.wanted))
-        return f"shards ({len(there)} of {self.wanted} have a place)" if len(there) < self.wanted else ""
+        placed = self._members.needed & set(range(self.wanted))
+        return f"shards ({len(placed)} of {self.wanted} have a place)" if len(placed) < self.wanted else ""
 
     def _renew(self, placement: Placement | None = None) -> None:
         """Install a placement, and update which shard numbers may join and which must be present."""
-        self._opening.placement = placement or self._placement
+        self._initialization.placement = placement or self._placement
         self._members.needed = {place.shard for place in self._placement.places}
         self._members.shards = self._members.needed | set(range(self.wanted))
 
@@ -123,12 +126,13 @@ class Resharding:
     def advance(self, now_s: float) -> list[Action]:
         """Actions that are due now, while the job trains."""
         if not self.running:
-            return self._see_to_members()
+            return self._admit_members()
         idle = self._under_way is None
-        for place in [place for place in self._placement.places if idle and self._is_over(place)]:
-            self._leave_out(place.shard)
-        actions = self._see_to_members()
-        if not idle or self.waiting_for() or now_s < self._again_s:
+        for place in self._placement.places if idle else ():
+            if place.shard >= self.wanted and not place.count:
+                self._remove(place.shard)
+        actions = self._admit_members()
+        if not idle or self.waiting_for() or now_s < self._retry_s:
             return actions
         if self._recovery.unavailable or self._recovery.rollback_set is not None:
             return actions
@@ -140,26 +144,25 @@ class Resharding:
             self.running = False
             seconds = round(now_s - self._began_s, 3)
             about = {"from": self._from, "to": self.wanted, "seconds": seconds}
-            actions.append(LogEvent("scaled", {**about, **self._account}))
+            actions.append(LogEvent("scaled", {**about, **self._totals}))
         return actions
 
-    def _is_over(self, place: ShardPlacement) -> bool:
-        return place.shard >= self.wanted and not place.count
-
-    def _leave_out(self, shard: int) -> None:
+    def _remove(self, shard: int) -> None:
         self._renew(remove_shard(self._placement, shard))
         self._recovery.removed(shard)
 
-    def _see_to_members(self) -> list[Action]:
+    def _admit_members(self) -> list[Action]:
         """Admit members that joined and have no place, and decommission those that no place is left for."""
         actions: list[Action] = []
         for member in self._members.alive("shard", "follower"):
             waits = member.kind == "follower" and member.number < self.wanted
-            if waits or member.number in self._members.needed or member.incarnation in self._seen_to:
+            if waits or member.number in self._members.needed or member.incarnation in self._handled:
                 continue
-            self._seen_to.add(member.incarnation)
+            self._handled.add(member.incarnation)
             if member.number < self.wanted:
-                place = ShardPlacement(member.number, member.address, self._next_epoch(), (), self._opening.run_id)
+                place = ShardPlacement(
+                    member.number, member.address, self._next_epoch(), (), self._initialization.run_id
+                )
                 actions.append(self._recovery.admit(member, place))
             else:
                 actions.append(DecommissionShard(member.number, member.incarnation, member.address))
@@ -171,20 +174,20 @@ class Resharding:
         """Whether this place is not part of the placement yet."""
         return place.shard not in self._members.needed
 
-    def shard_admitted(self, revive: RecoverShard) -> bool:
+    def shard_admitted(self, action: RecoverShard) -> bool:
         """Add a new shard that is ready to receive segments; False if it has failed meanwhile."""
-        self._seen_to.discard(revive.incarnation)
-        if self._members.find("shard", revive.place.shard, revive.incarnation) is None:
+        self._handled.discard(action.incarnation)
+        if self._members.find("shard", action.place.shard, action.incarnation) is None:
             return False
-        self._renew(add_shard(self._placement, revive.place))
-        self._recovery.owners[revive.place.shard] = revive.incarnation
+        self._renew(add_shard(self._placement, action.place))
+        self._recovery.owners[action.place.shard] = action.incarnation
         return True
 
     def due(self, move: MigrateSegments) -> bool:
         """Whether a migration is still to be run: neither done nor failed, and both shards alive."""
         return self._due and move == self._under_way
 
-    def moved(self, move: MigrateSegments, seconds: float, sent: int) -> bool:
+    def segments_migrated(self, move: MigrateSegments, seconds: float, sent: int) -> bool:
         """Record a completed migration in the placement; False if one of the two shards has failed meanwhile."""
         if not self.due(move):
             return False
@@ -192,7 +195,7 @@ class Resharding:
         self._renew(apply_migration(self._placement, move))
         self.segments += len(move.segments)
         self.longest_s = max(self.longest_s, seconds)
-        account = self._account
+        account = self._totals
         account["segments"] += len(move.segments)
         account["bytes"] += sent
         account["longest_s"] = round(max(account["longest_s"], seconds), 4)
@@ -202,7 +205,7 @@ class Resharding:
         """Record a failed migration; the placement is unchanged."""
         if self.due(move):
             self._due = False
-            self._again_s = now_s + AGAIN_S
+            self._retry_s = now_s + RETRY_S
 
     def ownership_confirmed(self, move: MigrateSegments) -> None:
         """Record that both shards, if alive, have their current ownership: the next migration may start."""
@@ -212,14 +215,14 @@ class Resharding:
     def shard_lost(self, member: Member) -> bool:
         """Handle the end of a shard's incarnation; True if it held nothing, so that the job continues without it."""
         move = self._under_way
-        if move is not None and member.number in (move.giver, move.taker):
+        if move is not None and member.number in (move.sender, move.receiver):
             self._due = False
         place = next((place for place in self._placement.places if place.shard == member.number), None)
         if place is None:
             return True
         if place.count or not self.running:
             return False
-        self._leave_out(place.shard)
+        self._remove(place.shard)
         return True
 
     # -- coordinator failover ----------------------------------------------------------------------------
@@ -228,11 +231,11 @@ class Resharding:
         """Complete state as of now, JSON-serializable."""
         seconds = round(now_s - self._began_s, 3) if self.running else 0.0
         about = {"wanted": self.wanted, "running": self.running, "from": self._from, "seconds": seconds}
-        return {**about, "account": dict(self._account)}
+        return {**about, "account": dict(self._totals)}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Restore the state from a previous coordinator, after the placement and the members."""
         self.wanted, self.running, self._from = state["wanted"], state["running"], state["from"]
-        self._account = dict(state["account"])
+        self._totals = dict(state["account"])
         self._began_s = now_s - state["seconds"]
         self._renew()

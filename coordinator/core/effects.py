@@ -4,64 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, dataclass_transform
 
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.vector_program import Operation
 
 
-@dataclass(frozen=True)
-class AssignShards:
+@dataclass_transform(frozen_default=True)
+class Action:
+    """An effect. Each subclass is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
+
+class AssignShards(Action):
     """Assign every shard its segments."""
 
     placement: Placement
 
 
-@dataclass(frozen=True)
-class Restore:
+class Restore(Action):
     """Load a snapshot set into all shards, then accept pushes."""
 
     set_id: str
 
 
-@dataclass(frozen=True)
-class TakeSnapshot:
+class TakeSnapshot(Action):
     """Write a snapshot set; `initial` ones are followed by `MakeReady`."""
 
     set_id: str
 
 
-@dataclass(frozen=True)
-class MakeReady:
+class MakeReady(Action):
     """Initial values are complete and safe: shards accept pushes by the update rule."""
 
 
-@dataclass(frozen=True)
-class Fence:
+class Fence(Action):
     """Fence an ended incarnation on every shard, and read its ledgers there."""
 
     number: int
     incarnation: int
 
 
-@dataclass(frozen=True)
-class SetMembership:
+class SetMembership(Action):
     """Send the members of each round to all shards."""
 
     member_epoch: int
     rounds: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True)
-class DropLedger:
+class DropLedger(Action):
     """Drop the ledger rows of an incarnation whose work is settled, durably."""
 
-    number: int
     incarnation: int
 
 
-@dataclass(frozen=True)
-class RecoverShard:
+class RecoverShard(Action):
     """Restore a shard in another process: its segments, the newest set, the fenced incarnations, the membership.
 
     A shard that is new to the job is initialised in the same way, without segments.
@@ -87,8 +86,7 @@ class RecoverShard:
     promoted: bool = False
 
 
-@dataclass(frozen=True)
-class AttachFollower:
+class AttachFollower(Action):
     """Attach the shard process at an address to a shard as its follower.
 
     Attributes
@@ -105,16 +103,14 @@ class AttachFollower:
     shard_epoch: int
 
 
-@dataclass(frozen=True)
-class DetachFollower:
+class DetachFollower(Action):
     """Detach a shard's follower, in this epoch of its replication link."""
 
     shard: int
     epoch: int
 
 
-@dataclass(frozen=True)
-class RunProgram:
+class RunProgram(Action):
     """Run a program over the named vectors of all shards, and return its scalars.
 
     `ticket`: the program is run only while the machine still waits for this ticket.
@@ -124,31 +120,27 @@ class RunProgram:
     program: tuple[Operation, ...]
 
 
-@dataclass(frozen=True)
-class RollBack:
+class RollBack(Action):
     """Load a snapshot set into all shards again: one of them was restored from it and has no later state."""
 
     set_id: str
 
 
-@dataclass(frozen=True)
-class MigrateSegments:
+class MigrateSegments(Action):
     """Migrate segments from one shard to another; afterwards both receive what they own, whatever the outcome."""
 
-    giver: int
-    taker: int
+    sender: int
+    receiver: int
     segments: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ConfirmOwnership:
+class ConfirmOwnership(Action):
     """Send these shards the segments they own: another coordinator may have failed during a migration."""
 
     shards: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class DecommissionShard:
+class DecommissionShard(Action):
     """Let a shard that no longer has a place exit."""
 
     shard: int
@@ -156,38 +148,18 @@ class DecommissionShard:
     address: str
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(Action):
     """Write model.safetensors from a named vector."""
 
     vector: str
 
 
-@dataclass(frozen=True)
-class LogEvent:
+class LogEvent(Action):
     """Write an event to the run's log."""
 
     event: str
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class FinishRun:
+class FinishRun(Action):
     """Close the run folder and let the shards exit."""
-
-
-ShardAction = (
-    AssignShards
-    | Restore
-    | TakeSnapshot
-    | MakeReady
-    | Fence
-    | DropLedger
-    | SetMembership
-    | RunProgram
-    | RollBack
-    | Export
-    | MigrateSegments
-    | ConfirmOwnership
-)
-Action = ShardAction | RecoverShard | AttachFollower | DetachFollower | DecommissionShard | LogEvent | FinishRun

@@ -13,11 +13,11 @@ from typing import Any
 
 from dbelief.errors import ResourceExhausted
 
-_LIKE = {"follower": "shard"}
+_JOINS_AS = {"follower": "shard"}
 """Kinds that join as another."""
-MOST_MEMBERS = 1024
+MAX_MEMBERS = 1024
 """Maximum of replicas and clients of one job at a time."""
-_LONGEST_LOOK_S = 1.0
+_MAX_CHECK_GAP_S = 1.0
 """Maximum time between checks for expired members; a longer gap means that the coordinator did not run (stopped)."""
 
 
@@ -91,16 +91,18 @@ class Members:
     dead: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
     unforgotten: set[int] = field(default_factory=set)
-    _looked_s: float | None = None
+    _checked_s: float | None = None
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.needed = set(self.shards)
 
-    def join(self, kind: str, token: int, name: str, address: str, now_s: float, wish: int | None = None) -> Member:
+    def join(
+        self, kind: str, token: int, name: str, address: str, now_s: float, requested_number: int | None = None
+    ) -> Member:
         """Add a member; a repeated call with the same token returns the same member.
 
-        `wish` is the number that it requests, and gets where that is free. A shard process for which no shard number is
+        `requested_number` is given where it is free. A shard process for which no shard number is
         free becomes a follower, where the job has followers.
 
         Raises
@@ -109,15 +111,17 @@ class Members:
             Where all planned shards are present, or as many others as a job may have.
         """
         for member in self._latest.values():
-            if member.token == token and kind in (member.kind, _LIKE.get(member.kind)) and member.alive:
+            if member.token == token and kind in (member.kind, _JOINS_AS.get(member.kind)) and member.alive:
                 return member
-        number = self._free_number(kind, wish)
+        number = self._free_number(kind, requested_number)
         if number is None and kind == "shard" and (unfollowed := self._unfollowed(address)):
-            kind, number = "follower", wish if wish in unfollowed else unfollowed[0]
+            kind, number = "follower", requested_number if requested_number in unfollowed else unfollowed[0]
         if number is None and kind == "shard":
-            raise ResourceExhausted(f"the job has its {len(self.shards)} shards; `dbelief scale ps` lets it have more")
+            raise ResourceExhausted(
+                f"all {len(self.shards)} shards of the job have joined; `dbelief scale ps` allows more"
+            )
         if number is None:
-            raise ResourceExhausted(f"the job has {MOST_MEMBERS} replicas and clients, as many as may be")
+            raise ResourceExhausted(f"the job has {MAX_MEMBERS} replicas and clients, the maximum")
         self.incarnations += 1
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
         self._latest[kind, number] = member
@@ -128,9 +132,9 @@ class Members:
         if self.replication < 2:
             return []
         followed = {m.number for m in self.alive("follower")}
-        here = address.rpartition(":")[0]
+        host = address.rpartition(":")[0]
         free = [m for m in self.alive("shard") if m.number not in followed]
-        return [m.number for m in sorted(free, key=lambda m: (m.address.rpartition(":")[0] == here, m.number))]
+        return [m.number for m in sorted(free, key=lambda m: (m.address.rpartition(":")[0] == host, m.number))]
 
     def promote(self, follower: Member) -> None:
         """Promote a follower to the shard of its number."""
@@ -138,32 +142,27 @@ class Members:
         follower.kind, follower.state = "shard", "waiting"
         self._latest[follower.kind, follower.number] = follower
 
-    def alive_shard(self, number: int) -> bool:
-        """Whether a living member is this shard."""
-        member = self._latest.get(("shard", number))
-        return member is not None and member.alive
-
     def find_server(self, number: int, incarnation: int) -> Member | None:
         """The living shard of this number, or its follower, where it has this incarnation."""
         return self.find("shard", number, incarnation) or self.find("follower", number, incarnation)
 
-    def _free_number(self, kind: str, wish: int | None) -> int | None:
+    def _free_number(self, kind: str, requested_number: int | None) -> int | None:
         """The number for a joining member; None where none is free."""
         # Replicas and clients both push, so they share one range of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
-        numbers = sorted(self.shards) if kind == "shard" else range(MOST_MEMBERS)
-        if wish is not None and wish not in taken and wish in numbers:
-            return wish
+        numbers = sorted(self.shards) if kind == "shard" else range(MAX_MEMBERS)
+        if requested_number is not None and requested_number not in taken and requested_number in numbers:
+            return requested_number
         return next((number for number in numbers if number not in taken), None)
 
     def named(self, kind: str, name: str, token: int) -> Member | None:
         """The earlier incarnation of a process that was restarted."""
-        kinds = (kind, *(other for other, like in _LIKE.items() if like == kind))
+        kinds = (kind, *(other for other, like in _JOINS_AS.items() if like == kind))
         alike = (m for m in self.alive(*kinds) if m.name == name and m.token != token)
         return next(alike, None)
 
-    def mark_gone(self, member: Member, how: str) -> None:
+    def mark_ended(self, member: Member, how: str) -> None:
         """Mark the end of an incarnation: it "left" or "died"."""
         member.state = how
         if member.kind not in ("shard", "follower"):
@@ -180,9 +179,9 @@ class Members:
 
     def expired(self, now_s: float) -> list[Member]:
         """Members whose heartbeat timeout has expired; to be called periodically."""
-        away_s = 0.0 if self._looked_s is None else now_s - self._looked_s
-        self._looked_s = now_s
-        if away_s > max(_LONGEST_LOOK_S, min(self.beat_s, self.lease_s) / 2):
+        away_s = 0.0 if self._checked_s is None else now_s - self._checked_s
+        self._checked_s = now_s
+        if away_s > max(_MAX_CHECK_GAP_S, min(self.beat_s, self.lease_s) / 2):
             for member in self._latest.values():  # the coordinator itself did not run, so it received no heartbeats
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
                 member.moved_s = min(now_s, member.moved_s + away_s)

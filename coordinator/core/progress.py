@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from .divergence import DivergenceDetector
-from .states import WAYS, ProgressReport, ResourceUsage
+from .messages import WAYS, ProgressReport, ResourceUsage
 from .warm_start import WarmStart
 
 _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "without_gain", "next_evaluation")
@@ -70,11 +70,6 @@ class ReplicaStats:
         if life in self.stale:
             self.stale[over] = _columns([self.stale.pop(life), self.stale.get(over, [])])
 
-    def settle_all(self) -> None:
-        """Merge the rows of all incarnations so far."""
-        for life in {*self.spent, *self.wire, *self.stale} - {str(OVER)}:
-            self.settle(int(life))
-
     @property
     def bytes(self) -> dict[str, int]:
         """Bytes of segments sent to shards and received from them, by `WAYS`; {} where no report had any."""
@@ -82,9 +77,9 @@ class ReplicaStats:
         return {way: int(total[way]) for way in WAYS if way in total}
 
 
-def _added(lives: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for life in lives.values() for name in life)
-    return {name: sum(life.get(name, 0.0) for life in lives.values()) for name in names}
+def _added(incarnations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in incarnations.values() for name in row)
+    return {name: sum(row.get(name, 0.0) for row in incarnations.values()) for name in names}
 
 
 def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
@@ -177,15 +172,15 @@ class Progress:
             return None
         return self.divergence.record(new.loss_sum / new.samples, new.samples, self.samples, now_s)
 
-    def spent(self, replica: int, incarnation: int, told: ResourceUsage) -> None:
+    def record_usage(self, replica: int, incarnation: int, usage: ResourceUsage) -> None:
         """Record an incarnation's resource usage, cumulative since its start."""
-        own, life = self.replicas.setdefault(replica, ReplicaStats()), str(incarnation)
-        if told.seconds:
-            own.spent[life] = dict(told.seconds)
-        if told.staleness:
-            own.stale[life] = list(told.staleness)
-        if told.wire and all(map(math.isfinite, told.wire.values())):
-            own.wire[life] = dict(told.wire)
+        own, key = self.replicas.setdefault(replica, ReplicaStats()), str(incarnation)
+        if usage.seconds:
+            own.spent[key] = dict(usage.seconds)
+        if usage.staleness:
+            own.stale[key] = list(usage.staleness)
+        if usage.wire and all(map(math.isfinite, usage.wire.values())):
+            own.wire[key] = dict(usage.wire)
 
     def settle(self, incarnation: int) -> None:
         """See `ReplicaStats.settle`."""
@@ -193,14 +188,15 @@ class Progress:
             own.settle(incarnation)
 
     def settle_all(self) -> None:
-        """See `ReplicaStats.settle_all`."""
+        """Merge the rows of all incarnations so far: see `ReplicaStats.settle`."""
         for own in self.replicas.values():
-            own.settle_all()
+            for incarnation in {*map(int, (*own.spent, *own.wire, *own.stale))} - {OVER}:
+                own.settle(incarnation)
 
-    def residual(self, lives: Collection[int] | None = None) -> float:
+    def residual(self, incarnations: Collection[int] | None = None) -> float:
         """Sum of the residual magnitudes in the codecs of these incarnations, as last reported; None: of all."""
-        told = [(life, row) for own in self.replicas.values() for life, row in own.wire.items()]
-        return sum(row["residual"] for life, row in told if lives is None or int(life) in lives)
+        rows = [(key, row) for own in self.replicas.values() for key, row in own.wire.items()]
+        return sum(row["residual"] for key, row in rows if incarnations is None or int(key) in incarnations)
 
     def stale(self) -> list[int]:
         """All pushes by staleness, as `StalenessHistogram` counts them; [] before the first."""

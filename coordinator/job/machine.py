@@ -5,40 +5,166 @@
 
 Every method that processes an event first applies it, then calls `_advance`. The resulting actions are appended to
 `actions` for the event loop, which reports their outcome by further events.
+
+One file because every event ends in `_advance`, which reads the state of all components.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from dbelief.core.layout import Layout
 from dbelief.core.lease import DataLease
-from dbelief.errors import Rejected
+from dbelief.core.placement import Placement
+from dbelief.errors import Rejected, UserError
+from dbelief.job import Job
 
-from ..core.effects import Action, AssignShards, DropLedger, Export, Fence, FinishRun, MakeReady, Restore
-from ..core.members import Member
-from ..core.states import (
-    Assignment,
-    BundleLease,
-    EvaluationLease,
-    GroupLease,
-    ProgressReport,
-    ResourceUsage,
-    ShutdownPhase,
-    State,
-    Stop,
-    Wait,
-)
-from ..sandblaster.pass_scheduler import NO_REQUEST, BundleResult, WorkRequest
-from .sharding import Sharding
+from ..cluster.initialization import Initialization
+from ..cluster.recovery import Recovery
+from ..cluster.replication import ReplicationManager
+from ..cluster.resharding import Resharding
+from ..core import effects, messages
+from ..core.members import Member, Members
+from ..core.states import DatasetSizes, ShutdownPhase, State
+from ..scheduling.training import Training
+from .shutdown import Shutdown
+from .timeouts import JoinTimeouts
 
 _STUCK = 2.0
 """A replica whose lease makes no progress for this multiple of `progress_s` is removed: its calls would have failed."""
 
-_DOING = {DataLease: "training", GroupLease: "training", BundleLease: "training", EvaluationLease: "evaluating"}
+_DOING = {
+    DataLease: "training",
+    messages.GroupLease: "training",
+    messages.BundleLease: "training",
+    messages.EvaluationLease: "evaluating",
+}
 """Displayed state of a member, by the type of its work."""
 
 
-class JobMachine(Sharding):
-    """The job; see `Standing` for its components."""
+class JobMachine:
+    """The job between two events.
+
+    Parameters
+    ----------
+    job
+        The job file.
+    shape
+        Sizes of its data sets; zeros where it has no data.
+    resume
+        Snapshot set to resume from: its id, and the state in its set.json (without the shards' ledgers).
+    first_shard_epoch
+        Lowest shard epoch that may be issued: above all epochs in registry and set.
+    run_id
+        Random id of this run of the job: new where the job is started anew or resumed, unchanged by coordinator
+        failover. Members send it, and those of an earlier run are rejected: a resumed job cannot know which
+        incarnations that run issued after its last snapshot set. 0: no id, and members send none.
+
+    Raises
+    ------
+    UserError
+        The set to resume from was made from other data.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        shape: DatasetSizes,
+        resume: tuple[str, dict[str, Any]] | None = None,
+        first_shard_epoch: int = 1,
+        run_id: int = 0,
+    ) -> None:
+        self.job = job
+        self.shape = shape
+        self.state = State.EMPTY
+        self.reason = ""
+        self.actions: list[effects.Action] = []
+        lease_s = job.deadlines.lease_s if job.replication > 1 else job.deadlines.beat_s
+        self.members = Members(job.deadlines.beat_s, set(range(job.shards)), job.replication, lease_s)
+        self.replication = ReplicationManager(job.replication, self.members)
+        self.training = Training(job, shape)
+        self.total = self.training.total
+        self.leases = self.training.leases
+        self.progress = self.training.progress
+        self.initialization = Initialization(job.shards, resume[1] if resume else None, shape.train, run_id)
+        self.shutdown = Shutdown(shape, self.progress, self.training.evaluations)
+        self.recovery = Recovery(
+            self.initialization, self.members, self.training, self.replication, resume[0] if resume else None
+        )
+        self.resharding = Resharding(job, self.initialization, self.members, self.recovery, self.next_shard_epoch)
+        self.timeouts = JoinTimeouts(self.members, job.deadlines.join_s, job.replicas, resume is not None)
+        self.shard_epoch = first_shard_epoch
+        self.failed_members: list[str] = []
+        self.commit_due = True
+        self.finished = False
+        self.resumes = resume is not None
+        # Wall time in seconds before the resume, as stored in the set.
+        self.earlier_wall_s: float = resume[1].get("wall_s", 0.0) if resume is not None else 0.0
+        self._resume = resume
+        if resume is not None:
+            set_id, state = resume
+            then, now = state["leases"]["epoch_samples"], self.leases.epoch_samples
+            if then != now:
+                raise UserError(f"snapshot set {set_id}: made of {then} training samples, and the job's data has {now}")
+            # The set's ledgers have rows up to this incarnation: pushes of a reused one would be dropped as duplicates.
+            self.members.incarnations = state["incarnations"]
+            self.training.snapshots.count = state["sets"]
+
+    @property
+    def run_id(self) -> int:
+        """Id of this run of the job."""
+        return self.initialization.run_id
+
+    @property
+    def layout(self) -> Layout | None:
+        """The model's layout, once a replica has sent it."""
+        return self.initialization.layout
+
+    @property
+    def placement(self) -> Placement | None:
+        """Segment placement, once all shards have joined."""
+        return self.initialization.placement
+
+    @property
+    def over(self) -> bool:
+        """Whether the job is done or failed."""
+        return self.state in (State.DONE, State.FAILED)
+
+    def close(self, reason: str, evaluate: bool = True) -> None:
+        """End as planned: finish what is leased, evaluate, snapshot, export."""
+        if self.state is State.READY:
+            self.shutdown.evaluate = evaluate
+            self._become(State.CLOSING, reason)
+
+    def fail(self, reason: str) -> None:
+        """End the job now, with a reason."""
+        if not self.over:
+            self._become(State.FAILED, reason)
+            self.actions.append(effects.FinishRun())
+
+    def waiting_for(self) -> str:
+        """What the job waits for before it trains, or for the resharding in progress; "" for nothing."""
+        waits = self.timeouts.waiting_for(self.state, self.training.policy.needs_all_replicas)
+        return waits or (self.resharding.waiting_for() if self.state is State.READY else "")
+
+    def next_shard_epoch(self) -> int:
+        """A shard epoch that no incarnation of a shard has had."""
+        self.shard_epoch += 1
+        return self.shard_epoch
+
+    def set_state(self) -> dict[str, Any]:
+        """Contents of set.json beside the shards' manifests; read when all shards have written theirs."""
+        assert self.layout is not None
+        assert self.placement is not None
+        return {
+            **self.training.set_state(),
+            "incarnations": self.members.incarnations,
+            "segments": len(self.placement.spans),
+            "nominal_length": self.initialization.nominal_length,
+            "shard_epoch": self.shard_epoch,
+            "layout": self.layout.digest(),
+            "boxes": self.layout.rows(),  # so that the set is readable without the model's code
+        }
 
     # -- membership --------------------------------------------------------------------------------------
 
@@ -51,11 +177,11 @@ class JobMachine(Sharding):
         now_s: float,
         layout: Layout | None = None,
         source_digest: str = "",
-        wish: int | None = None,
-        again: bool = False,
+        requested_number: int | None = None,
+        restarted: bool = False,
         train_samples: int = 0,
     ) -> Member:
-        """Add a member; `again`: its process was restarted, and its earlier incarnation under this name has ended.
+        """Add a member; `restarted`: its process was restarted, and its earlier incarnation under this name has ended.
 
         Raises
         ------
@@ -69,20 +195,25 @@ class JobMachine(Sharding):
         if kind != "shard":
             if layout is None:
                 raise Rejected("a replica joins with its model's layout")
-            self.opening.check_layout(layout, source_digest, train_samples)
-        before = self.members.named(kind, name, token) if again else None
+            self.initialization.check_layout(layout, source_digest, train_samples)
+        before = self.members.named(kind, name, token) if restarted else None
         if before is not None:
-            self._member_lost(before, "died", "its process was started again", now_s)
-        lives = self.members.incarnations
-        member = self.members.join(kind, token, name, address, now_s, wish)
-        if self.members.incarnations > lives:  # else the call is a retry
-            self._note("member", role=member.kind, id=member.number, what="joined", reason="", name=name)
-            if member.kind == "shard":
-                self._shard_joined(member)
+            self._member_lost(before, "died", "its process was restarted", now_s)
+        issued = self.members.incarnations
+        member = self.members.join(kind, token, name, address, now_s, requested_number)
+        if self.members.incarnations > issued:  # else the call is a retry
+            self._log_event("member", role=member.kind, id=member.number, what="joined", reason="", name=name)
+            if member.kind == "shard" and self.placement is not None and member.number in self.members.needed:
+                self.actions.append(self.recovery.recover(member, self.next_shard_epoch()))
         self._advance(now_s)
         return member
 
-    def beat(self, kind: str, number: int, incarnation: int, now_s: float) -> bool:
+    def member(self, kind: str, number: int, incarnation: int) -> Member | None:
+        """Member with exactly this incarnation, if alive; for kind "shard" also a follower."""
+        find, server = self.members.find, self.members.find_server
+        return server(number, incarnation) if kind == "shard" else find(kind, number, incarnation)
+
+    def heartbeat(self, kind: str, number: int, incarnation: int, now_s: float) -> bool:
         """Record a member's heartbeat; False if it has been removed."""
         member = self.member(kind, number, incarnation)
         if member is None:
@@ -99,42 +230,44 @@ class JobMachine(Sharding):
         """Remove a member that leaves; its unfinished work is returned."""
         member = self.member(kind, number, incarnation)
         if member is not None:
-            self._member_lost(member, "left", self._why_left(member) or reason, now_s)
+            self._member_lost(member, "left", self._release_reason(member) or reason, now_s)
 
     def initialises(self, number: int, incarnation: int) -> bool:
         """Whether this replica is to push the initial values."""
         if self.state is not State.INITIALISING or self.members.find_pusher(number, incarnation) is None:
             return False
-        return self.opening.initialises(incarnation)
+        return self.initialization.initialises(incarnation)
 
     def tick(self, now_s: float) -> None:
         """Process the passing of time: heartbeat timeouts, limits, periodic snapshots."""
         for member in self.members.expired(now_s):
             if now_s - member.last_beat_s <= self.members.heartbeat_timeout_s(member.kind):
                 continue  # it has just become the last copy of its shard
-            self._member_lost(member, "died", f"silent for {now_s - member.last_beat_s:.1f} s", now_s)
-        if self.recovery.unavailable or self.training.waits_for_each_other:
+            self._member_lost(member, "died", f"no heartbeat for {now_s - member.last_beat_s:.1f} s", now_s)
+        if self.recovery.unavailable or self.training.policy.waits_at_shards:
             self.members.reset_progress_timers(now_s)
         for member in self.members.stalled(now_s, _STUCK * self.job.deadlines.progress_s):
-            self._member_lost(member, "died", f"alive, and without progress for {now_s - member.moved_s:.0f} s", now_s)
+            self._member_lost(member, "died", f"no progress for {now_s - member.moved_s:.0f} s", now_s)
         self._advance(now_s)
 
     def _member_lost(self, member: Member, how: str, reason: str, now_s: float) -> None:
-        self.members.mark_gone(member, how)
-        kept = self.progress.residual({member.incarnation}) if member.kind != "shard" else 0.0
-        more = {"residual": kept} if kept else {}
-        self._note("member", role=member.kind, id=member.number, what=how, reason=reason, name=member.name, **more)
+        self.members.mark_ended(member, how)
+        residual = self.progress.residual({member.incarnation}) if member.kind != "shard" else 0.0
+        extra = {"residual": residual} if residual else {}
+        self._log_event(
+            "member", role=member.kind, id=member.number, what=how, reason=reason, name=member.name, **extra
+        )
         if self.over:
             return
         if how == "died":
-            self.died.append(f"{member.kind} {member.number}")
+            self.failed_members.append(f"{member.kind} {member.number}")
         if member.kind in ("shard", "follower"):
-            self._server_gone(member, how, reason, now_s)
+            self._server_lost(member, how, reason, now_s)
             return
-        self.training.gone(member.incarnation, how == "died", now_s)
-        self.opening.gone(member.incarnation, last=not self._lives())
+        self.training.replica_lost(member.incarnation, how == "died", now_s)
+        self.initialization.pusher_lost(member.incarnation, last=not self._pushers())
         if self.placement is not None:
-            self.actions.append(Fence(member.number, member.incarnation))
+            self.actions.append(effects.Fence(member.number, member.incarnation))
         self._advance(now_s)
 
     def fenced(self, number: int, incarnation: int, lowest: int, highest: int, now_s: float) -> None:
@@ -143,35 +276,122 @@ class JobMachine(Sharding):
         self.members.settled.add(incarnation)
         self.members.unforgotten.add(incarnation)
         self.commit_due = True
-        self.actions.append(DropLedger(number, incarnation))
-        self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
+        self.actions.append(effects.DropLedger(incarnation))
+        self.actions += self.training.fenced(number, incarnation, applied, self.shutdown.evaluate, now_s)
         self._advance(now_s)
 
     def _replicas(self) -> dict[int, int]:
         return {m.number: m.incarnation for m in self.members.alive("replica")}
 
-    def _lives(self) -> set[int]:
+    def _pushers(self) -> set[int]:
         return {m.incarnation for m in self.members.alive("replica", "client")}
+
+    # -- shards ----------------------------------------------------------------------------------------
+
+    def _release_reason(self, member: Member) -> str:
+        """Reason why the job released a shard; "" where it did not."""
+        dismissed = member.kind == "shard" and not self.over and member.number not in self.members.needed
+        return f"{self.resharding.wanted} shards are wanted" if dismissed else ""
+
+    def _server_lost(self, member: Member, how: str, reason: str, now_s: float) -> None:
+        """Handle the end of a shard or a follower."""
+        if member.kind == "follower":
+            self.actions += self.replication.follower_lost(member)
+            return
+        if self.placement is not None and self.resharding.shard_lost(member):
+            self._advance(now_s)
+            return
+        self.timeouts.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
+        if self.placement is None:
+            return
+        follower = self.recovery.promote_follower(member, now_s)
+        self.shutdown.restart_reads()
+        if follower is not None:
+            self.actions.append(self.recovery.recover(follower, self.next_shard_epoch()))
+
+    def follower_reported(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> None:
+        """Process a shard's report on its follower; `unfollowed`: why it has none."""
+        if not self.over:
+            actions = list(self.replication.leader_reported(shard, epoch, followed, unfollowed))
+            self.commit_due = self.commit_due or bool(actions)
+            self.actions += actions
+
+    def shard_recovered(self, action: effects.RecoverShard, set_id: str | None, now_s: float) -> None:
+        """Record that a shard is recovered from this set, or that a new one is ready to receive segments."""
+        if self.resharding.is_new(action.place):
+            if self.resharding.shard_admitted(action):
+                self._log_event("shard_taken_in", shard=action.place.shard)
+                self._advance(now_s)
+            return
+        due = self.recovery.shard_recovered(action, set_id)
+        if due is not None:
+            event = "promoted" if action.promoted else "shard_back"
+            self._log_event(event, shard=action.place.shard, set=set_id)
+            self.actions += due
+            if self.recovery.rollback_set is not None and not self.recovery.unavailable:
+                self.actions += [*self.replication.detach_all(), effects.RollBack(self.recovery.rollback_set)]
+            self._advance(now_s)
+
+    def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
+        """Record that all shards restored this set."""
+        if self.over or not self.recovery.rolled_back(set_id):
+            return
+        back = self.training.rewind(state["batch"], now_s)
+        self._log_event("rolled_back", set=set_id, iterations=back)
+        if back:  # the tested parameters are lost
+            self.progress.test = None
+        self.commit_due = True
+        self._advance(now_s)
+
+    # -- resharding --------------------------------------------------------------------------------------
+
+    def request_shards(self, shards: int, now_s: float) -> None:
+        """Request a number of shards.
+
+        Raises
+        ------
+        Rejected
+            See `Resharding.request`.
+        """
+        self.actions += self.resharding.request(shards, self.state, now_s)
+        if self.resharding.running:
+            self.actions += self.replication.detach_all()
+        self.commit_due = True
+        self._advance(now_s)
+
+    def segments_migrated(self, move: effects.MigrateSegments, seconds: float, sent: int) -> None:
+        """Record a migration: `sent` bytes of segments are now served by another shard, after `seconds`."""
+        self.commit_due = self.resharding.segments_migrated(move, seconds, sent) or self.commit_due
+
+    def migration_failed(self, move: effects.MigrateSegments, reason: str, now_s: float) -> None:
+        """Record a failed migration: the segments stay at their shard."""
+        self._log_event("not_moved", shard=move.sender, to=move.receiver, segments=len(move.segments), reason=reason)
+        self.resharding.migration_failed(move, now_s)
+
+    def ownership_confirmed(self, move: effects.MigrateSegments, now_s: float) -> None:
+        """Record that both shards of a migration have their ownership, whatever its outcome."""
+        self.resharding.ownership_confirmed(move)
+        self._advance(now_s)
 
     # -- replies of shards -------------------------------------------------------------------------------
 
     def assigned(self, now_s: float) -> None:
         """Record that every shard has its segments."""
-        self.opening.assigned = True
+        self.initialization.assigned = True
         if self._resume and not self.over:
-            self.actions.append(Restore(self._resume[0]))
+            self.actions.append(effects.Restore(self._resume[0]))
         self._advance(now_s)
 
     def restored(self, ledgers: dict[int, tuple[int, int]], now_s: float) -> None:
         """Record that every shard holds the set's values and accepts pushes."""
         assert self._resume is not None
-        self.continuation.restore(self._resume[1], ledgers)
-        self.actions += self.training.membership_changes()
+        self.training.resume(self._resume[1], ledgers)
+        self.actions += self.training.policy.membership_changes()
         self.ready(now_s)
 
     def initialised(self, incarnation: int, now_s: float) -> None:
         """Record that all initial values are acknowledged; they are written to a set before training starts."""
-        if self.state is State.INITIALISING and self.opening.initialised(incarnation):
+        if self.state is State.INITIALISING and self.initialization.initialised(incarnation):
             self.actions.append(self.training.begin_set())
             self._advance(now_s)
 
@@ -179,9 +399,9 @@ class JobMachine(Sharding):
         """Record a complete snapshot set."""
         self.training.end_set(now_s)
         self.recovery.set_taken(set_id)
-        self._note("snapshot", set=set_id)
+        self._log_event("snapshot", set=set_id)
         if self.state is State.INITIALISING:
-            self.actions.append(MakeReady())
+            self.actions.append(effects.MakeReady())
         self._advance(now_s)
 
     def retake_set(self) -> str:
@@ -192,8 +412,8 @@ class JobMachine(Sharding):
         """Record that a set could not be written; False where the job cannot continue without it."""
         if self.state is not State.READY:
             return False
-        self.training.set_failed(now_s)
-        self._note("snapshot_failed")
+        self.training.end_set(now_s)
+        self._log_event("snapshot_failed")
         return True
 
     def ready(self, now_s: float) -> None:
@@ -204,50 +424,43 @@ class JobMachine(Sharding):
         self._become(State.READY, "")
         self._advance(now_s)
 
-    def postpone(self, action: Action) -> None:
+    def postpone(self, action: effects.Action) -> None:
         """Postpone an action that did not reach all shards until all of them are available."""
         if not self.over:
             self.actions += self.recovery.postpone(action)
 
-    def membership_set(self, member_epoch: int, clock: int) -> None:
-        """Record that every shard has this membership; `clock`: one above the highest that was pushed to any shard."""
-        self.training.membership_set(member_epoch, clock)
-
     # -- work --------------------------------------------------------------------------------------------
 
-    def lease(
-        self, number: int, incarnation: int, next_sequence: int, now_s: float, asks: WorkRequest = NO_REQUEST
-    ) -> Assignment:
+    def lease(self, request: messages.WorkRequest, now_s: float) -> messages.Assignment:
         """Assign work to a replica; a repeated call, whose reply was lost, gets the same.
 
         A client gets evaluations only, and those only while there is no replica.
         """
-        member = self.members.find_pusher(number, incarnation)
+        member = self.members.find_pusher(request.replica, request.incarnation)
         if member is None:
-            return Stop(f"replica {number} was given up; its work went to others")
+            return messages.Stop(f"replica {request.replica} was removed; its work was reassigned")
         member.last_beat_s = now_s
-        if self.over or (self.state is State.CLOSING and self.ending.step > ShutdownPhase.TEST):
-            return Stop(self.reason)
-        closing = self.state is State.CLOSING and self.ending.step > ShutdownPhase.DRAIN
+        if self.over or (self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.TEST):
+            return messages.Stop(self.reason)
+        closing = self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.DRAIN
         ready = self.state is State.READY
         living, client = [one.number for one in self.members.alive("replica")], member.kind == "client"
         evaluates = (ready or closing) and not (client and living)
-        trains = ready and not client
-        work = self.training.work(number, incarnation, next_sequence, trains, evaluates, living, now_s, asks)
-        self.actions += self.training.membership_changes()
-        if client and isinstance(work, Wait) and (self.state is State.READY or not self.ending.evaluates):
-            work = Stop("a client trains on data of its own, and no evaluation waits")
-        if not asks.ahead:  # else it prefetches, and is still at work
+        work = self.training.assign(request, ready and not client, evaluates, living, now_s)
+        self.actions += self.training.policy.membership_changes()
+        if client and isinstance(work, messages.Wait) and (self.state is State.READY or not self.shutdown.evaluates):
+            work = messages.Stop("a client trains on data of its own, and no evaluation waits")
+        if not request.prefetch:  # else it prefetches, and is still at work
             member.state = _DOING.get(type(work), "waiting")
         member.moved_s = now_s
-        self.commit_due = self.commit_due or not isinstance(work, Wait)
+        self.commit_due = self.commit_due or not isinstance(work, messages.Wait)
         self._advance(now_s)
         return work
 
     @property
     def client_evaluates(self) -> bool:
         """Whether an evaluation is pending for clients, as there is no replica."""
-        return self.training.evaluations.asked and not self.members.alive("replica")
+        return self.training.evaluations.queued and not self.members.alive("replica")
 
     def record_heartbeat_progress(self, number: int, incarnation: int, now_s: float) -> None:
         """Record that an incarnation's work makes progress."""
@@ -255,46 +468,41 @@ class JobMachine(Sharding):
         if member is not None:
             member.moved_s = now_s
 
-    def record_usage(self, number: int, incarnation: int, told: ResourceUsage) -> None:
+    def record_usage(self, number: int, incarnation: int, usage: messages.ResourceUsage) -> None:
         """Record an incarnation's resource usage, as totals since it started."""
-        if told != ResourceUsage() and self.members.find_pusher(number, incarnation) is not None:
-            self.progress.spent(number, incarnation, told)
+        if usage != messages.ResourceUsage() and self.members.find_pusher(number, incarnation) is not None:
+            self.progress.record_usage(number, incarnation, usage)
 
-    def report_progress(self, number: int, incarnation: int, told: ProgressReport, now_s: float) -> None:
+    def report_progress(self, number: int, incarnation: int, report: messages.ProgressReport, now_s: float) -> None:
         """Process a replica's or client's report of acknowledged work; only what is new is applied."""
-        member = self.members.find_pusher(number, incarnation)
-        if member is None or self.over:
+        if self.over or self.members.find_pusher(number, incarnation) is None:
             return
-        member.moved_s = now_s
-        new, trouble = self.training.trained(number, incarnation, told, now_s)
+        new, trouble = self.training.record_report(number, incarnation, report, now_s)
         if not new:
             return
-        self._note_progress()
+        self._log_progress()
         if trouble:
             self.fail(trouble)
         self._advance(now_s)
 
-    def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> None:
+    def bundle_done(self, number: int, incarnation: int, result: messages.BundleResult, now_s: float) -> None:
         """Record a replica's bundle that all shards hold."""
-        member = self.members.find("replica", number, incarnation)
-        if member is None or self.over:
+        if self.over or self.members.find("replica", number, incarnation) is None:
             return
-        member.moved_s = now_s
         # Not persisted: another coordinator has it computed again, and the shards drop the duplicate.
-        if self.training.bundle_done(number, incarnation, told, now_s):
-            self._note_progress()
+        if self.training.bundle_done(number, incarnation, result, now_s):
+            self._log_progress()
             self._advance(now_s)
 
     def bundle_failed(self, number: int, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> None:
         """Record that a replica could not compute a bundle; other replicas are to try it."""
-        member, batch = self.members.find("replica", number, incarnation), self.training.batch
-        if member is None or batch is None or self.over:
+        batch = self.training.batch
+        if self.over or batch is None or self.members.find("replica", number, incarnation) is None:
             return
-        member.moved_s = now_s
         work = batch.failed_at(incarnation, turn, bundle, reason, now_s)
         if work is not None:
             self.commit_due = True
-            self._note("bundle_failed", replica=number, start=work.start, stop=work.stop, reason=reason)
+            self._log_event("bundle_failed", replica=number, start=work.start, stop=work.stop, reason=reason)
             self._advance(now_s)
 
     def program_due(self, ticket: int) -> bool:
@@ -319,7 +527,7 @@ class JobMachine(Sharding):
         if client is not None:
             client.state = "waiting"  # it requests no lease that would set the state
         if lease is not None:
-            self._note("evaluation", set=lease.set, samples=lease.samples, loss=loss, accuracy=accuracy)
+            self._log_event("evaluation", set=lease.set, samples=lease.samples, loss=loss, accuracy=accuracy)
         if trouble:
             self.fail(trouble)
         elif enough:
@@ -329,7 +537,7 @@ class JobMachine(Sharding):
 
     def evaluation_stored(self, lease_id: int, now_s: float) -> None:
         """Record that the parameters of an evaluation are completely stored on the shards."""
-        self.training.kept(lease_id)
+        self.training.evaluation_stored(lease_id)
         self.commit_due = True
         self._advance(now_s)
 
@@ -345,48 +553,43 @@ class JobMachine(Sharding):
 
     def exported(self, now_s: float) -> None:
         """Record that the model is written."""
-        self.ending.exported = self.ending.step is ShutdownPhase.EXPORT
+        self.shutdown.exported = self.shutdown.phase is ShutdownPhase.EXPORT
         self._advance(now_s)
 
     # -- progress ----------------------------------------------------------------------------------------
 
     def _advance(self, now_s: float) -> None:
         self.training.settle_groups(now_s)
-        still = not (self.over or self.resizing.running or self.recovery.rollback_set) and self.opening.assigned
-        placed = self.placement if still else None
-        self.actions += self.chains.advance(placed, self.recovery.unavailable, self.next_shard_epoch, now_s)
+        settled = not (self.over or self.resharding.running or self.recovery.rollback_set)
+        placed = self.placement if settled and self.initialization.assigned else None
+        self.actions += self.replication.advance(placed, self.recovery.unavailable, self.next_shard_epoch, now_s)
         if self.state is State.EMPTY:
             self._advance_empty()
         elif self.state is State.READY:
             self._advance_ready(now_s)
         elif self.state is State.CLOSING:
             self._advance_closing()
-        writes = self.state is State.CLOSING and self.ending.step > ShutdownPhase.TEST
-        given_up = self.patience.expired_reason(
-            self.state, self.training.begins_in_lockstep, not (writes or self.over), now_s
+        writes = self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.TEST
+        expired = self.timeouts.expired_reason(
+            self.state, self.training.policy.needs_all_replicas, not (writes or self.over), now_s
         )
-        if given_up:
-            self.fail(given_up)
+        if expired:
+            self.fail(expired)
 
     def _advance_empty(self) -> None:
         shards = self.members.alive("shard")
         if len(shards) == self.job.shards and self.layout is not None:
             self._become(State.INITIALISING, "")
             self.recovery.begin()
-            self.actions.append(AssignShards(self.opening.create_placement(shards, self.shard_epoch)))
+            self.actions.append(effects.AssignShards(self.initialization.create_placement(shards, self.shard_epoch)))
 
     def _advance_ready(self, now_s: float) -> None:
         self.actions += self.training.advance(self._replicas(), now_s)
-        self.actions += self.resizing.advance(now_s)
-        batch = self.training.batch
-        if batch is not None and batch.method.failed:
-            self.fail(batch.ended)
+        self.actions += self.resharding.advance(now_s)
+        if self.training.policy.failed:
+            self.fail(self.training.policy.failed)
             return
-        groups = self.training.groups
-        if groups is not None and groups.failed:
-            self.fail(groups.failed)
-            return
-        enough = self.training.enough(now_s)
+        enough = self.training.reason_to_close(now_s)
         if enough:
             self.close(enough)
             self._advance_closing()
@@ -395,19 +598,44 @@ class JobMachine(Sharding):
         """Enter every shutdown phase whose condition holds."""
         if self.recovery.rollback_set is not None:
             return
-        batch, read = self.training.batch, self.training.evaluations.given
-        if batch is not None and batch.accepting:
-            self.actions += batch.advance(read)
         # The leases of a lost incarnation stay outstanding until it is fenced.
-        drained = not (self.leases.outstanding or read or (batch is not None and batch.accepting))
-        if drained and self.training.write_last(self._replicas()):
+        drained = not (self.leases.outstanding or self.training.evaluations.leased)
+        if drained and (writes := self.training.policy.write_last(self._replicas())) is not None:
+            self.actions += writes
             return
-        while self.ending.advance(drained, self.training.snapshots.running):
-            if self.ending.step is ShutdownPhase.SNAPSHOT:
-                if not (self.training.end_kept and self.recovery.best == self.progress.best):  # else it is written
+        while self.shutdown.advance(drained, self.training.snapshots.running):
+            if self.shutdown.phase is ShutdownPhase.SNAPSHOT:
+                if not (self.training.end_saved and self.recovery.best == self.progress.best):  # else it is written
                     self.actions.append(self.training.begin_set())
-            elif self.ending.step is ShutdownPhase.EXPORT:
-                self.actions.append(Export(self.ending.vector))
-            elif self.ending.step is ShutdownPhase.DONE:
+            elif self.shutdown.phase is ShutdownPhase.EXPORT:
+                self.actions.append(effects.Export(self.shutdown.vector))
+            elif self.shutdown.phase is ShutdownPhase.DONE:
                 self._become(State.DONE, self.reason)
-                self.actions.append(FinishRun())
+                self.actions.append(effects.FinishRun())
+
+    # -- logging -----------------------------------------------------------------------------------------
+
+    def _become(self, state: State, reason: str) -> None:
+        self.state = state
+        self.reason = reason or self.reason
+        self._log_event("state", state=state.value, reason=reason)
+
+    def _log_event(self, event: str, **fields: Any) -> None:
+        self.commit_due = self.commit_due or event != "progress"
+        self.actions.append(effects.LogEvent(event, fields))
+
+    def _log_progress(self) -> None:
+        p = self.progress
+        self._log_event(
+            "progress",
+            samples=p.samples,
+            epoch=self.epoch,
+            loss=p.loss,
+            staleness=p.staleness,
+            members=len(self.members.alive("replica", "client")),
+        )
+
+    @property
+    def epoch(self) -> float:
+        """Trained samples divided by the size of the training set."""
+        return self.progress.samples / self.shape.train if self.shape.train else 0.0

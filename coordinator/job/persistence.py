@@ -13,8 +13,10 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from dbelief.core.layout import Box, Layout, SegmentSpan
-from dbelief.core.placement import Placement, ShardPlacement
+from pydantic import TypeAdapter
+
+from dbelief.core.layout import Layout
+from dbelief.core.placement import Placement
 from dbelief.errors import RuntimeFailure, UserError
 
 from ..core.effects import ConfirmOwnership, DropLedger, Fence, FinishRun, LogEvent, RollBack
@@ -23,34 +25,35 @@ from .machine import JobMachine
 
 FORMAT = 2
 _BEFORE = (State.EMPTY, State.INITIALISING)
+_LAYOUT, _PLACEMENT = TypeAdapter(Layout), TypeAdapter(Placement)
 
 
 def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
     """State of the job by sections that change at different times, so that only changed sections are written."""
-    opening, members = machine.opening, machine.members
+    initialization, members = machine.initialization, machine.members
     job = {
         "format": FORMAT,
         "state": machine.state.value,
         "reason": machine.reason,
         "shard_epoch": machine.shard_epoch,
-        "deaths": Counter(machine.died),
+        "deaths": Counter(machine.failed_members),
         "finished": machine.finished,
         "resumes": machine.resumes,
         "set": machine.recovery.set_id,
         "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
         "holders": machine.recovery.owners,
         "back_to": machine.recovery.rollback_set,
-        "chains": machine.chains.state(),
-        "ending": machine.ending.state(),
-        "resizing": machine.resizing.state(now_s),
+        "chains": machine.replication.state(),
+        "ending": machine.shutdown.state(),
+        "resizing": machine.resharding.state(now_s),
         "incarnations": members.incarnations,
         "run_id": machine.run_id,
     }
     parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
     texts = {name: json.dumps(part) for name, part in parts.items()}
-    if opening.layout is not None and opening.placement is not None:
-        texts["layout"] = _layout_text(opening.layout, opening.source_digest)
-        texts["placement"] = _placement_text(opening.placement)
+    if initialization.layout is not None and initialization.placement is not None:
+        texts["layout"] = _layout_text(initialization.layout, initialization.source_digest)
+        texts["placement"] = _placement_text(initialization.placement)
     return texts
 
 
@@ -130,7 +133,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     """
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
-    machine.opening.run_id = state.get("run_id", 0)  # a run started by an earlier version has none
+    machine.initialization.run_id = state.get("run_id", 0)  # a run started by an earlier version has none
     if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
@@ -141,25 +144,24 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     machine.state, machine.reason = State(state["state"]), state["reason"]
     # An earlier version stored a list, which grew with every failure.
     died = Counter(state["deaths"]).elements() if "deaths" in state else state["died"]
-    machine.died = [*died, "coordinator"]
+    machine.failed_members = [*died, "coordinator"]
     machine.members.restore(parts["members"], now_s)
     machine.training.take_over(parts["training"], now_s)
-    machine.opening.restore(_layout(parts["layout"]), parts["layout"]["source"], _placement(parts["placement"]))
-    machine.ending.restore(state["ending"])
-    machine.actions += machine.chains.restore(state["chains"])
-    machine.recovery.restore(
-        state["set"], state["set_best"], state["holders"], state["back_to"], machine.chains.promotes
-    )
-    machine.resizing.restore(state["resizing"], now_s)
+    layout, placement = _LAYOUT.validate_python(parts["layout"]), _PLACEMENT.validate_python(parts["placement"])
+    machine.initialization.restore(layout, parts["layout"]["source"], placement)
+    machine.shutdown.restore(state["ending"])
+    machine.actions += machine.replication.restore(state["chains"])
+    machine.recovery.restore(state["set"], state["set_best"], state["holders"], state["back_to"])
+    machine.resharding.restore(state["resizing"], now_s)
     _reissue_pending_effects(machine)
 
 
 def _reissue_pending_effects(machine: JobMachine) -> None:
     """Queue again what the previous coordinator had requested and may not have completed."""
     machine.actions.append(LogEvent("takeover", {"state": machine.state.value}))
-    if machine.resizing.running:
+    if machine.resharding.running:
         machine.actions.append(ConfirmOwnership(tuple(sorted(machine.members.needed))))
-    membership = machine.training.membership()
+    membership = machine.training.policy.membership()
     if membership is not None:
         machine.actions.append(membership)
     members = machine.members
@@ -167,33 +169,14 @@ def _reissue_pending_effects(machine: JobMachine) -> None:
     alive = {member.incarnation for member in members.alive("replica", "client")}
     for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
         machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
-    machine.actions += [DropLedger(numbers.get(life, 0), life) for life in sorted(members.unforgotten)]
+    machine.actions += [DropLedger(incarnation) for incarnation in sorted(members.unforgotten)]
     for member in machine.members.alive("shard"):
         needed = member.number in machine.members.needed
         if needed and machine.recovery.owners.get(member.number) != member.incarnation:
-            promoted = machine.chains.promotes(member)
-            machine.actions.append(machine.recovery.recover(member, machine.next_shard_epoch(), promoted))
+            machine.actions.append(machine.recovery.recover(member, machine.next_shard_epoch()))
     if machine.recovery.rollback_set is not None and not machine.recovery.unavailable:
-        machine.actions += [*machine.chains.detach_all(), RollBack(machine.recovery.rollback_set)]
-    if machine.state is State.CLOSING and machine.ending.step > ShutdownPhase.TEST:
-        machine.ending.restart_reads()
+        machine.actions += [*machine.replication.detach_all(), RollBack(machine.recovery.rollback_set)]
+    if machine.state is State.CLOSING and machine.shutdown.phase > ShutdownPhase.TEST:
+        machine.shutdown.restart_reads()
     if machine.over:
         machine.actions.append(FinishRun())
-
-
-def _layout(part: Mapping[str, Any]) -> Layout:
-    return Layout(
-        tuple(
-            Box(b["name"], tuple(b["shape"]), b["rank"], tuple(b["start"]), tuple(b["stop"]), tuple(b.get("also", ())))
-            for b in part["boxes"]
-        )
-    )
-
-
-def _placement(part: Mapping[str, Any]) -> Placement:
-    spans = tuple(SegmentSpan(**span) for span in part["spans"])
-    return Placement(part["epoch"], spans, tuple(_place(place) for place in part["places"]))
-
-
-def _place(part: Mapping[str, Any]) -> ShardPlacement:
-    return ShardPlacement(**{**part, "runs": tuple((first, count) for first, count in part["runs"])})

@@ -28,7 +28,7 @@ class Shutdown:
     """
 
     def __init__(self, shape: DatasetSizes, progress: Progress, evaluations: Evaluations) -> None:
-        self.step = ShutdownPhase.DRAIN
+        self.phase = ShutdownPhase.DRAIN
         self.vector = PARAMETERS
         self.evaluate = True
         self.exported = False
@@ -39,7 +39,7 @@ class Shutdown:
 
     def advance(self, drained: bool, set_running: bool) -> bool:
         """Enter the next phase if nothing blocks the current one; returns whether it did."""
-        waits = {
+        blocked = {
             ShutdownPhase.DRAIN: not drained,
             ShutdownPhase.VALIDATE: self._evaluations.busy,
             ShutdownPhase.TEST: self._evaluations.busy or set_running,
@@ -47,13 +47,13 @@ class Shutdown:
             ShutdownPhase.EXPORT: not self.exported,
             ShutdownPhase.DONE: True,
         }
-        if waits[self.step]:
+        if blocked[self.phase]:
             return False
-        self.step = ShutdownPhase(self.step + 1)
-        self._tested = self._tested or self.step > ShutdownPhase.TEST
-        if self.step is ShutdownPhase.VALIDATE:
+        self.phase = ShutdownPhase(self.phase + 1)
+        self._tested = self._tested or self.phase > ShutdownPhase.TEST
+        if self.phase is ShutdownPhase.VALIDATE:
             self._validate()
-        elif self.step is ShutdownPhase.TEST:
+        elif self.phase is ShutdownPhase.TEST:
             self._test()
         return True
 
@@ -64,21 +64,21 @@ class Shutdown:
 
     def state(self) -> dict[str, Any]:
         """Progress of the shutdown, JSON-serializable."""
-        kept = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}
-        return {"step": int(self.step), **kept}
+        rest = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}
+        return {"step": int(self.phase), **rest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state from a previous coordinator."""
-        self.step, self.vector = ShutdownPhase(state["step"]), state["vector"]
+        self.phase, self.vector = ShutdownPhase(state["step"]), state["vector"]
         self.evaluate, self.exported, self._tested = state["evaluate"], state["exported"], state["tested"]
 
     def restart_reads(self) -> None:
         """Repeat the phases that read the shards after one failed, as far as replicas are left to run them."""
         self.exported = False
-        if self.step is ShutdownPhase.TEST and not self._tested:
-            self.step = ShutdownPhase.VALIDATE
-        elif self.step >= ShutdownPhase.TEST:
-            self.step = ShutdownPhase.TEST  # replicas have been stopped: none can evaluate
+        if self.phase is ShutdownPhase.TEST and not self._tested:
+            self.phase = ShutdownPhase.VALIDATE
+        elif self.phase >= ShutdownPhase.TEST:
+            self.phase = ShutdownPhase.TEST  # replicas have been stopped: none can evaluate
             tested, self.vector = self.vector, self._result()
             if self.vector != tested:
                 self._progress.test = None  # the tested parameters are lost
@@ -86,10 +86,10 @@ class Shutdown:
     def _validate(self) -> None:
         last = self._progress.last
         # A pending evaluation was requested before the last pushes, or could not be stored: request it anew.
-        due = self._evaluations.asked or last is None or last.samples < self._progress.samples
+        due = self._evaluations.queued or last is None or last.samples < self._progress.samples
         self._evaluations.clear()
         if self.evaluate and self._shape.validation and due:
-            self._evaluations.ask("validation", PARAMETERS)
+            self._evaluations.request("validation", PARAMETERS)
 
     def _result(self) -> str:
         best = self._progress.best
@@ -98,4 +98,4 @@ class Shutdown:
     def _test(self) -> None:
         self.vector = self._result()
         if self.evaluate and self._shape.test:
-            self._evaluations.ask("test", self.vector)
+            self._evaluations.request("test", self.vector)

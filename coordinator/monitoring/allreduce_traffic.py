@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from dbelief.job import Reduction
+from dbelief.rpc.pb import coordination_pb2 as wire
 
-
-class Edge(NamedTuple):
-    """What one rank received from another one (`source`); see `worker.comm.tracing.ReceiveStats`."""
-
-    source: int
-    messages: int
-    bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class WorkerTraffic:
-    """Report of one worker: totals since its generation began."""
-
-    replica: int
-    generation: int
-    rank: int
-    ranks: int
-    steps: int
-    taken: Sequence[Edge]
+_RECEIVED = "messages", "bytes", "seconds"
+"""What one rank received from another one; see `worker.comm.tracing.ReceiveStats`."""
 
 
 class Traffic:
@@ -41,22 +22,29 @@ class Traffic:
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction = reduction
-        self._parts: dict[int, WorkerTraffic] = {}  # by rank
+        self._parts: dict[int, tuple[int, wire.Traffic]] = {}  # by rank: replica and report
         self._generation = 0
 
-    def record(self, part: WorkerTraffic) -> dict[str, Any] | None:
-        """Record a report; returns the contents of `reduction.json`, or None until all ranks have reported."""
-        if part.generation < self._generation:
+    def record(self, replica: int, report: wire.Traffic) -> dict[str, Any] | None:
+        """Record a worker's report, totals since its generation began.
+
+        Returns the contents of `reduction.json`, or None until all ranks have reported.
+        """
+        if report.generation < self._generation:
             return None
-        if part.generation > self._generation:
-            self._generation, self._parts = part.generation, {}
-        self._parts[part.rank] = part
-        if len(self._parts) < part.ranks:
+        if report.generation > self._generation:
+            self._generation, self._parts = report.generation, {}
+        self._parts[report.rank] = replica, report
+        if len(self._parts) < report.ranks:
             return None
-        parts = [self._parts[rank] for rank in range(part.ranks)]
+        parts = [self._parts[rank] for rank in range(report.ranks)]
         return {
             "generation": self._generation,
             **self._reduction.model_dump(),
-            "workers": [{"replica": one.replica, "steps": one.steps} for one in parts],
-            "edges": [{"to": one.rank, **edge._asdict()} for one in parts for edge in one.taken],
+            "workers": [{"replica": replica, "steps": one.steps} for replica, one in parts],
+            "edges": [
+                {"to": one.rank, "source": edge.rank, **{name: getattr(edge, name) for name in _RECEIVED}}
+                for _, one in parts
+                for edge in one.received
+            ],
         }

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .recent_events import RecentEvent, RecentEvents
+from dbelief.monitor.event_text import event_text, is_trouble
+from dbelief.process.runtime import runtime
 
 MAX_POINTS = 400
 """Maximum points of a curve; where it is reached, every second one is dropped."""
+MAX_EVENTS = 100
+"""Maximum number of events; older ones are dropped."""
 
 
 class DecimatedCurve:
@@ -49,32 +53,68 @@ class DecimatedCurve:
         return [*self._points, *([self._last] if ahead and self._last is not None else [])]
 
 
+@dataclass(frozen=True)
+class RecentEvent:
+    """One event: seconds since 1970-01-01 UTC, its text, and whether something failed or was lost."""
+
+    time_s: float
+    text: str
+    trouble: bool
+
+
+class RecentEvents:
+    """The last `MAX_EVENTS` events that have a text. O(1) per event."""
+
+    def __init__(self) -> None:
+        self._events: deque[RecentEvent] = deque(maxlen=MAX_EVENTS)
+        self._gone: set[tuple[str, int]] = set()
+
+    def add(self, name: str, fields: Mapping[str, Any], time_s: float) -> None:
+        """Add an event."""
+        text = event_text(name, fields)
+        if text is None:
+            return
+        if name == "member":
+            text += self._replaces(str(fields["role"]), int(fields["id"]), fields["what"])
+        self._events.append(RecentEvent(time_s, text, is_trouble(name, fields)))
+
+    def _replaces(self, role: str, number: int, what: str) -> str:
+        """Suffix of the text where a member gets the number of one that has ended."""
+        if what != "joined":
+            self._gone.add((role, number))
+        elif (role, number) in self._gone:
+            self._gone.remove((role, number))
+            return f", replaces the former {role} {number}"
+        return ""
+
+    def since(self, earlier: RecentEvents) -> list[RecentEvent]:
+        """All events of `earlier`, then all of these, limited to the last `MAX_EVENTS`."""
+        both: Iterable[RecentEvent] = (*earlier._events, *self._events)
+        return list(deque(both, maxlen=MAX_EVENTS))
+
+
 class Curves:
     """Curves and recent events of a run, or of a portion of one."""
 
     def __init__(self, iterates: bool) -> None:
         self.recent = RecentEvents()
         self._iterates = iterates
-        self._curves = {
+        self.curves = {
             "loss": DecimatedCurve("iterations" if iterates else "samples"),
             "validation_accuracy": DecimatedCurve("samples"),
             "validation_loss": DecimatedCurve("samples"),
         }
 
-    def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
+    def add(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
         """Add an event; `time_s`: its time in seconds since 1970-01-01 UTC."""
-        self.recent.take(event, fields, time_s)
+        self.recent.add(event, fields, time_s)
         if event == "evaluation" and fields.get("set") == "validation":
-            self._curves["validation_accuracy"].add(fields.get("samples"), fields.get("accuracy"))
-            self._curves["validation_loss"].add(fields.get("samples"), fields.get("loss"))
+            self.curves["validation_accuracy"].add(fields.get("samples"), fields.get("accuracy"))
+            self.curves["validation_loss"].add(fields.get("samples"), fields.get("loss"))
         elif event == "iteration" and self._iterates:
-            self._curves["loss"].add(fields.get("iteration"), fields.get("loss"))
+            self.curves["loss"].add(fields.get("iteration"), fields.get("loss"))
         elif event == "progress" and not self._iterates:
-            self._curves["loss"].add(fields.get("samples"), fields.get("loss"))
-
-    def items(self) -> Iterator[tuple[str, DecimatedCurve]]:
-        """Names and curves, all of them."""
-        yield from self._curves.items()
+            self.curves["loss"].add(fields.get("samples"), fields.get("loss"))
 
 
 class LearningCurves:
@@ -91,10 +131,10 @@ class LearningCurves:
     def __init__(self, events: Path, iterates: bool) -> None:
         self._now = Curves(iterates)
         self._before = Curves(iterates)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         if events.exists():  # for a run of days loading takes long, and must not block
             size = events.stat().st_size
-            threading.Thread(target=self._read, args=(events, size, iterates), name="course", daemon=True).start()
+            runtime.spawn(self._read, "curves", events, size, iterates)
 
     def _read(self, path: Path, size: int, iterates: bool) -> None:
         before, read = Curves(iterates), 0
@@ -104,14 +144,14 @@ class LearningCurves:
                 if read > size:
                     break
                 event = json.loads(line)
-                before.take(event["event"], event, datetime.fromisoformat(event["time"]).timestamp())
+                before.add(event["event"], event, datetime.fromisoformat(event["time"]).timestamp())
         with self._lock:
             self._before = before
 
-    def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
+    def add(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
         """Add an event; `time_s`: its time in seconds since 1970-01-01 UTC."""
         with self._lock:
-            self._now.take(event, fields, time_s)
+            self._now.add(event, fields, time_s)
 
     def recent(self) -> list[RecentEvent]:
         """The last events, the oldest first."""
@@ -120,12 +160,11 @@ class LearningCurves:
 
     def curves(self) -> list[tuple[str, str, list[tuple[float, float]]]]:
         """Name, quantity on the x axis and points of every curve that has points."""
-        told = []
+        found = []
         with self._lock:
-            earlier = dict(self._before.items())
-            for name, curve in self._now.items():
+            for name, curve in self._now.curves.items():
                 points = curve.points()
                 first = points[0][0] if points else math.inf
-                if points := [point for point in earlier[name].points() if point[0] < first] + points:
-                    told.append((name, curve.over, points))
-        return told
+                if points := [point for point in self._before.curves[name].points() if point[0] < first] + points:
+                    found.append((name, curve.over, points))
+        return found

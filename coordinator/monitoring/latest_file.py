@@ -8,13 +8,13 @@ second. The last value is written when the job ends.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dbelief.process.atomic_file import write_whole
 from dbelief.process.clock import Clock
+from dbelief.process.runtime import runtime
 from dbelief.rundir.json_values import plain
 
 _EVERY_S = 1.0
@@ -34,7 +34,7 @@ class ThrottledJsonFile:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._unwritten: Mapping[str, Any] | None = None
         self._written_s = clock.now() - _EVERY_S
 

@@ -12,9 +12,9 @@ from dbelief.telemetry.metrics import Metrics
 
 from ..core.progress import OVER
 from ..job.machine import JobMachine
-from ..sandblaster.batch_method import Sandblaster
-from .speed import Speed
+from ..scheduling.batch_method import Sandblaster
 from .stragglers import Stragglers
+from .throughput import Speed
 
 _ITERATIONS_S = 60.0
 """Window of the iteration rate in seconds; iterations are rarer than samples."""
@@ -70,14 +70,14 @@ class CoordinatorMetrics:
         metrics, members = self.metrics, machine.members
         metrics.members.labels("ps").set(len(members.alive("shard")))
         metrics.members.labels("worker").set(len(members.alive("replica", "client")))
-        metrics.members_wanted.labels("ps").set(machine.resizing.wanted)
+        metrics.members_wanted.labels("ps").set(machine.resharding.wanted)
         metrics.shards_away.set(len(machine.recovery.unavailable))
-        metrics.raise_to("segments_moved_total", machine.resizing.segments)
-        metrics.longest_move_seconds.set(machine.resizing.longest_s)
-        metrics.raise_to("shards_back_total", machine.recovery.back)
-        metrics.shards_unfollowed.set(machine.chains.unfollowed)
-        metrics.raise_to("promotions_total", machine.chains.promotions)
-        kinds = [who.partition(" ")[0] for who in machine.died]
+        metrics.raise_to("segments_moved_total", machine.resharding.segments)
+        metrics.longest_move_seconds.set(machine.resharding.longest_s)
+        metrics.raise_to("shards_back_total", machine.recovery.recovered)
+        metrics.shards_unfollowed.set(machine.replication.unfollowed)
+        metrics.raise_to("promotions_total", machine.replication.promotions)
+        kinds = [who.partition(" ")[0] for who in machine.failed_members]
         metrics.raise_to("members_lost_total", kinds.count("shard") + kinds.count("follower"), role="ps")
         metrics.raise_to("members_lost_total", kinds.count("replica") + kinds.count("client"), role="worker")
         metrics.raise_to("takeovers_total", kinds.count("coordinator"))
@@ -97,7 +97,7 @@ class CoordinatorMetrics:
         metrics.raise_to("losses_not_finite_total", progress.divergence.not_finite)
         metrics.raise_to("samples_total", progress.samples)
         metrics.samples_wanted.set(math.nan if machine.total is None else machine.total)
-        metrics.raise_to("pushes_twice_total", machine.pushes_twice)
+        metrics.raise_to("pushes_twice_total", machine.training.pushes_twice)
         metrics.raise_to("pushes_lost_total", progress.lost)
         metrics.raise_to("residual_lost_total", progress.residual({OVER, *machine.members.dead}))
         metrics.staleness_recent.set(progress.staleness)
@@ -126,8 +126,9 @@ class CoordinatorMetrics:
         metrics.raise_to("iterations_total", batch.method.iterations)
         metrics.raise_to("evaluations_total", batch.method.evaluations)
         metrics.raise_to("bundles_total", bundles)
-        metrics.raise_to("backups_launched_total", batch.launched)
-        metrics.raise_to("backups_won_total", batch.won)
+        launched, won = batch.backups
+        metrics.raise_to("backups_launched_total", launched)
+        metrics.raise_to("backups_won_total", won)
 
     def _eta_s(self, machine: JobMachine, speed: Speed, elapsed_s: float) -> float:
         """Seconds until the first limit that can be predicted; NaN where there is none."""

@@ -28,26 +28,26 @@ class Stragglers:
 
     def __init__(self, busy: Collection[str]) -> None:
         self._busy = busy
-        self._told: dict[int, deque[tuple[float, float, int]]] = {}  # by replica: when, seconds busy, samples
+        self._reports: dict[int, deque[tuple[float, float, int]]] = {}  # by replica: when, seconds busy, samples
 
     def note(self, replica: int, seconds: Mapping[str, float], samples: int, now_s: float) -> None:
         """Record the totals of a replica's number over all its incarnations: seconds by phase, and samples."""
-        told = self._told.setdefault(replica, deque())
-        if told and now_s - told[-1][0] < _NEW_S:
+        points = self._reports.setdefault(replica, deque())
+        if points and now_s - points[-1][0] < _NEW_S:
             return
         busy_s = sum(seconds.get(phase, 0.0) for phase in self._busy)
-        if told and (busy_s < told[-1][1] or samples < told[-1][2]):  # rolled back to a set
-            told.clear()
-        told.append((now_s, busy_s, samples))
-        while len(told) > 2 and told[1][0] < now_s - WINDOW_S:
-            told.popleft()
+        if points and (busy_s < points[-1][1] or samples < points[-1][2]):  # rolled back to a set
+            points.clear()
+        points.append((now_s, busy_s, samples))
+        while len(points) > 2 and points[1][0] < now_s - WINDOW_S:
+            points.popleft()
 
     def seconds_per_sample(self, replica: int) -> float | None:
         """Seconds of work per sample; None where it has trained none in the window."""
-        told = self._told.get(replica)
-        if not told or told[-1][2] == told[0][2]:
+        points = self._reports.get(replica)
+        if not points or points[-1][2] == points[0][2]:
             return None
-        return (told[-1][1] - told[0][1]) / (told[-1][2] - told[0][2])
+        return (points[-1][1] - points[0][1]) / (points[-1][2] - points[0][2])
 
     def detect(self, living: Collection[int]) -> list[int]:
         """Replicas far slower than the median of these, by rising number; of two, the median is the faster one."""

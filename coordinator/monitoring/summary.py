@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..job.machine import JobMachine
-from ..sandblaster.batch_method import Sandblaster
+from ..scheduling.batch_method import Sandblaster
 
 
 def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
     """Fields of summary.json; `wall_s`: wall time in seconds over all starts and resumes of the run."""
     progress, job = machine.progress, machine.job
-    shown = progress.best if machine.best_at_end.startswith("best") else progress.last
+    shown = progress.best if machine.shutdown.vector.startswith("best") else progress.last
     return {
         "job": job.name,
         "seed": job.seed,
@@ -29,17 +29,17 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "epochs": machine.epoch,
         "steps": progress.steps,
         "pushes": progress.pushes,
-        "pushes_trained_twice": machine.pushes_twice,
+        "pushes_trained_twice": machine.training.pushes_twice,
         "staleness_mean": progress.staleness_mean,
         "wall_s": wall_s,
         "replicas": job.replicas,
         "shards": len(machine.members.needed),
-        "members_lost": machine.members_lost,
-        "died": machine.died,
+        "members_lost": len(machine.failed_members),
+        "died": machine.failed_members,
         "pushes_lost": progress.lost,
         "residual_lost": progress.residual(),
         "parameters": machine.layout.size if machine.layout else 0,
-        **({"last_leg_s": wall_s - machine.legs_s} if machine.legs_s else {}),
+        **({"last_leg_s": wall_s - machine.earlier_wall_s} if machine.earlier_wall_s else {}),
         **(_of_batch(machine.training.batch) if machine.training.batch is not None else {}),
     }
 
@@ -51,6 +51,6 @@ def _of_batch(batch: Sandblaster) -> dict[str, Any]:
         "evaluations": batch.method.evaluations,
         "loss": batch.method.value,
         "gradient_norm": batch.gradient_norm,
-        "backups_launched": batch.launched,
-        "backups_won": batch.won,
+        "backups_launched": batch.backups[0],
+        "backups_won": batch.backups[1],
     }

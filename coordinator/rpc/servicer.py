@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import grpc
+from google.protobuf.message import Message
 
 from dbelief.core.lease import DataLease
 from dbelief.core.push import STALENESS
 from dbelief.errors import Rejected
 from dbelief.process.console import host_and_port
 from dbelief.process.printable import printable
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.auth import must_be, must_be_in
 from dbelief.rpc.wire.convert import layout_from_wire, placement_to_wire
 
-from ..core.states import (
-    WAYS,
-    Assignment,
-    BundleLease,
-    EvaluationLease,
-    GroupLease,
-    ProgressReport,
-    ResourceUsage,
-    Wait,
-)
+from ..core import messages
 from ..job.machine import JobMachine
-from ..monitoring.allreduce_traffic import Edge, WorkerTraffic
 from ..runtime.event_loop import EventLoop
-from ..sandblaster.pass_scheduler import BundleResult, WorkRequest
 from .status import KINDS, STATES, build_status
 
 LONGEST_TEXT = 512
 """Maximum characters of a member's name, address or digest: they are stored, logged and displayed."""
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
 """Role whose token is required to join as each kind."""
 
@@ -41,11 +35,11 @@ class CoordinatorService(stubs.CoordinatorServicer):
     """Service of one job. Every handler holds the event loop's lock for one step of the machine, and never blocks."""
 
     def __init__(self, runner: EventLoop) -> None:
-        self._runner = runner
+        self._event_loop = runner
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered with an error of this kind."""
-        self._runner.refused(kind)
+        self._event_loop.refused(kind)
 
     @answers
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
@@ -60,7 +54,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         if request.address:
             host_and_port(request.address)
         layout = layout_from_wire(request.layout) if request.layout else None
-        with self._runner.step() as (machine, now_s):
+        with self._event_loop.step() as (machine, now_s):
             if request.job != machine.job.name:
                 raise Rejected(f"this coordinator runs job {machine.job.name!r}, not {request.job!r}")
             member = machine.join(
@@ -71,15 +65,15 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 now_s,
                 layout,
                 request.source_digest,
-                request.wish if request.HasField("wish") else None,
-                request.again,
+                request.preferred_id if request.HasField("preferred_id") else None,
+                request.restarted,
                 request.train_samples,
             )
             return wire.JoinReply(
                 id=member.number,
                 incarnation=member.incarnation,
-                leader_epoch=self._runner.leadership.epoch,
-                beat_s=machine.members.heartbeat_timeout_s(member.kind),
+                leader_epoch=self._event_loop.leadership.epoch,
+                heartbeat_timeout_s=machine.members.heartbeat_timeout_s(member.kind),
                 run_id=machine.run_id,
             )
 
@@ -88,16 +82,15 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         kind = _member_kind(request.role)
         must_be(_TOKENS[kind])
-        with self._runner.step() as (machine, now_s):
+        with self._event_loop.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
-            member = machine.beat(kind, request.id, request.incarnation, now_s)
+            member = machine.heartbeat(kind, request.id, request.incarnation, now_s)
             if member and request.HasField("shard"):
-                self._shard_told(machine, request)
+                self._record_shard_report(machine, request)
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s)
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
-            if machine.training.groups is not None:
-                reply.ended_generation = machine.training.groups.ended
+            reply.ended_generation = machine.training.policy.ended_generation
             if kind == "shard" and request.ending:
                 reply.may_leave = machine.may_leave(request.id, request.incarnation)
             if kind != "shard":
@@ -109,28 +102,19 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 machine.commit_due = True  # another coordinator must find pushes that go there now
             return reply
 
-    def _shard_told(self, machine: JobMachine, request: wire.BeatRequest) -> None:
-        told = request.shard
+    def _record_shard_report(self, machine: JobMachine, request: wire.BeatRequest) -> None:
+        figures = request.shard
         if machine.members.find("shard", request.id, request.incarnation) is not None:  # not a follower
-            self._runner.seen.shard(request.id, told)
-            machine.chain_told(request.id, told.chain_epoch, told.followed, told.unfollowed)
+            self._event_loop.throughput.record_shard(request.id, figures)
+            machine.follower_reported(request.id, figures.link_epoch, figures.in_sync, figures.follower_error)
 
     @answers
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
         """See protos/coordination.proto."""
-        with self._runner.step() as (machine, now_s):
+        with self._event_loop.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
-            asks = WorkRequest(
-                request.turn,
-                tuple(request.holds),
-                request.ahead,
-                request.last,
-                request.steps,
-                request.broken,
-                request.why,
-            )
-            work = machine.lease(request.replica, request.incarnation, request.next_sequence, now_s, asks)
-            return _assignment_reply(work, machine)
+            work = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
+            return _assignment_reply(machine.lease(work, now_s), machine)
 
     @answers
     def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
@@ -138,41 +122,35 @@ class CoordinatorService(stubs.CoordinatorServicer):
         must_be("worker" if request.incarnation else "operator")
         reply = wire.ReportReply()
         who = request.replica, request.incarnation
-        with self._runner.step() as (machine, now_s):
+        with self._event_loop.step() as (machine, now_s):
             if request.incarnation:  # the launcher belongs to no run
                 must_be_in(machine.run_id, request.run_id)
             machine.record_heartbeat_progress(*who, now_s)
-            machine.record_usage(*who, _spent(request))
+            machine.record_usage(*who, _usage(request))
             if request.HasField("progress"):
-                p = request.progress
-                told = ProgressReport(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
-                machine.report_progress(*who, told, now_s)
+                machine.report_progress(*who, _value(messages.ProgressReport, request.progress), now_s)
             if request.initialised:
                 machine.initialised(request.incarnation, now_s)
             if request.HasField("evaluation"):
                 e = request.evaluation
                 accuracy = e.accuracy if e.HasField("accuracy") else None
-                reply.keep_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
+                reply.store_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
             if request.HasField("bundle"):
-                b = request.bundle
-                machine.bundle_done(*who, BundleResult(b.turn, b.bundle, b.loss_sum, b.samples, b.seconds), now_s)
+                machine.bundle_done(*who, _value(messages.BundleResult, request.bundle), now_s)
             if request.HasField("failed"):
                 f = request.failed
-                machine.bundle_failed(*who, f.turn, f.bundle, f.reason, now_s)
+                machine.bundle_failed(*who, f.pass_number, f.bundle, f.reason, now_s)
             if request.HasField("traffic") and machine.members.find_pusher(*who):
-                self._runner.record_traffic(_part(request.replica, request.traffic))
-            if request.kept:
-                machine.evaluation_stored(request.kept, now_s)
+                self._event_loop.record_traffic(request.replica, request.traffic)
+            if request.stored_lease:
+                machine.evaluation_stored(request.stored_lease, now_s)
             if machine.members.find("client", *who) is not None:
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
-            # The launcher, which is no member, reports trouble too; that of an ended incarnation is ignored.
-            if request.trouble and (not request.incarnation or machine.members.find_pusher(*who)):
-                machine.progress.divergence.not_finite += bool(
-                    request.incarnation
-                )  # the one trouble that a member tells of
-                machine.fail(
-                    f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble
-                )
+            if request.trouble and not request.incarnation:  # of the launcher, which is no member
+                machine.fail(request.trouble)
+            elif request.trouble and machine.members.find_pusher(*who):  # that of an ended incarnation is ignored
+                machine.progress.divergence.not_finite += 1  # the only reason that a member reports
+                machine.fail(f"replica {request.replica}: {request.trouble}")
         return reply
 
     @answers
@@ -180,25 +158,25 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         if request.scales:
             must_be("operator")
-        return build_status(self._runner, request)
+        return build_status(self._event_loop, request)
 
     @answers
     def Stop(self, request: wire.StopRequest, context: grpc.ServicerContext) -> wire.StopReply:
         """See protos/coordination.proto."""
-        with self._runner.step() as (machine, now_s):
+        with self._event_loop.step() as (machine, now_s):
             machine.stop(request.reason or "stopped", now_s)
             return wire.StopReply(state=STATES[machine.state])
 
     @answers
     def Scale(self, request: wire.ScaleRequest, context: grpc.ServicerContext) -> wire.ScaleReply:
         """See protos/coordination.proto."""
-        scaling = self._runner.scaling
-        with self._runner.step() as (machine, now_s):
+        scaling = self._event_loop.scaling
+        with self._event_loop.step() as (machine, now_s):
             if request.WhichOneof("what") == "shards":
                 before = len(machine.members.needed)
-                machine.want_shards(request.shards, now_s)
+                machine.request_shards(request.shards, now_s)
                 return wire.ScaleReply(before=before, todo=scaling.manual_steps(request.shards, before, now_s))
-            scaling.want(request.replicas, machine.state, now_s)
+            scaling.request(request.replicas, machine.state, now_s)
             return wire.ScaleReply(before=len(machine.members.alive("replica")))
 
 
@@ -209,32 +187,28 @@ def _member_kind(role: wire.Role.ValueType) -> str:
     return kind
 
 
-def _spent(request: wire.ReportRequest) -> ResourceUsage:
+def _usage(request: wire.ReportRequest) -> messages.ResourceUsage:
     w = request.wire
-    figures = {name: getattr(w, name) for name in (*WAYS, "residual")} if request.HasField("wire") else {}
-    return ResourceUsage(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
+    figures = {name: getattr(w, name) for name in (*messages.WAYS, "residual")} if request.HasField("wire") else {}
+    return messages.ResourceUsage(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
 
 
-def _part(replica: int, traffic: wire.Traffic) -> WorkerTraffic:
-    edges = [Edge(row.rank, row.messages, row.bytes, row.seconds) for row in traffic.taken]
-    return WorkerTraffic(replica, traffic.generation, traffic.rank, traffic.ranks, traffic.steps, edges)
+def _value(kind: type[T], message: Message, **others: Any) -> T:
+    """A value whose fields are those of the same names in a message, except for the others."""
+    return kind(**{name: getattr(message, name) for name in kind.__annotations__.keys() - others.keys()}, **others)
+
+
+def _message(kind: type[M], value: object, **others: Any) -> M:
+    """A message whose fields are the attributes of the same names of a value, except for the others."""
+    names = [name for name in kind.DESCRIPTOR.fields_by_name if name not in others]
+    return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **others)
 
 
 def _training(lease: DataLease) -> wire.TrainingLease:
-    return wire.TrainingLease(
-        lease=lease.id,
-        epoch=lease.epoch,
-        start=lease.start,
-        stop=lease.stop,
-        first_sequence=lease.first_sequence,
-        samples_before=lease.samples_before,
-        clock=lease.clock,
-        member_epoch=lease.member_epoch,
-        stride=lease.stride if lease.stride > 1 else 0,
-    )
+    return _message(wire.TrainingLease, lease, lease=lease.id, stride=lease.stride if lease.stride > 1 else 0)
 
 
-def _group_lease_reply(work: GroupLease, machine: JobMachine) -> wire.LeaseReply:
+def _group_lease_reply(work: messages.GroupLease, machine: JobMachine) -> wire.LeaseReply:
     """Lease with the addresses of its group's members."""
     addresses = {member.number: member.address for member in machine.members.all() if member.kind == "replica"}
     training = _training(work.lease)
@@ -245,26 +219,15 @@ def _group_lease_reply(work: GroupLease, machine: JobMachine) -> wire.LeaseReply
     return wire.LeaseReply(training=training)
 
 
-def _assignment_reply(work: Assignment, machine: JobMachine) -> wire.LeaseReply:
+def _assignment_reply(work: messages.Assignment, machine: JobMachine) -> wire.LeaseReply:
     if isinstance(work, DataLease):
         return wire.LeaseReply(training=_training(work))
-    if isinstance(work, GroupLease):
+    if isinstance(work, messages.GroupLease):
         return _group_lease_reply(work, machine)
-    if isinstance(work, EvaluationLease):
-        return wire.LeaseReply(
-            evaluation=wire.EvaluationLease(lease=work.id, set=work.set, vector=work.vector, samples=work.samples)
-        )
-    if isinstance(work, BundleLease):
-        return wire.LeaseReply(
-            bundle=wire.Bundle(
-                turn=work.turn,
-                bundle=work.bundle,
-                epoch=work.epoch,
-                start=work.start,
-                stop=work.stop,
-                portion=work.portion,
-            )
-        )
-    if isinstance(work, Wait):
+    if isinstance(work, messages.EvaluationLease):
+        return wire.LeaseReply(evaluation=_message(wire.EvaluationLease, work, lease=work.id))
+    if isinstance(work, messages.BundleLease):
+        return wire.LeaseReply(bundle=_message(wire.Bundle, work))
+    if isinstance(work, messages.Wait):
         return wire.LeaseReply(wait_s=work.seconds)
     return wire.LeaseReply(stop=work.reason or "the job is over")

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import math
 
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.convert import placement_to_wire
 
 from ..core.members import Member
 from ..core.states import State
 from ..job.machine import JobMachine
 from ..runtime.event_loop import EventLoop
-from ..sandblaster.batch_method import Sandblaster
+from ..scheduling.batch_method import Sandblaster
 
 KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
-STATES = {
-    State.EMPTY: wire.STATE_EMPTY,
-    State.INITIALISING: wire.STATE_INITIALISING,
-    State.READY: wire.STATE_READY,
-    State.CLOSING: wire.STATE_CLOSING,
-    State.DONE: wire.STATE_DONE,
-    State.FAILED: wire.STATE_FAILED,
-}
+STATES = {state: wire.State.Value(f"STATE_{state.name}") for state in State}
 _ROLES = {kind: role for role, kind in KINDS.items()}
 
 
-def build_status(runner: EventLoop, request: wire.StatusRequest) -> wire.StatusReply:
+def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.StatusReply:
     """Build the status reply, in one step of the machine that changes nothing."""
-    with runner.step() as (machine, now_s):
+    with event_loop.step() as (machine, now_s):
         if request.scales:
-            runner.scaling.launcher_seen(now_s)
-        reply = _figures(runner, machine)
+            event_loop.scaling.launcher_seen(now_s)
+        reply = _figures(event_loop, machine)
         for member in machine.members.all():
-            reply.members.append(_member(runner, machine, member, now_s))
+            reply.members.append(_member(event_loop, machine, member, now_s))
         if machine.training.batch is not None:
             reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
         if request.placement and machine.placement is not None:
@@ -41,14 +34,14 @@ def build_status(runner: EventLoop, request: wire.StatusRequest) -> wire.StatusR
             reply.job_yaml = machine.job.to_yaml()
             reply.job_folder = str(machine.job.folder)
         if request.curves:
-            for name, over, points in runner.seen.course.curves():
+            for name, over, points in event_loop.throughput.curves.curves():
                 reply.curves.add(name=name, over=over, x=[x for x, _ in points], y=[y for _, y in points])
-            for event in runner.seen.course.recent():
+            for event in event_loop.throughput.curves.recent():
                 reply.events.add(time_s=event.time_s, text=event.text, trouble=event.trouble)
         return reply
 
 
-def _figures(runner: EventLoop, machine: JobMachine) -> wire.StatusReply:
+def _figures(event_loop: EventLoop, machine: JobMachine) -> wire.StatusReply:
     p = machine.progress
     last, test = p.last, p.test
     return wire.StatusReply(
@@ -63,23 +56,23 @@ def _figures(runner: EventLoop, machine: JobMachine) -> wire.StatusReply:
         validation_accuracy=_number(last.accuracy if last else None),
         test_loss=test.loss if test else math.nan,
         test_accuracy=_number(test.accuracy if test else None),
-        samples_per_s=runner.speed.per_second() if machine.state is State.READY else runner.speed.mean(),
+        samples_per_s=event_loop.speed.per_second() if machine.state is State.READY else event_loop.speed.mean(),
         staleness_mean=p.staleness_mean,
         staleness=p.stale(),
-        elapsed_s=runner.elapsed_s(),
+        elapsed_s=event_loop.elapsed_s(),
         wall_limit_s=machine.job.limits.wall_s or 0.0,
         shards=len(machine.members.alive("shard")),
-        run_folder=str(runner.folder),
+        run_folder=str(event_loop.folder),
         waiting_for=machine.waiting_for() if not machine.over else "",
-        wanted_replicas=runner.scaling.wanted,
-        wanted_shards=machine.resizing.wanted,
+        wanted_replicas=event_loop.scaling.wanted,
+        wanted_shards=machine.resharding.wanted,
         needed_shards=sorted(machine.members.needed),
-        eta_s=math.nan if machine.over else runner.shown.eta_s,
+        eta_s=math.nan if machine.over else event_loop.exporter.eta_s,
     )
 
 
-def _member(runner: EventLoop, machine: JobMachine, member: Member, now_s: float) -> wire.MemberStatus:
-    told = wire.MemberStatus(
+def _member(event_loop: EventLoop, machine: JobMachine, member: Member, now_s: float) -> wire.MemberStatus:
+    status = wire.MemberStatus(
         role=_ROLES.get(member.kind, wire.ROLE_SHARD),
         follower=member.kind == "follower",
         id=member.number,
@@ -88,19 +81,19 @@ def _member(runner: EventLoop, machine: JobMachine, member: Member, now_s: float
         staleness_mean=math.nan,
         silent_s=max(0.0, now_s - member.last_beat_s),
     )
-    if told.follower:
-        return told
+    if status.follower:
+        return status
     if member.kind != "shard":
-        told.samples = machine.progress.samples_of(member.number)
-        told.staleness_mean = machine.progress.staleness_of(member.number)
-        told.samples_per_s = runner.seen.per_second(member, "samples")
-        told.straggler = member.alive and member.number in runner.shown.stragglers
-        return told
-    told.pushes_per_s = runner.seen.per_second(member, "pushes")
-    told.bytes_per_s = runner.seen.per_second(member, "bytes")
-    if (held := runner.seen.held.get(member.number)) is not None:
-        told.segments, told.parameters = held.segments, held.parameters
-    return told
+        status.samples = machine.progress.samples_of(member.number)
+        status.staleness_mean = machine.progress.staleness_of(member.number)
+        status.samples_per_s = event_loop.throughput.per_second(member, "samples")
+        status.straggler = member.alive and member.number in event_loop.exporter.stragglers
+        return status
+    status.pushes_per_s = event_loop.throughput.per_second(member, "pushes")
+    status.bytes_per_s = event_loop.throughput.per_second(member, "bytes")
+    if (held := event_loop.throughput.shard_reports.get(member.number)) is not None:
+        status.segments, status.parameters = held.segments, held.parameters
+    return status
 
 
 def _state(machine: JobMachine, member: Member) -> str:
@@ -130,10 +123,10 @@ def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
         gradient_norm=batch.gradient_norm,
         step=batch.step_length,
         evaluations=method.evaluations,
-        turn=method.number,
+        pass_number=method.number,
         portions_done=turn.portions_done if turn is not None else 0,
         portions=turn.portions if turn is not None else 0,
         bundles=bundles,
-        backups=batch.launched,
-        backups_won=batch.won,
+        backups=batch.backups[0],
+        backups_won=batch.backups[1],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,14 @@ from dbelief.checkpoint.snapshot_set import latest_valid_set, newest_count, quar
 from dbelief.data import sizes
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
-from dbelief.process.console import announce
+from dbelief.process.runtime import runtime
 from dbelief.rundir.folder import prepare_folder
 
 from ..core.states import DatasetSizes
 from ..job.machine import JobMachine
 from ..job.persistence import last_shard_epoch, load_unfinished, restore, training_started
+
+log = logging.getLogger(__name__)
 
 
 class Bootstrapped(NamedTuple):
@@ -55,13 +57,13 @@ def start(
         if folder.is_dir() and run_folder in (None, folder):
             if run["job"] != job.to_yaml():
                 raise UserError(
-                    f"job {job.name} is unfinished (run folder {folder}) and was begun with another job file: give "
-                    "that, or --fresh to begin anew"
+                    f"job {job.name} is unfinished (run folder {folder}) and was started with another job file: use "
+                    "that one, or --fresh to start anew"
                 )
             machine = _taken_over(job, folder, parts, now_s)
-            machine.legs_s = run.get("legs", 0.0)
+            machine.earlier_wall_s = run.get("legs", 0.0)
             return Bootstrapped(machine, folder, run["began"])
-        announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
+        log.warning(f"the unfinished run of job {job.name} was in {folder}, which does not exist here: starting anew")
     if resume or run_folder is not None:
         folder = run_folder or prepare_folder(job, resume)
         machine = create_machine(job, folder, resume)
@@ -76,10 +78,10 @@ def start(
 def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:
     machine = create_machine(job, folder, resume=parts["state"]["resumes"] and not training_started(parts))
     restore(machine, parts, now_s)
-    announce(
-        f"going on where another coordinator of job {job.name} ended, after {machine.progress.samples:,} samples"
+    log.info(
+        f"taking over from another coordinator of job {job.name}, after {machine.progress.samples:,} samples"
         if training_started(parts)
-        else f"another coordinator of job {job.name} ended before training began: everyone joins anew"
+        else f"taking over from another coordinator of job {job.name}, before training: all members join again"
     )
     return machine
 
@@ -87,16 +89,16 @@ def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) 
 def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     """The job's machine, with the sizes of its data and a new run id."""
     shape = DatasetSizes(*sizes(job.data, job.folder))
-    run_id = secrets.randbelow((1 << 63) - 1) + 1
+    run_id = runtime.random_id()
     if not resume:
         return JobMachine(job, shape, run_id=run_id)
     snapshots = folder / "snapshots"
     set_id, state, skipped = latest_valid_set(snapshots, job.name, job.strategy.at_shards.name)
     for one in skipped:
-        announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
+        log.warning(f"snapshot set {one.set_id} is damaged and was quarantined; restoring {set_id}: {one.reason}")
         quarantine_set(snapshots, one.set_id)
     state["sets"] = newest_count(snapshots)  # no new set may reuse the folder of an incomplete one
     try:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:
-        raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job's state: {error!r}") from error
+        raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job state: {error!r}") from error

@@ -7,7 +7,7 @@ without the lock, and reports the outcome by another step. So no handler blocks 
 from __future__ import annotations
 
 import json
-import threading
+import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,27 +16,29 @@ from pathlib import Path
 from dbelief.errors import DbeliefError, Rejected, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.process.clock import Clock
-from dbelief.process.console import announce
-from dbelief.report.pictures import draw_pictures
+from dbelief.process.runtime import Event, runtime
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.events import EventLog
 from dbelief.rundir.folder import LAST_PASS, REDUCTION
 from dbelief.rundir.summary import write_summary
 from dbelief.telemetry.metrics import Metrics
+from dbelief.tools.report.pictures import draw_pictures
 
 from ..cluster.replica_scaling import ReplicaScaling
 from ..core.effects import Action, LogEvent
 from ..core.states import State
 from ..job.machine import JobMachine
 from ..job.persistence import serialize
-from ..monitoring.allreduce_traffic import Traffic, WorkerTraffic
+from ..monitoring.allreduce_traffic import Traffic
 from ..monitoring.latest_file import ThrottledJsonFile
 from ..monitoring.metrics import CoordinatorMetrics
-from ..monitoring.seen import MemberThroughput
-from ..monitoring.speed import Speed
 from ..monitoring.summary import summary_of
+from ..monitoring.throughput import MemberThroughput, Speed
 from .executor import EffectExecutor
 from .leader_lease import LeaderLease
 from .shard_client import ShardClient
+
+log = logging.getLogger(__name__)
 
 EVENTS = "events.jsonl"
 TICK_S = 0.1
@@ -73,31 +75,33 @@ class EventLoop:
         self._machine = machine
         self._clock = clock
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
-        self._about = json.dumps(
-            {"folder": str(folder), "began": began_wall_s, "legs": machine.legs_s, "job": machine.job.to_yaml()}
+        self._run_section = json.dumps(
+            {"folder": str(folder), "began": began_wall_s, "legs": machine.earlier_wall_s, "job": machine.job.to_yaml()}
         )
         earlier_s = max(0.0, clock.wall() - began_wall_s)
         self._began_s = clock.now() - earlier_s
-        self._lock = threading.RLock()
+        self._lock = runtime.reentrant_lock()
         self._steps = 0  # counts the steps that must be persisted
         self._written = 0  # the last of them that is persisted
-        self._held: deque[tuple[int, Action]] = deque()  # actions, each with the step to persist before it
-        self._finished = threading.Event()
+        self._unqueued: deque[tuple[int, Action]] = deque()  # actions, each with the step to persist before it
+        self._finished = runtime.event()
         self.scaling = ReplicaScaling(machine.job)
-        self.seen = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
+        self.throughput = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
         self._shards = ShardClient(
-            machine.job, lambda: leadership.epoch, machine.recovery.is_away, folder / "snapshots", machine.run_id
+            machine.job, lambda: leadership.epoch, machine.recovery.is_unavailable, folder / "snapshots", machine.run_id
         )
         self._events = EventLog(folder / EVENTS, clock, earlier_s)
         self._last_pass = ThrottledJsonFile(folder / LAST_PASS, clock)
         self._reduction = ThrottledJsonFile(folder / REDUCTION, clock)
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
-        self._actor = EffectExecutor(self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s)
-        self.shown = CoordinatorMetrics(metrics, machine.job, folder, clock)
-        metrics.add_callback("retries_total", lambda: self._actor.retries, to="ps")
-        self._noted_s = -_PROGRESS_EVERY_S
-        self._told_wait = ""
+        self._executor = EffectExecutor(
+            self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s
+        )
+        self.exporter = CoordinatorMetrics(metrics, machine.job, folder, clock)
+        metrics.add_callback("retries_total", lambda: self._executor.retries, to="ps")
+        self._progress_logged_s = -_PROGRESS_EVERY_S
+        self._waiting_for = ""
 
     def elapsed_s(self) -> float:
         """Seconds since the run started, or was resumed."""
@@ -105,11 +109,11 @@ class EventLoop:
 
     def wall_s(self) -> float:
         """Wall time of the run in seconds, including the time stored in the set that it was resumed from."""
-        return self._machine.legs_s + self.elapsed_s()
+        return self._machine.earlier_wall_s + self.elapsed_s()
 
-    def record_traffic(self, part: WorkerTraffic) -> None:
+    def record_traffic(self, replica: int, report: wire.Traffic) -> None:
         """Record what a worker received from others of its group; used only for a picture."""
-        known = self._traffic.record(part) if self._traffic is not None else None
+        known = self._traffic.record(replica, report) if self._traffic is not None else None
         if known is not None:
             self._reduction.update(known)
 
@@ -135,7 +139,7 @@ class EventLoop:
         """End a step, under the lock; returns its number if it must be persisted, else 0."""
         due, self._machine.commit_due = self._machine.commit_due, False
         self._steps += due
-        self._held.extend((self._steps, action) for action in self._machine.actions)
+        self._unqueued.extend((self._steps, action) for action in self._machine.actions)
         self._machine.actions.clear()
         self._queue_written()
         return self._steps if due else 0
@@ -156,16 +160,16 @@ class EventLoop:
 
     def _queue_written(self) -> None:
         """Queue the actions whose steps are persisted, in the order of the steps."""
-        while self._held and self._held[0][0] <= self._written:
-            self._actor.submit(self._held.popleft()[1])
+        while self._unqueued and self._unqueued[0][0] <= self._written:
+            self._executor.submit(self._unqueued.popleft()[1])
 
     def _sections(self) -> tuple[int, dict[str, str]]:
         with self._lock:
-            return self._steps, {**serialize(self._machine, self._clock.now()), "run": self._about}
+            return self._steps, {**serialize(self._machine, self._clock.now()), "run": self._run_section}
 
     # -- the main loop -----------------------------------------------------------------------------------
 
-    def run(self, interrupted: threading.Event, leaves: bool = False) -> State:
+    def run(self, interrupted: Event, leaves: bool = False) -> State:
         """Run until the job is over and all members are notified; a set `interrupted` requests a clean stop, once.
 
         Parameters
@@ -183,18 +187,18 @@ class EventLoop:
         Rejected
             Another coordinator leads the job now: nothing was changed.
         """
-        self._actor.start()
+        self._executor.start()
         try:
             self._run(interrupted, leaves)
         finally:
-            self._actor.end()
+            self._executor.end()
             self._shards.close()
             self._events.close()
         return self._machine.state
 
-    def _run(self, interrupted: threading.Event, leaves: bool) -> None:
+    def _run(self, interrupted: Event, leaves: bool) -> None:
         stopping = False
-        never = threading.Event()
+        never = runtime.event()
         while not self._finished.is_set():
             if self.leadership.lost:
                 raise Rejected(self.leadership.lost)
@@ -214,8 +218,8 @@ class EventLoop:
             self._clock.wait(self._finished, TICK_S)
         with self._lock:
             self._update_metrics(self._machine)
-        goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
-        while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
+        until_s = self._clock.now() + self._machine.job.deadlines.beat_s
+        while self._clock.now() < until_s and self._machine.members.alive("replica", "client"):
             self._clock.wait(never, TICK_S)  # replicas request a lease, receive the stop, and leave
         self._shards.stop([member.address for member in self._machine.members.alive("follower")])
 
@@ -223,36 +227,35 @@ class EventLoop:
         """Print what the job waits for, whenever that changes."""
         quiet = machine.over or machine.state is State.CLOSING
         waiting_for = "" if quiet else machine.waiting_for()
-        if waiting_for and waiting_for != self._told_wait:
-            announce(f"waiting for {waiting_for}")
-        self._told_wait = waiting_for
+        if waiting_for and waiting_for != self._waiting_for:
+            log.info(f"waiting for {waiting_for}")
+        self._waiting_for = waiting_for
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered with an error of this kind."""
-        self.shown.metrics.refused_total.labels(kind).inc()
+        self.exporter.metrics.refused_total.labels(kind).inc()
 
     def _update_metrics(self, machine: JobMachine) -> None:
         self.speed.note(machine.progress.samples_since)
-        self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)
+        self.throughput.record_pushers(machine.members.alive("replica", "client"), machine.progress)
         if self.scaling.wanted is not None:
-            self.shown.metrics.members_wanted.labels("worker").set(self.scaling.wanted)
-        self.shown.update(machine, self.leadership.epoch, self.speed, self.elapsed_s())
+            self.exporter.metrics.members_wanted.labels("worker").set(self.scaling.wanted)
+        self.exporter.update(machine, self.leadership.epoch, self.speed, self.elapsed_s())
 
-    def _log_event(self, note: LogEvent) -> None:
-        if note.event == "progress":  # one line per report would be thousands
+    def _log_event(self, event: LogEvent) -> None:
+        fields = dict(event.fields)
+        if event.event == "progress":  # one line per report would be thousands
             now_s = self._clock.now()
-            if now_s - self._noted_s < _PROGRESS_EVERY_S:
+            if now_s - self._progress_logged_s < _PROGRESS_EVERY_S:
                 return
-            self._noted_s = now_s
-            self.seen.course.take(note.event, note.fields, self._clock.wall())
-            self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
-            return
-        if note.event == "pass":  # the log gets its numbers; the attempts are only for its picture
-            self._last_pass.update(note.fields)
-            self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
-            return
-        self.seen.course.take(note.event, note.fields, self._clock.wall())
-        self._events.write(note.event, **note.fields)
+            self._progress_logged_s = now_s
+            fields["samples_per_s"] = self.speed.per_second()
+        if event.event == "pass":  # the log gets its numbers; the attempts are only for its picture
+            self._last_pass.update(event.fields)
+            del fields["runs"]
+        else:
+            self.throughput.curves.add(event.event, fields, self._clock.wall())
+        self._events.write(event.event, **fields)
 
     def _finish(self) -> None:
         """Close the run folder: summary and curves. Coordinator failover is not needed any more."""

@@ -9,47 +9,33 @@ until it does or is known to have failed. Then the machine postpones the action 
 
 from __future__ import annotations
 
-import queue
-import threading
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from dbelief.checkpoint.export import write_model
+from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.snapshot_set import abort_set, claim_set, prune_sets, read_set, write_set
 from dbelief.errors import Moved, Rejected, Unavailable, WriteFailed
 from dbelief.process.clock import Clock
-from dbelief.process.console import announce, format_error
+from dbelief.process.console import format_error
 from dbelief.process.gc_control import collect
+from dbelief.process.runtime import Empty, Queue, runtime
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 
-from ..core.effects import (
-    Action,
-    AssignShards,
-    AttachFollower,
-    ConfirmOwnership,
-    DecommissionShard,
-    DetachFollower,
-    DropLedger,
-    Export,
-    Fence,
-    FinishRun,
-    LogEvent,
-    MakeReady,
-    MigrateSegments,
-    RecoverShard,
-    Restore,
-    RollBack,
-    RunProgram,
-    SetMembership,
-    TakeSnapshot,
-)
+from ..core import effects
 from ..job.machine import JobMachine
 from .shard_client import ShardClient
 
+log = logging.getLogger(__name__)
+
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
-AGAIN_S = 0.2
+RETRY_S = 0.2
+_FOLLOWER = effects.AttachFollower | effects.DetachFollower
+_PERSISTED_FIRST = effects.RecoverShard | effects.SetMembership | effects.DropLedger | _FOLLOWER
+"""An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover."""
 
 
 class _Signal(Enum):
@@ -80,7 +66,7 @@ class EffectExecutor:
         step: Step,
         shards: ShardClient,
         folder: Path,
-        note: Callable[[LogEvent], None],
+        note: Callable[[effects.LogEvent], None],
         finish: Callable[[], None],
         clock: Clock,
         wall_s: Callable[[], float] = lambda: 0.0,
@@ -89,33 +75,48 @@ class EffectExecutor:
         self._shards = shards
         shards.on_idle = self._run_urgent
         self._folder = folder
-        self._note = note
-        self._finish = finish
         self._clock = clock
         self._wall_s = wall_s
         self.retries = 0
-        self._first: queue.SimpleQueue[Action] = queue.SimpleQueue()
-        self._queue: queue.SimpleQueue[Action | _Signal] = queue.SimpleQueue()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
+        self._urgent: Queue[effects.Action] = runtime.queue()
+        self._queue: Queue[effects.Action | _Signal] = runtime.queue()
+        self._ended = runtime.event()
+        self._handlers: dict[type[effects.Action], Callable[[Any], None]] = {
+            effects.AssignShards: self._assign,
+            effects.AttachFollower: self._attach_follower,
+            effects.ConfirmOwnership: lambda action: shards.set_ownership(action.shards),
+            effects.DecommissionShard: lambda action: shards.decommission(action),
+            effects.DetachFollower: self._detach_follower,
+            effects.DropLedger: self._drop_ledger,
+            effects.Export: self._export,
+            effects.Fence: self._fence,
+            effects.FinishRun: lambda _: finish(),
+            effects.LogEvent: note,
+            effects.MakeReady: self._make_ready,
+            effects.MigrateSegments: self._migrate,
+            effects.RecoverShard: self._recover,
+            effects.Restore: self._restore,
+            effects.RollBack: self._roll_back,
+            effects.RunProgram: self._run_program,
+            effects.SetMembership: self._set_membership,
+            effects.TakeSnapshot: self._snapshot,
+        }
 
-    def submit(self, action: Action) -> None:
+    def submit(self, action: effects.Action) -> None:
         """Queue an action after all earlier ones; an action that others may be blocked on runs before them.
 
         A shard that has lost its follower acknowledges nothing until it is detached, and a fence or a program waits for
         that. A promoted follower is not in service until it receives its promotion.
         """
-        if isinstance(action, AttachFollower | DetachFollower) or (
-            isinstance(action, RecoverShard) and action.promoted
-        ):
-            self._first.put(action)
+        if isinstance(action, _FOLLOWER) or (isinstance(action, effects.RecoverShard) and action.promoted):
+            self._urgent.put(action)
             self._queue.put(_Signal.LOOK)  # wakes the thread if it is idle
         else:
             self._queue.put(action)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._thread = runtime.spawn(self.run, "actor")
 
     def end(self) -> None:
         """End the thread, once all queued actions are done."""
@@ -131,99 +132,90 @@ class EffectExecutor:
                 self._carry_out(action)
 
     def _run_urgent(self) -> None:
-        with suppress(queue.Empty):
+        with suppress(Empty):
             while True:
-                self._carry_out(self._first.get_nowait())
+                self._carry_out(self._urgent.get(block=False))
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: effects.Action) -> None:
         """Run an action and retry it until it is done or no longer needed."""
         try:
             while not self._done(action):
-                self._clock.wait(self._ended, AGAIN_S)
+                self._clock.wait(self._ended, RETRY_S)
                 self.retries += 1
                 self._run_urgent()
         except Exception as error:  # any error: a job must not wait for a thread that has ended
             reason = f"{type(action).__name__}: {format_error(error)}"
             with self._step() as (machine, _):
                 if machine.over:  # for another reason, which stays: print this one here
-                    announce(reason)
+                    log.warning(reason)
                 machine.fail(reason)
 
-    def _done(self, action: Action) -> bool:
+    def _done(self, action: effects.Action) -> bool:
         """Run an action once; False if it is to be retried."""
         try:
             with self._step() as (machine, _):
                 self._shards.placement = machine.placement
-                # An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover.
-                machine.commit_due |= isinstance(
-                    action, RecoverShard | SetMembership | DropLedger | AttachFollower | DetachFollower
-                )
+                machine.commit_due |= isinstance(action, _PERSISTED_FIRST)
             self._do(action)
         except (Unavailable, Moved):
-            if isinstance(action, LogEvent | FinishRun):
+            if isinstance(action, effects.LogEvent | effects.FinishRun):
                 raise
             with self._step() as (machine, _):
-                if machine.over:
-                    return True  # it is no longer needed
-                if isinstance(action, RecoverShard):
-                    return machine.members.find("shard", action.place.shard, action.incarnation) is None
-                if isinstance(action, AttachFollower):  # a retry could restart a stream that has started
-                    machine.chain_told(action.shard, action.epoch, False, "the coordinator could not tell both")
-                    return True
-                if isinstance(action, DetachFollower):
-                    return not machine.chains.is_current(action)
-                if isinstance(action, DecommissionShard):
-                    return machine.members.find_server(action.shard, action.incarnation) is None
-                if not machine.recovery.unavailable:  # the failure has not been detected yet
-                    return False
-                machine.postpone(action)
+                return machine.over or self._dropped(machine, action)
         return True
 
-    def _do(self, action: Action) -> None:
-        if isinstance(action, LogEvent):
-            self._note(action)
-        elif isinstance(action, FinishRun):
-            self._finish()
-        elif isinstance(action, AssignShards):
-            self._shards.assign(action.placement)
-            with self._step() as (machine, now_s):
-                machine.assigned(now_s)
-        elif isinstance(action, RecoverShard):
-            set_id = self._shards.recover(action)
-            with self._step() as (machine, now_s):
-                machine.revived(action, set_id, now_s)
-        elif isinstance(action, RunProgram):
-            self._run(action)
-        elif isinstance(action, AttachFollower | DetachFollower):
-            self._follow(action)
-        elif isinstance(action, MakeReady):
-            self._shards.make_ready()
-            with self._step() as (machine, now_s):
-                machine.ready(now_s)
-        elif isinstance(action, Restore | RollBack | TakeSnapshot | Export):
-            self._do_with_files(action)
-        elif isinstance(action, MigrateSegments):
-            self._move(action)
-        elif isinstance(action, ConfirmOwnership):
-            self._shards.set_ownership(action.shards)
-        elif isinstance(action, DecommissionShard):
-            self._shards.decommission(action)
-        else:
-            self._do_for_members(action)
+    @staticmethod
+    def _dropped(machine: JobMachine, action: effects.Action) -> bool:
+        """Whether an action that some shard did not answer is not retried now: it is obsolete, or postponed."""
+        if isinstance(action, effects.RecoverShard):
+            return machine.members.find("shard", action.place.shard, action.incarnation) is None
+        if isinstance(action, effects.AttachFollower):  # a retry could restart a stream that has started
+            machine.follower_reported(action.shard, action.epoch, False, "the coordinator did not reach both")
+            return True
+        if isinstance(action, effects.DetachFollower):
+            return not machine.replication.is_current(action)
+        if isinstance(action, effects.DecommissionShard):
+            return machine.members.find_server(action.shard, action.incarnation) is None
+        if not machine.recovery.unavailable:  # the failure has not been detected yet
+            return False
+        machine.postpone(action)
+        return True
 
-    def _follow(self, action: AttachFollower | DetachFollower) -> None:
-        with self._step() as (machine, _):
-            # A recovered shard starts without a follower; one without segments is not replicated.
-            placed = {place.shard for place in machine.placement.places} if machine.placement is not None else set()
-            if not machine.chains.is_current(action) or action.shard not in placed - machine.recovery.unavailable:
-                return
-        if isinstance(action, DetachFollower):
-            self._shards.stand_alone(action)
-        elif not self._shards.follow(action):
+    def _do(self, action: effects.Action) -> None:
+        """Run an action and report its outcome to the machine."""
+        self._handlers[type(action)](action)
+
+    def _assign(self, action: effects.AssignShards) -> None:
+        self._shards.assign(action.placement)
+        with self._step() as (machine, now_s):
+            machine.assigned(now_s)
+
+    def _make_ready(self, _: effects.MakeReady) -> None:
+        self._shards.make_ready()
+        with self._step() as (machine, now_s):
+            machine.ready(now_s)
+
+    def _recover(self, action: effects.RecoverShard) -> None:
+        set_id = self._shards.recover(action)
+        with self._step() as (machine, now_s):
+            machine.shard_recovered(action, set_id, now_s)
+
+    def _attach_follower(self, action: effects.AttachFollower) -> None:
+        if self._replicates(action) and not self._shards.attach_follower(action):
             with self._step() as (machine, _):
-                machine.chain_told(action.shard, action.epoch, False, "the coordinator cannot reach it")
+                machine.follower_reported(action.shard, action.epoch, False, "the coordinator cannot reach it")
 
-    def _run(self, action: RunProgram) -> None:
+    def _detach_follower(self, action: effects.DetachFollower) -> None:
+        if self._replicates(action):
+            self._shards.detach_follower(action)
+
+    def _replicates(self, action: _FOLLOWER) -> bool:
+        """Whether an action is current, and its shard in service with segments: others have no follower."""
+        with self._step() as (machine, _):
+            placed = {place.shard for place in machine.placement.places} if machine.placement is not None else set()
+            return machine.replication.is_current(action) and action.shard in placed - machine.recovery.unavailable
+
+    def _run_program(self, action: effects.RunProgram) -> None:
         with self._step() as (machine, _):
             if not machine.program_due(action.ticket):
                 return
@@ -231,59 +223,58 @@ class EffectExecutor:
         with self._step() as (machine, now_s):
             machine.program_ran(action.ticket, scalars, now_s)
 
-    def _move(self, move: MigrateSegments) -> None:
+    def _migrate(self, move: effects.MigrateSegments) -> None:
         """Run a migration if it is still due; then send both shards their ownership after its outcome."""
         with self._step() as (machine, began_s):
-            due = machine.resizing.due(move)
+            due = machine.resharding.due(move)
         if due:
             try:
-                sent = self._shards.move(move)
+                sent = self._shards.migrate(move)
             except (Unavailable, Rejected) as error:
-                announce(f"{len(move.segments)} segments stay at shard {move.giver}: {error}")
+                log.warning(f"{len(move.segments)} segments stay at shard {move.sender}: {error}")
                 with self._step() as (machine, now_s):
-                    machine.not_moved(move, str(error), now_s)
+                    machine.migration_failed(move, str(error), now_s)
             else:
                 with self._step() as (machine, now_s):
-                    machine.moved(move, now_s - began_s, sent)
+                    machine.segments_migrated(move, now_s - began_s, sent)
         with self._step() as (machine, _):
             self._shards.placement = machine.placement
-        self._shards.set_ownership((move.giver, move.taker))
+        self._shards.set_ownership((move.sender, move.receiver))
         with self._step() as (machine, now_s):
-            machine.told_holdings(move, now_s)
+            machine.ownership_confirmed(move, now_s)
 
-    def _do_for_members(self, action: Fence | DropLedger | SetMembership) -> None:
-        if isinstance(action, Fence):
-            lowest, highest = self._shards.fence(action.incarnation)
-            with self._step() as (machine, now_s):
-                machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
-        elif isinstance(action, DropLedger):
-            self._shards.forget(action.incarnation)
-            with self._step() as (machine, _):
-                machine.members.unforgotten.discard(action.incarnation)
-            collect()  # its connection is closed
-        else:
-            clock = self._shards.set_membership(action)
-            with self._step() as (machine, _):
-                machine.membership_set(action.member_epoch, clock)
+    def _fence(self, action: effects.Fence) -> None:
+        lowest, highest = self._shards.fence(action.incarnation)
+        with self._step() as (machine, now_s):
+            machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
 
-    def _do_with_files(self, action: Restore | RollBack | TakeSnapshot | Export) -> None:
-        if isinstance(action, Restore):
-            self._shards.restore(action.set_id)
-            ledgers = self._shards.ledgers()
-            with self._step() as (machine, now_s):
-                machine.restored(ledgers, now_s)
-        elif isinstance(action, RollBack):
-            folder = self._folder / "snapshots" / action.set_id
-            self._shards.restore(action.set_id, again=True)
-            with self._step() as (machine, now_s):
-                machine.rolled_back(action.set_id, read_set(folder), now_s)
-        elif isinstance(action, TakeSnapshot):
-            self._snapshot(action.set_id)
-        else:
-            self._export(action.vector)
+    def _drop_ledger(self, action: effects.DropLedger) -> None:
+        self._shards.drop_ledger(action.incarnation)
+        with self._step() as (machine, _):
+            machine.members.unforgotten.discard(action.incarnation)
+        collect()  # its connection is closed
 
-    def _snapshot(self, set_id: str) -> None:
-        snapshots = self._folder / "snapshots"
+    def _set_membership(self, action: effects.SetMembership) -> None:
+        clock = self._shards.set_membership(action)
+        with self._step() as (machine, _):
+            machine.training.policy.shards_acknowledged(action.member_epoch, clock)
+
+    # -- files -------------------------------------------------------------------------------------------
+
+    def _restore(self, action: effects.Restore) -> None:
+        self._shards.restore(action.set_id)
+        ledgers = self._shards.ledgers()
+        with self._step() as (machine, now_s):
+            machine.restored(ledgers, now_s)
+
+    def _roll_back(self, action: effects.RollBack) -> None:
+        folder = self._folder / "snapshots" / action.set_id
+        self._shards.restore(action.set_id, again=True)
+        with self._step() as (machine, now_s):
+            machine.rolled_back(action.set_id, read_set(folder), now_s)
+
+    def _snapshot(self, action: effects.TakeSnapshot) -> None:
+        snapshots, set_id = self._folder / "snapshots", action.set_id
         try:
             while not claim_set(snapshots, set_id):  # used by an earlier attempt: a shard may still write there
                 with self._step() as (machine, _):
@@ -297,20 +288,21 @@ class EffectExecutor:
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise
             abort_set(snapshots, set_id)
-            announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
+            log.warning(f"snapshot set {set_id} could not be written; the set before it stays valid: {error}")
             return
         prune_sets(snapshots, job.snapshots.keep)
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
 
-    def _export(self, vector: str) -> None:
+    def _export(self, action: effects.Export) -> None:
         with self._step() as (machine, _):
             job, layout, placement = machine.job, machine.layout, machine.placement
         assert layout is not None
         assert placement is not None
         reader = ShardedParameterClient(job.name, placement, deadline_s=job.deadlines.progress_s)
         try:
-            write_model(self._folder / "model.safetensors", layout, reader.each_segment(vector), {"job": job.name})
+            segments = reader.each_segment(action.vector)
+            write_model(self._folder / "model.safetensors", layout, segments, {"job": job.name})
         finally:
             reader.close()
         with self._step() as (machine, now_s):

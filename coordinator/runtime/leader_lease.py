@@ -7,19 +7,21 @@ lease under a new epoch. Otherwise it is deposed, and must exit without changing
 from __future__ import annotations
 
 import functools
-import threading
+import logging
 from collections.abc import Callable, Mapping
 
 from dbelief.errors import DbeliefError, Rejected, Unavailable
 from dbelief.process.clock import Clock
-from dbelief.process.console import announce
+from dbelief.process.runtime import Event, runtime
 from dbelief.registry import Registry
+
+log = logging.getLogger(__name__)
 
 LEASE_TTL_S = 10.0
 REGISTRY_S = 60.0
 """Seconds that the registry may be unavailable; a commit is retried for this long."""
-_AGAIN_S = 0.2
-_LOOK_S = 1.0
+_RETRY_S = 0.2
+_STANDBY_RETRY_S = 1.0
 
 
 class LeaderLease:
@@ -42,27 +44,24 @@ class LeaderLease:
         self._clock = clock
         self._written: dict[str, bytes] = {}
         self._step = 0  # the last one that is persisted
-        self._committing = threading.Lock()
-        self._regaining = threading.RLock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew_loop, name="leader-lease", daemon=True)
-        self._thread.start()
+        self._committing = runtime.lock()
+        self._reacquiring = runtime.reentrant_lock()
+        self._ended = runtime.event()
+        self._thread = runtime.spawn(self._renew_loop, "leader-lease")
 
     @classmethod
-    def acquire(
-        cls, registry: Registry, job: str, owner: str, clock: Clock, interrupted: threading.Event
-    ) -> LeaderLease | None:
+    def acquire(cls, registry: Registry, job: str, owner: str, clock: Clock, interrupted: Event) -> LeaderLease | None:
         """Acquire the lease; stand by, with a message, while another holds it. None where `interrupted` was set."""
-        told = ""
+        announced = ""
         while not interrupted.is_set():
             epoch = registry.acquire(job, owner, LEASE_TTL_S)
             if epoch is not None:
                 return cls(registry, job, owner, epoch, clock)
             holder = registry.holder(job)
-            if holder is not None and holder[0] != told:
-                told = holder[0]
-                announce(f"job {job} is led by {told}; standing by to take over when it ends or falls silent")
-            clock.wait(interrupted, _LOOK_S)
+            if holder is not None and holder[0] != announced:
+                announced = holder[0]
+                log.info(f"job {job} is led by {announced}; standing by for failover")
+            clock.wait(interrupted, _STANDBY_RETRY_S)
         return None
 
     def read_state(self) -> dict[str, bytes]:
@@ -112,13 +111,13 @@ class LeaderLease:
             try:
                 self._registry.release(self._job, self.epoch)
             except DbeliefError as error:
-                announce(f"the leader lease was not given back, and runs out in {LEASE_TTL_S:g} s: {error}")
+                log.warning(f"the leader lease could not be released; it expires in {LEASE_TTL_S:g} s: {error}")
 
     # -- registry outages ------------------------------------------------------------------------------
 
     def _persist(self, call: Callable[[], None]) -> None:
         """Retry a call while the registry is unavailable; a rejected call is repeated once, with a new lease."""
-        away_since_s: float | None = None
+        down_since_s: float | None = None
         while True:
             try:
                 try:
@@ -128,15 +127,15 @@ class LeaderLease:
                     call()
             except Unavailable as error:
                 now_s = self._clock.now()
-                if away_since_s is None:
-                    away_since_s = now_s
-                    announce(f"{error}; waiting up to {REGISTRY_S:g} s for it")
-                elif now_s - away_since_s > REGISTRY_S:
+                if down_since_s is None:
+                    down_since_s = now_s
+                    log.warning(f"{error}; waiting up to {REGISTRY_S:g} s for it")
+                elif now_s - down_since_s > REGISTRY_S:
                     raise
-                self._clock.wait(self._ended, _AGAIN_S)
+                self._clock.wait(self._ended, _RETRY_S)
                 continue
-            if away_since_s is not None:
-                announce(f"the registry is back after {self._clock.now() - away_since_s:.1f} s")
+            if down_since_s is not None:
+                log.info(f"the registry is available again after {self._clock.now() - down_since_s:.1f} s")
             return
 
     def _renew_loop(self) -> None:
@@ -159,7 +158,7 @@ class LeaderLease:
         Rejected
             Another coordinator has led.
         """
-        with self._regaining:
+        with self._reacquiring:
             if self.lost:
                 raise Rejected(self.lost)
             if self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
@@ -173,6 +172,6 @@ class LeaderLease:
                     self._registry.release(self._job, epoch)
                 raise Rejected(self.lost)
             self._registry.write(self._job, epoch, {"leader": str(epoch).encode()})
-            announce(f"the leader lease had run out; leading again, under epoch {epoch}")
+            log.warning(f"the leader lease had expired; reacquired under epoch {epoch}")
             self.epoch = epoch
             self._written = {}  # a restarted registry may hold older state than was written

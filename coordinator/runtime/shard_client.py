@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,16 @@ from dbelief.core.push import PARAMETERS
 from dbelief.core.vector_program import Operation, together
 from dbelief.errors import Moved, SnapshotError, Unavailable
 from dbelief.job import Job
-from dbelief.process.console import announce
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.wire.convert import program_to_wire
 
-from ..core.effects import (
-    AttachFollower,
-    DecommissionShard,
-    DetachFollower,
-    MigrateSegments,
-    RecoverShard,
-    SetMembership,
-)
-from . import shard_commands
-from .assignment import assignment
+from ..core import effects
+from .shard_commands import assignment, holdings, membership, pushers
+
+log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
 """Timeout in seconds of a command; writing or reading a snapshot has `SNAPSHOT_S`."""
@@ -40,7 +33,7 @@ ASSIGN_S = 120.0
 SNAPSHOT_S = 600.0
 FOLLOWER_S = 2.0
 """Timeout of the assignment of a follower; short, as other actions may be queued for the calling thread."""
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 _SPARE_CHANNELS = 8
 """Addresses outside the placement, newest first, whose channels stay open: recovered shards, followers."""
 
@@ -54,7 +47,7 @@ class ShardClient:
         The job; its settings go into assignments.
     leader_epoch
         Returns the epoch of this coordinator's leadership, which may rise.
-    away
+    is_unavailable
         Whether the incarnation at a place is known to have ended: calls to it are then aborted.
     snapshots
         Folder of the run's snapshot sets, shared with all shards: they write and read sets only below it.
@@ -73,7 +66,7 @@ class ShardClient:
         self,
         job: Job,
         leader_epoch: Callable[[], int],
-        away: Callable[[ShardPlacement], bool],
+        is_unavailable: Callable[[ShardPlacement], bool],
         snapshots: Path,
         run_id: int = 0,
     ) -> None:
@@ -83,7 +76,7 @@ class ShardClient:
         self.placement: Placement | None = None
         self.on_idle: Callable[[], None] = lambda: None
         self._job = job
-        self._away = away
+        self._is_unavailable = is_unavailable
         self._snapshots = snapshots
         self._commands = 0
         self._channels: dict[str, grpc.Channel] = {}
@@ -96,8 +89,8 @@ class ShardClient:
     def _stub(self, place: ShardPlacement) -> stubs.ParametersStub:
         if place.address not in self._channels:
             in_use = {place.address for place in self._places()}
-            for gone in [address for address in self._channels if address not in in_use][:-_SPARE_CHANNELS]:
-                self._channels.pop(gone).close()
+            for unused in [address for address in self._channels if address not in in_use][:-_SPARE_CHANNELS]:
+                self._channels.pop(unused).close()
             self._channels[place.address] = open_channel(place.address, "ps")
         return stubs.ParametersStub(self._channels[place.address])
 
@@ -108,18 +101,13 @@ class ShardClient:
     def _places(self) -> Sequence[ShardPlacement]:
         return self.placement.places if self.placement is not None else ()
 
-    def _configure(self, build: Callable[[ShardPlacement], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
-        return [self._configure_one(place, build(place)) for place in self._places()]
+    def _configure(self, **fields: Any) -> list[wire.ConfigureReply]:
+        return [self._configure_one(place, **fields) for place in self._places()]
 
-    def _configure_one(
-        self, place: ShardPlacement, request: wire.ConfigureRequest, timeout_s: float = TIMEOUT_S
-    ) -> wire.ConfigureReply:
-        request.command.CopyFrom(self._command())
-        reply: wire.ConfigureReply = self._call(place, "Configure", request, timeout_s)
+    def _configure_one(self, place: ShardPlacement, **fields: Any) -> wire.ConfigureReply:
+        request = wire.ConfigureRequest(command=self._command(), **fields)
+        reply: wire.ConfigureReply = self._answer(place, self._begin(place, "Configure", request, TIMEOUT_S))
         return reply
-
-    def _call(self, place: ShardPlacement, method: str, request: Any, timeout_s: float) -> Any:
-        return self._answer(place, self._begin(place, method, request, timeout_s))
 
     def _begin(self, place: ShardPlacement, method: str, request: Any, timeout_s: float) -> Any:
         return getattr(self._stub(place), method).future(request, timeout=timeout_s)
@@ -134,12 +122,12 @@ class ShardClient:
         with named_errors(f"shard {place.shard} at {place.address}"):
             while True:
                 try:
-                    return call.result(timeout=_LOOK_S)
+                    return call.result(timeout=_CHECK_S)
                 except grpc.FutureTimeoutError:
                     for one in (place, *others):
-                        if self._away(one):
+                        if self._is_unavailable(one):
                             call.cancel()
-                            raise Unavailable(f"shard {one.shard} at {one.address}: is dead") from None
+                            raise Unavailable(f"shard {one.shard} at {one.address}: has failed") from None
                     meanwhile()
 
     def assign(self, placement: Placement) -> None:
@@ -157,7 +145,7 @@ class ShardClient:
         request.shard_epoch, request.placement_epoch = place.shard_epoch, placement.epoch
         return self._begin(place, "Configure", request, timeout_s)
 
-    def recover(self, revive: RecoverShard) -> str | None:
+    def recover(self, action: effects.RecoverShard) -> str | None:
         """Recover one shard in another process, before it enters the placement.
 
         Returns the set that was restored: an older one where the requested set is damaged, None without sets.
@@ -168,38 +156,23 @@ class ShardClient:
             No set is complete.
         """
         assert self.placement is not None
-        place = revive.place
-        if revive.promoted:
-            return self._promote(revive)
+        place = action.place
+        members = membership(action.membership) if action.membership is not None else None
+        rest = {"fenced": pushers(action.fenced), "forgotten": pushers(action.settled), "ready": True}
+        if action.promoted:  # it was the follower, and has all data that was acknowledged
+            own = {"shard_epoch": place.shard_epoch, "holdings": holdings(place.runs), "membership": members}
+            self._configure_one(place, job=self.name, promoted=True, **own, **rest)
+            return action.set_id
         self._answer(place, self._begin_to_assign(self.placement, place))
-        if revive.set_id is None:
+        if action.set_id is None:
             return None
-        if revive.membership is not None:
-            self._configure_one(place, shard_commands.membership(revive.membership))
-        set_id = self._restore_newest(place, revive.set_id) if place.count else revive.set_id
-        fenced, settled = shard_commands.lives(revive.fenced), shard_commands.lives(revive.settled)
-        self._configure_one(place, wire.ConfigureRequest(fenced=fenced, forgotten=settled, ready=True))
+        if members is not None:
+            self._configure_one(place, membership=members)
+        set_id = self._restore_newest(place, action.set_id) if place.count else action.set_id
+        self._configure_one(place, **rest)
         return set_id
 
-    def _promote(self, revive: RecoverShard) -> str | None:
-        """Promote a follower to be the shard: it has all data that was acknowledged."""
-        place = revive.place
-        runs = [segments.SegmentRun(first=first, count=count) for first, count in place.runs]
-        request = wire.ConfigureRequest(
-            job=self.name,
-            shard_epoch=place.shard_epoch,
-            promoted=True,
-            holdings=wire.Holdings(runs=runs),
-            fenced=shard_commands.lives(revive.fenced),
-            forgotten=shard_commands.lives(revive.settled),
-            ready=True,
-        )
-        if revive.membership is not None:
-            request.membership.CopyFrom(shard_commands.membership(revive.membership).membership)
-        self._configure_one(place, request)
-        return revive.set_id
-
-    def follow(self, action: AttachFollower) -> bool:
+    def attach_follower(self, action: effects.AttachFollower) -> bool:
         """Attach a follower to a shard; False if the follower does not reply.
 
         Raises
@@ -214,39 +187,39 @@ class ShardClient:
             self._answer(follower, self._begin_to_assign(self.placement, follower, FOLLOWER_S))
         except Unavailable:
             return False
-        chain = wire.Chain(
+        chain = wire.FollowerLink(
             epoch=action.epoch,
             address=action.address,
             shard_epoch=action.shard_epoch,
-            patience_s=self._job.deadlines.lease_s,
+            timeout_s=self._job.deadlines.lease_s,
         )
-        self._configure_one(leader, wire.ConfigureRequest(chain=chain))
+        self._configure_one(leader, link=chain)
         return True
 
-    def stand_alone(self, action: DetachFollower) -> None:
+    def detach_follower(self, action: effects.DetachFollower) -> None:
         """Notify a shard that it has no follower."""
         for place in self._places():
             if place.shard == action.shard:  # else it has left
-                self._configure_one(place, wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
+                self._configure_one(place, link=wire.FollowerLink(epoch=action.epoch))
 
     def _restore_newest(self, place: ShardPlacement, set_id: str) -> str:
         """Load one shard from this set, or the newest complete one before it; damaged sets are quarantined."""
-        torn: list[str] = []
+        errors: list[str] = []
         candidates = complete_until(self._snapshots, set_id)
         for candidate in candidates:
             request = wire.RestoreRequest(**self._set(candidate))
             try:
                 self._answer(place, self._begin(place, "Restore", request, SNAPSHOT_S), meanwhile=self.on_idle)
             except SnapshotError as error:
-                torn.append(str(error))
+                errors.append(str(error))
                 continue
-            for damaged, reason in zip(candidates, torn, strict=False):
-                announce(f"snapshot set {damaged} is not whole and was set aside; going on from {candidate}: {reason}")
+            for damaged, reason in zip(candidates, errors, strict=False):
+                log.warning(f"snapshot set {damaged} is damaged and was quarantined; restoring {candidate}: {reason}")
                 quarantine_set(self._snapshots, damaged)
             return candidate
-        raise SnapshotError("; ".join(torn))
+        raise SnapshotError("; ".join(errors))
 
-    def move(self, move: MigrateSegments) -> int:
+    def migrate(self, move: effects.MigrateSegments) -> int:
         """Migrate segments from one shard to another; returns the payload bytes sent.
 
         Neither shard serves them until the placement has the migration and both got their ownership (`set_ownership`),
@@ -259,55 +232,53 @@ class ShardClient:
             One of the two shards has failed, or has another incarnation; or the migration is not possible.
         """
         places = {place.shard: place for place in self._places()}
-        giver, taker = places[move.giver], places[move.taker]
+        sender, receiver = places[move.sender], places[move.receiver]
         request = wire.GiveRequest(
             command=self._command(),
-            target=self._target(giver),
+            target=self._target(sender),
             segments=move.segments,
-            address=taker.address,
-            shard_epoch=taker.shard_epoch,
+            address=receiver.address,
+            shard_epoch=receiver.shard_epoch,
         )
-        call = self._begin(giver, "Give", request, self._job.deadlines.progress_s)
-        sent = int(self._answer(giver, call, taker).bytes)
-        life = self._configure_one(taker, wire.ConfigureRequest()).shard_epoch
-        if life != taker.shard_epoch:  # the receiver restarted and lost them; the sender still has them
-            raise Moved(f"shard {taker.shard} at {taker.address}: is in epoch {life}, not {taker.shard_epoch}")
+        call = self._begin(sender, "Give", request, self._job.deadlines.progress_s)
+        sent = int(self._answer(sender, call, receiver).bytes)
+        # If the receiver restarted and lost them, the sender still has them.
+        _check_epoch(receiver, self._configure_one(receiver).shard_epoch)
         return sent
 
     def set_ownership(self, shards: Collection[int]) -> None:
         """Send these shards, all that reply, their segments; a failed one gets them when it is recovered."""
-        silent: Unavailable | None = None
+        failure: Unavailable | None = None
         for place in self._places():
-            if place.shard in shards and not self._away(place):
+            if place.shard in shards and not self._is_unavailable(place):
                 try:
-                    self._configure_one(place, shard_commands.holdings(place.runs))
+                    self._configure_one(place, holdings=holdings(place.runs))
                 except Unavailable as error:
-                    silent = error if not self._away(place) else silent
-        if silent is not None:
-            raise silent
+                    failure = error if not self._is_unavailable(place) else failure
+        if failure is not None:
+            raise failure
 
-    def decommission(self, dismiss: DecommissionShard) -> None:
+    def decommission(self, action: effects.DecommissionShard) -> None:
         """Stop a shard that has no place."""
-        self._configure_one(ShardPlacement(dismiss.shard, dismiss.address, 0, ()), wire.ConfigureRequest(stop=True))
+        self._configure_one(ShardPlacement(action.shard, action.address, 0, ()), stop=True)
 
     def make_ready(self) -> None:
         """Have the shards accept pushes by the update rule."""
-        self._configure(lambda place: wire.ConfigureRequest(ready=True))
+        self._configure(ready=True)
 
-    def set_membership(self, membership: SetMembership) -> int:
+    def set_membership(self, action: effects.SetMembership) -> int:
         """Send the members of each clock; returns one above the highest clock that was pushed to any shard."""
-        return max(
-            (reply.clock for reply in self._configure(lambda place: shard_commands.membership(membership))), default=0
-        )
+        replies = self._configure(membership=membership(action))
+        return max((reply.clock for reply in replies), default=0)
 
     def fence(self, incarnation: int) -> tuple[int, int]:
         """Fence an incarnation and read what it had pushed into "w": (lowest, highest) over all segments."""
-        self._configure(lambda place: wire.ConfigureRequest(fenced=shard_commands.lives([incarnation])))
+        self._configure(fenced=pushers([incarnation]))
         return self.ledgers().get(incarnation, (0, 0))
 
-    def forget(self, incarnation: int) -> None:
+    def drop_ledger(self, incarnation: int) -> None:
         """Drop the ledger rows of an incarnation."""
-        self._configure(lambda place: wire.ConfigureRequest(forgotten=shard_commands.lives([incarnation])))
+        self._configure(forgotten=pushers([incarnation]))
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
         """Per incarnation the lowest and the highest push number applied to "w", over all segments of all shards."""
@@ -327,9 +298,8 @@ class ShardClient:
 
     def stats(self, place: ShardPlacement, ledgers: bool = False) -> wire.StatsReply:
         """Counters of one shard."""
-        reply: wire.StatsReply = self._call(
-            place, "Stats", wire.StatsRequest(job=self.name, ledgers=ledgers), TIMEOUT_S
-        )
+        request = wire.StatsRequest(job=self.name, ledgers=ledgers)
+        reply: wire.StatsReply = self._answer(place, self._begin(place, "Stats", request, TIMEOUT_S))
         return reply
 
     def snapshot(self, set_id: str) -> dict[str, int]:
@@ -342,15 +312,12 @@ class ShardClient:
         """
         replies = self._each("Snapshot", lambda: wire.SnapshotRequest(**self._set(set_id)))
         for place, reply in zip(self._places(), replies, strict=True):
-            if reply.shard_epoch != place.shard_epoch:
-                raise Moved(
-                    f"shard {place.shard} at {place.address}: is in epoch {reply.shard_epoch}, not {place.shard_epoch}"
-                )
+            _check_epoch(place, reply.shard_epoch)
         return {reply.manifest: reply.shard_epoch for reply in replies}
 
     def restore(self, set_id: str, again: bool = False) -> None:
         """Have every shard load its segments from a set; `again`: a rollback of running shards."""
-        self._each("Restore", lambda: wire.RestoreRequest(**self._set(set_id), again=again))
+        self._each("Restore", lambda: wire.RestoreRequest(**self._set(set_id), rollback=again))
 
     def _set(self, set_id: str) -> dict[str, Any]:
         """Common fields of requests that write or read a set."""
@@ -384,9 +351,9 @@ class ShardClient:
                 scalars: Sequence[float] = self._answer(place, call).scalars
                 return scalars
             except Unavailable:
-                if self._away(place):
+                if self._is_unavailable(place):
                     raise
-                time.sleep(_LOOK_S)
+                runtime.sleep(_CHECK_S)
                 call = self._begin(place, "Operate", request, SNAPSHOT_S)
 
     def _target(self, place: ShardPlacement) -> wire.Target:
@@ -405,3 +372,9 @@ class ShardClient:
                 self._stub(place).Configure(request, timeout=2.0)
             except grpc.RpcError:
                 continue
+
+
+def _check_epoch(place: ShardPlacement, epoch: int) -> None:
+    """Raise `Moved` where another incarnation of a shard replied."""
+    if epoch != place.shard_epoch:
+        raise Moved(f"shard {place.shard} at {place.address}: is in epoch {epoch}, not {place.shard_epoch}")

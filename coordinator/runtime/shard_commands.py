@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dbelief.core.placement import SegmentRange
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
+from dbelief.job import Job, Sandblaster
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.rpc.wire.payloads import NUMBERS
 
 from ..core.effects import SetMembership
 
 
-def lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
+def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.Assignment:
+    """The segments of the shard at `place`, and how they are updated and written."""
+    strategy, codecs = job.strategy, job.wire
+    rule = strategy.at_shards
+    return wire.Assignment(
+        segments=spans_to_wire(placement.run(place)),
+        rule=segments.Rule(name=rule.name, options=rule.model_dump(exclude={"name", "rate"})),
+        staleness=strategy.staleness,
+        staleness_aware=strategy.staleness_aware,
+        ordered=isinstance(strategy, Sandblaster) and strategy.ordered,
+        record=job.record,
+        lock_free=not strategy.locked,
+        progress_s=job.deadlines.progress_s,
+        push_codec=NUMBERS.get(codecs.push.name, segments.CODEC_FP32),
+        push_options=codecs.push.options,
+        pull_codec=NUMBERS.get(codecs.pull, segments.CODEC_FP32),
+        max_segment_length=max((span.length for span in placement.spans), default=0),
+    )
+
+
+def pushers(incarnations: Iterable[int]) -> list[segments.Pusher]:
     """Pusher messages for these incarnations, for fences and ledger removal."""
     return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
 
 
-def holdings(runs: Iterable[SegmentRange]) -> wire.ConfigureRequest:
-    """Request that sets which segments a shard owns."""
-    rows = [segments.SegmentRun(first=first, count=count) for first, count in runs]
-    return wire.ConfigureRequest(holdings=wire.Holdings(runs=rows))
+def holdings(runs: Iterable[SegmentRange]) -> wire.Holdings:
+    """The segments that a shard owns."""
+    return wire.Holdings(runs=[segments.SegmentRun(first=first, count=count) for first, count in runs])
 
 
-def membership(action: SetMembership) -> wire.ConfigureRequest:
-    """Request that sets the members of each clock."""
+def membership(action: SetMembership) -> wire.Membership:
+    """The members of each clock."""
     rounds = [wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in action.rounds]
-    return wire.ConfigureRequest(membership=wire.Membership(member_epoch=action.member_epoch, rounds=rounds))
+    return wire.Membership(member_epoch=action.member_epoch, rounds=rounds)

@@ -1,6 +1,6 @@
 """L-BFGS directions from inner products alone: scalars, and the linear combinations of vectors to compute.
 
-Every vector of the method (the pairs s and y, the gradient, the direction) is kept by a `VectorStore`. Each step runs
+Every vector of the method (the pairs s and y, the gradient, the direction) is kept by the shards. Each step runs
 two programs. The first makes the new pair and returns its inner products with all other vectors. From them, in the
 coordinates of (k times s, k times y, gradient), the two-loop recursion is arithmetic on 2k + 1 numbers. The second
 program combines the direction. That is two round trips where the recursion on vectors takes 2k.
@@ -17,21 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dbelief.core.vector_program import Operation, copy, dots, lincomb
 
 GRADIENT, PREVIOUS, DIRECTION = "gradient", "previous", "direction"
-
-
-class VectorStore(Protocol):
-    """Storage of the vectors."""
-
-    def run(self, program: Sequence[Operation]) -> list[float]:
-        """Run a program, all or nothing, and return its scalars, in order, in float64."""
-        ...
 
 
 @dataclass

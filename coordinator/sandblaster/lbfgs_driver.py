@@ -63,8 +63,6 @@ class StoppingRules:
 
     l2: float = 0.0
     same_batch: bool = True
-    decrease: float = 1e-4
-    curvature: float = 0.9
     gradient_norm: float | None = None
     relative_decrease: float | None = None
     iterations: int | None = None
@@ -90,47 +88,47 @@ class LbfgsDriver:
     def __init__(self, rules: StoppingRules, history: int = 10) -> None:
         self.rules = rules
         self.method = Lbfgs(history)
-        self.step = Phase.START
+        self.phase = Phase.START
         self.batch = self.number = self.iterations = self.evaluations = 0
         self.value = math.nan
         self.ended, self.failed = "", False
         self._next = Phase.START  # the phase to continue with, had it not ended
         self.search: LineSearch | None = None
-        self._told = 0.0, 1  # sum of losses and samples of the last pass
+        self._last_pass = 0.0, 1  # sum of losses and samples of the last pass
         self._slope = 0.0
         self._before = math.nan
 
     # -- what is to be done ------------------------------------------------------------------------------
 
     def program(self) -> list[Operation]:
-        """The program that the shards are to run now; its scalars go to `answered`.
+        """The program that the shards are to run now; its scalars go to `record_scalars`.
 
         Raises
         ------
         ValueError
             The current phase has no program.
         """
-        if self.step in PASSES or self.step is Phase.ENDED:
-            raise ValueError(f"no program is due at {self.step.value!r}")
-        if self.step is Phase.START:
+        if self.phase in PASSES or self.phase is Phase.ENDED:
+            raise ValueError(f"no program is due at {self.phase.value!r}")
+        if self.phase is Phase.START:
             return [copy(TRIAL, PARAMETERS)]
-        if self.step is Phase.GRADIENT:
+        if self.phase is Phase.GRADIENT:
             return [*self._mean_gradient(), *self.method.inner_products(None)]
-        if self.step is Phase.DIRECTION:
+        if self.phase is Phase.DIRECTION:
             program, self._slope = self.method.direction()
             return [*program, self._trial(self._first_step())]
-        if self.step is Phase.SLOPE:
+        if self.phase is Phase.SLOPE:
             return [*self._mean_gradient(), dots((GRADIENT, DIRECTION))]
-        if self.step is Phase.RESTART:
+        if self.phase is Phase.RESTART:
             return [copy(GRADIENT, PREVIOUS), *self.method.inner_products(None)]
         assert self.search is not None
-        if self.step is Phase.MOVE:
+        if self.phase is Phase.MOVE:
             return [self._trial(self.search.t)]
         return [copy(PARAMETERS, TRIAL), *self.method.inner_products(self.search.t)]
 
     def _mean_gradient(self) -> list[Operation]:
         """The gradient of the loss at the trial, from the sum that the pass has left."""
-        _, samples = self._told
+        _, samples = self._last_pass
         return [lincomb(GRADIENT, (1 / samples, ACCRUED), (self.rules.l2, TRIAL)), dots((TRIAL, TRIAL))]
 
     @staticmethod
@@ -143,56 +141,52 @@ class LbfgsDriver:
 
     # -- what came of it ---------------------------------------------------------------------------------
 
-    def passed(self, loss_sum: float, samples: int) -> None:
+    def record_pass(self, loss_sum: float, samples: int) -> None:
         """Record a complete pass at the trial: the sum of its samples' losses, and their number."""
-        self._told = loss_sum, samples
+        self._last_pass = loss_sum, samples
         self.evaluations += 1
-        self.step = Phase.GRADIENT if self.step is Phase.FIRST_PASS else Phase.SLOPE
+        self.phase = Phase.GRADIENT if self.phase is Phase.FIRST_PASS else Phase.SLOPE
 
-    def answered(self, scalars: Sequence[float]) -> None:
+    def record_scalars(self, scalars: Sequence[float]) -> None:
         """Record the scalars of the program that has run."""
-        if self.step is Phase.START:
+        if self.phase is Phase.START:
             self._begin_pass(Phase.FIRST_PASS)
             self.batch += 1
-        elif self.step is Phase.GRADIENT:
+        elif self.phase is Phase.GRADIENT:
             self.value = self._loss(scalars[0])
-            self._take(scalars[1:])
-        elif self.step is Phase.DIRECTION:
+            self._absorb(scalars[1:])
+        elif self.phase is Phase.DIRECTION:
             self._begin_search()
-        elif self.step is Phase.SLOPE:
-            self._judge(*scalars)
-        elif self.step is Phase.MOVE:
+        elif self.phase is Phase.SLOPE:
+            self._evaluate_trial(*scalars)
+        elif self.phase is Phase.MOVE:
             self._begin_pass(Phase.TRIAL_PASS)
-        elif self.step is Phase.ACCEPT:
+        elif self.phase is Phase.ACCEPT:
             self._accepted(scalars)
         else:
-            self._take(scalars)
+            self._absorb(scalars)
 
-    def _begin_pass(self, step: Phase) -> None:
-        self.step = step
+    def _begin_pass(self, phase: Phase) -> None:
+        self.phase = phase
         self.number += 1
 
     def _loss(self, square: float) -> float:
-        loss_sum, samples = self._told
+        loss_sum, samples = self._last_pass
         return loss_sum / samples + self.rules.l2 / 2 * square
 
-    def _take(self, scalars: Sequence[float]) -> None:
+    def _absorb(self, scalars: Sequence[float]) -> None:
         """Take in the products with the gradient at the parameters, and continue unless they are not finite."""
         if not math.isfinite(self.value):
-            self._end(f"the loss is {self.value} after {self.iterations} iterations", failed=True)
+            self.end(f"the loss is {self.value} after {self.iterations} iterations", failed=True)
             return
         try:
             self.method.absorb(scalars)
         except FloatingPointError:
-            self._end(f"the gradient is not finite after {self.iterations} iterations", failed=True)
+            self.end(f"the gradient is not finite after {self.iterations} iterations", failed=True)
             return
-        self._go_on(Phase.DIRECTION)
-
-    def _go_on(self, step: Phase) -> None:
-        """Set the next phase, or end where a limit is reached."""
-        self.step = self._next = step
+        self.phase = self._next = Phase.DIRECTION
         if reason := self._limit():
-            self._end(reason)
+            self.end(reason)
 
     def _limit(self) -> str:
         """The limit that is reached, in words; "" where none is."""
@@ -208,49 +202,43 @@ class LbfgsDriver:
 
     def _begin_search(self) -> None:
         if not self._slope < 0:  # rounding has corrupted the history
-            self._start_over(f"the slope is {self._slope:.3g}")
+            self._restart(f"the slope is {self._slope:.3g}")
             return
-        self.search = LineSearch(
-            Point(0.0, self.value, self._slope), self._first_step(), self.rules.decrease, self.rules.curvature
-        )
+        self.search = LineSearch(Point(0.0, self.value, self._slope), self._first_step())
         self._begin_pass(Phase.TRIAL_PASS)
 
-    def _judge(self, square: float, slope: float) -> None:
+    def _evaluate_trial(self, square: float, slope: float) -> None:
         assert self.search is not None
         value = self._loss(square)
         self.search.update(value, slope)
         if self.search.accepted:
-            self.step = Phase.ACCEPT
+            self.phase = Phase.ACCEPT
             self._before, self.value = self.value, value
         elif self.search.ended:
-            self._start_over(self.search.ended)
+            self._restart(self.search.ended)
         else:
-            self.step = Phase.MOVE
+            self.phase = Phase.MOVE
 
-    def _start_over(self, reason: str) -> None:
+    def _restart(self, reason: str) -> None:
         """The direction gave no better point: drop the pairs and restart, or end where there are none."""
         self.search = None
         if not self.method.pairs:
-            self._end(f"no better point is found: {reason}")
+            self.end(f"no better point is found: {reason}")
             self._next = Phase.ENDED
             return
         self.method.forget()
-        self.step = Phase.RESTART
+        self.phase = Phase.RESTART
 
     def _accepted(self, scalars: Sequence[float]) -> None:
         self.iterations += 1
-        self._take(scalars)
+        self._absorb(scalars)
         if not self.rules.same_batch:
             self._next = Phase.START
-            self.step = Phase.START if self.step is Phase.DIRECTION else self.step
+            self.phase = Phase.START if self.phase is Phase.DIRECTION else self.phase
 
     def end(self, reason: str, failed: bool = False) -> None:
-        """End the method on request; the parameters are those of the last accepted step."""
-        if self.step is not Phase.ENDED:
-            self._end(reason, failed)
-
-    def _end(self, reason: str, failed: bool = False) -> None:
-        self.step, self.ended, self.failed = Phase.ENDED, reason, failed
+        """End the method; the parameters are those of the last accepted step."""
+        self.phase, self.ended, self.failed = Phase.ENDED, reason, failed
         self.search = None
 
     # -- another coordinator, and back to a snapshot set -------------------------------------------------
@@ -265,23 +253,23 @@ class LbfgsDriver:
         self.restore(state)
         self.number = max(number, self.number)
         again = {Phase.GRADIENT: Phase.FIRST_PASS, Phase.SLOPE: Phase.TRIAL_PASS}
-        step = again.get(self.step, self.step)
-        self.evaluations -= step is not self.step
-        self.step = step
-        if self.step is Phase.ENDED and not self.failed and self._next is not Phase.ENDED and not self._limit():
-            self.step, self.ended = self._next, ""  # the limits have changed
-        if step in PASSES:
+        phase = again.get(self.phase, self.phase)
+        self.evaluations -= phase is not self.phase
+        self.phase = phase
+        if self.phase is Phase.ENDED and not self.failed and self._next is not Phase.ENDED and not self._limit():
+            self.phase, self.ended = self._next, ""  # the limits have changed
+        if phase in PASSES:
             self.number += 1
         return iterations - self.iterations
 
     def state(self) -> dict[str, Any]:
         """The complete state, JSON-serialisable."""
         return {
-            "step": self.step.value,
+            "step": self.phase.value,
             "counts": [self.batch, self.number, self.iterations, self.evaluations],
             "value": self.value if math.isfinite(self.value) else None,
             "before": self._before if math.isfinite(self._before) else None,
-            "told": list(self._told),
+            "told": list(self._last_pass),
             "slope": self._slope,
             "method": self.method.state(),
             "search": self.search.state() if self.search is not None else None,
@@ -291,11 +279,11 @@ class LbfgsDriver:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self.step = Phase(state["step"])
+        self.phase = Phase(state["step"])
         self.batch, self.number, self.iterations, self.evaluations = map(int, state["counts"])
         self.value = math.nan if state["value"] is None else float(state["value"])
         self._before = math.nan if state["before"] is None else float(state["before"])
-        self._told = float(state["told"][0]), int(state["told"][1])
+        self._last_pass = float(state["told"][0]), int(state["told"][1])
         self._slope = float(state["slope"])
         self.method.restore(state["method"])
         self.search = LineSearch(**state["search"]) if state["search"] is not None else None

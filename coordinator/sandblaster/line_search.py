@@ -36,6 +36,10 @@ class Point(NamedTuple):
         return Point(self.t, self.value - by * self.t, self.slope - by)
 
 
+_START = Point(0.0, math.nan, math.nan)
+"""In place of the search's start, which is not known yet."""
+
+
 @dataclass
 class LineSearch:
     """One line search.
@@ -68,8 +72,8 @@ class LineSearch:
     noise: float = 1e-10
     trials: int = 0
     ended: str = ""
-    best: Point | None = None
-    other: Point | None = None
+    best: Point = _START
+    other: Point = _START
     bracketed: bool = False
     decreasing: bool = True
     """Until a trial has decreased enough and its slope is not negative, the search works on phi less the decrease."""
@@ -82,8 +86,7 @@ class LineSearch:
             raise ValueError(f"the slope is {self.start.slope:g}, and does not descend")
         if not 0 < self.t < math.inf:
             raise ValueError(f"the first step is {self.t:g}")
-        self.best = Point(*self.best) if self.best else self.start
-        self.other = Point(*self.other) if self.other else self.start
+        self.best, self.other = (self.start if one is _START else Point(*one) for one in (self.best, self.other))
 
     @property
     def accepted(self) -> bool:
@@ -94,7 +97,6 @@ class LineSearch:
         """Record the result of the trial at `t`. A trial that is not finite was too far."""
         self.trials += 1
         if not (math.isfinite(value) and math.isfinite(slope)):
-            assert self.best is not None
             self.t = self.best.t + (self.t - self.best.t) / 10
             self._give_up_after_most()
             return
@@ -122,8 +124,6 @@ class LineSearch:
 
     def _next(self, trial: Point, enough: bool) -> None:
         """Update the interval with the trial, and choose the next."""
-        assert self.best is not None
-        assert self.other is not None
         best, other = self.best, self.other
         tilt = self.decrease * self.start.slope
         low, high = self._limits()
@@ -149,8 +149,6 @@ class LineSearch:
 
     def _limits(self) -> tuple[float, float]:
         """The bounds of the next step."""
-        assert self.best is not None
-        assert self.other is not None
         if self.bracketed:
             return min(self.best.t, self.other.t), max(self.best.t, self.other.t)
         near, far = _EXTRAPOLATE

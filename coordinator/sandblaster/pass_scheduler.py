@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from dbelief.core.push import MOST_AHEAD
 
+from ..core.messages import BundleResult
+
 ATTEMPTS = 3
 """Failures of a bundle (an error, or the failure of its replicas) after which the job fails."""
 
@@ -33,46 +35,6 @@ class Bundle(NamedTuple):
     def stop(self) -> int:
         """One past its last portion."""
         return self.first + self.portions
-
-
-class WorkRequest(NamedTuple):
-    """Fields of a replica's request for work.
-
-    Attributes
-    ----------
-    turn, holds
-        Numbers of a pass, and of its bundles that the replica holds and has not reported yet.
-    ahead
-        Whether it still computes one of them, and requests the next in advance.
-    last, steps
-        The lease that it had last, finished or not, and the steps that its group has made with it.
-    broken, why
-        Generation of a group in which it cannot continue, and the reason for display; 0: none.
-    """
-
-    turn: int = 0
-    holds: tuple[int, ...] = ()
-    ahead: bool = False
-    last: int = 0
-    steps: int = 0
-    broken: int = 0
-    why: str = ""
-
-
-NO_REQUEST = WorkRequest()
-
-
-class BundleResult(NamedTuple):
-    """A bundle that all shards hold: numbers of its pass and its own, sum of its samples' losses, number of samples.
-
-    `seconds`: the time of its computation; 0: not known.
-    """
-
-    turn: int
-    bundle: int
-    loss_sum: float
-    samples: int
-    seconds: float = 0.0
 
 
 class Attempt(NamedTuple):
@@ -135,7 +97,7 @@ class PassScheduler:
         self._most, self._backups, self._ordered = most, backups, ordered
         self._seconds_per_portion = {} if paces is None else paces
         self._free: list[tuple[int, int]] = [(0, portions)]
-        self._again: list[Bundle] = []  # outstanding ones whose last holder is gone
+        self._unheld: list[Bundle] = []  # outstanding ones whose last holder is gone
         self._outstanding: dict[int, _Outstanding] = {}
         self._done: dict[int, tuple[float, int]] = {}  # by number: sum of losses and samples
         self._last: dict[int, int] = {}  # by replica number: where its last bundle ended
@@ -146,7 +108,7 @@ class PassScheduler:
     @property
     def complete(self) -> bool:
         """Whether every portion is in some bundle that is done."""
-        return not (self._free or self._again or self._outstanding)
+        return not (self._free or self._unheld or self._outstanding)
 
     @property
     def done(self) -> int:
@@ -156,7 +118,7 @@ class PassScheduler:
     @property
     def portions_done(self) -> int:
         """Portions of the bundles that are done."""
-        left = [bundle.portions for bundle in self._again] + [o.bundle.portions for o in self._outstanding.values()]
+        left = [bundle.portions for bundle in self._unheld] + [o.bundle.portions for o in self._outstanding.values()]
         return self.portions - sum(stop - start for start, stop in self._free) - sum(left)
 
     @property
@@ -171,8 +133,14 @@ class PassScheduler:
 
     # -- assignment --------------------------------------------------------------------------------------
 
-    def take(
-        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: WorkRequest = NO_REQUEST
+    def grant(
+        self,
+        number: int,
+        incarnation: int,
+        living: Collection[int],
+        now_s: float,
+        holds: Collection[int] = (),
+        ahead: bool = False,
     ) -> Bundle | None:
         """Assign a bundle to a replica, or the one that it holds where its request is repeated; None: no work.
 
@@ -180,27 +148,27 @@ class PassScheduler:
         ----------
         living
             Numbers of the replicas that share the work.
-        asks
-            The request, for this pass.
+        holds, ahead
+            See `held_bundles` and `prefetch` of `WorkRequest`.
         """
         for held in self._outstanding.values():
-            if incarnation in held.holders and held.bundle.number not in asks.holds:
+            if incarnation in held.holders and held.bundle.number not in holds:
                 return held.bundle
-        for has in [bundle for bundle in self._again if bundle.number in asks.holds]:
-            self._again.remove(has)  # assigned by another coordinator
-            self._give(has, number, incarnation, False, now_s)
-        if asks.ahead and self._left * self._share(number, living) < 2:  # the rest is for idle replicas
+        for has in [bundle for bundle in self._unheld if bundle.number in holds]:
+            self._unheld.remove(has)  # assigned by another coordinator
+            self._record_attempt(has, number, incarnation, False, now_s)
+        if ahead and self._left * self._share(number, living) < 2:  # the rest is for idle replicas
             return None
         backup = False
         bundle = self._retry(incarnation) or self._next(number, living)
-        if bundle is None and self._backups and not asks.ahead:
+        if bundle is None and self._backups and not ahead:
             bundle, backup = self._backup_task(incarnation), True
         if bundle is None:
             return None
-        self._give(bundle, number, incarnation, backup, now_s)
+        self._record_attempt(bundle, number, incarnation, backup, now_s)
         return bundle
 
-    def _give(self, bundle: Bundle, number: int, incarnation: int, backup: bool, now_s: float) -> None:
+    def _record_attempt(self, bundle: Bundle, number: int, incarnation: int, backup: bool, now_s: float) -> None:
         outstanding = self._outstanding.setdefault(bundle.number, _Outstanding(bundle))
         outstanding.holders[incarnation] = len(self.runs)
         self.runs.append(Attempt(number, bundle, backup, now_s))
@@ -214,9 +182,9 @@ class PassScheduler:
     def _retry(self, incarnation: int) -> Bundle | None:
         """A bundle without a holder; where there is a choice, not one at which this incarnation has failed."""
         tried = self._tried
-        one = min(self._again, key=lambda bundle: incarnation in tried.get(bundle.number, ()), default=None)
+        one = min(self._unheld, key=lambda bundle: incarnation in tried.get(bundle.number, ()), default=None)
         if one is not None:
-            self._again.remove(one)
+            self._unheld.remove(one)
         return one
 
     def _next(self, number: int, living: Collection[int]) -> Bundle | None:
@@ -276,16 +244,16 @@ class PassScheduler:
 
     # -- results -----------------------------------------------------------------------------------------
 
-    def record_result(self, incarnation: int, told: BundleResult, now_s: float) -> bool:
+    def record_result(self, incarnation: int, result: BundleResult, now_s: float) -> bool:
         """Record a bundle that a replica has computed and all shards hold; False where another was first."""
-        outstanding = self._outstanding.pop(told.bundle, None)
+        outstanding = self._outstanding.pop(result.bundle, None)
         if outstanding is None:  # done already; or its holder was removed, or another coordinator assigned it
-            waiting = [bundle for bundle in self._again if bundle.number == told.bundle]
+            waiting = [bundle for bundle in self._unheld if bundle.number == result.bundle]
             if not waiting:
                 return False
-            self._again.remove(waiting[0])
+            self._unheld.remove(waiting[0])
             outstanding = _Outstanding(waiting[0])
-        self._done[told.bundle] = told.loss_sum, told.samples
+        self._done[result.bundle] = result.loss_sum, result.samples
         for holder, index in outstanding.holders.items():
             won = holder == incarnation
             self._stopped(index, now_s, won)
@@ -313,13 +281,13 @@ class PassScheduler:
             if incarnation in outstanding.holders:
                 self._release(outstanding, incarnation, now_s)
                 if died and not outstanding.holders:  # simultaneous failures of all copies count once
-                    self._count(outstanding.bundle, incarnation, "the replicas that computed it died")
+                    self._count(outstanding.bundle, incarnation, "the replicas that computed it failed")
 
     def _release(self, outstanding: _Outstanding, incarnation: int, now_s: float) -> None:
         self._stopped(outstanding.holders.pop(incarnation), now_s)
         if not outstanding.holders:
             del self._outstanding[outstanding.bundle.number]
-            self._again.append(outstanding.bundle)
+            self._unheld.append(outstanding.bundle)
 
     def _count(self, bundle: Bundle, incarnation: int, reason: str) -> None:
         tried = self._tried.setdefault(bundle.number, [])
@@ -358,10 +326,10 @@ class PassScheduler:
         """The settled state, JSON-serialisable; the picture is not kept."""
         return {
             "free": self._free,
-            "again": [*self._again, *(o.bundle for o in self._outstanding.values())],
+            "again": [*self._unheld, *(o.bundle for o in self._outstanding.values())],
             "done": [[number, *of] for number, of in self._done.items()],
             "cuts": self._cuts,
-            "tried": [[number, lives] for number, lives in self._tried.items()],
+            "tried": [[number, tried] for number, tried in self._tried.items()],
             "launched": self.launched,
             "won": self.won,
         }
@@ -369,8 +337,8 @@ class PassScheduler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state: outstanding bundles are assigned again, under the same numbers."""
         self._free = [(int(start), int(stop)) for start, stop in state["free"]]
-        self._again = [Bundle(*map(int, row)) for row in state["again"]]
+        self._unheld = [Bundle(*map(int, row)) for row in state["again"]]
         self._done = {int(number): (float(loss), int(samples)) for number, loss, samples in state["done"]}
         self._cuts = int(state["cuts"])
-        self._tried = {int(number): [int(life) for life in lives] for number, lives in state["tried"]}
+        self._tried = {int(number): [int(one) for one in tried] for number, tried in state["tried"]}
         self.launched, self.won = int(state["launched"]), int(state["won"])

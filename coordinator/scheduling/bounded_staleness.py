@@ -12,9 +12,17 @@ for the slowest, which a staleness bound above 0 is meant to avoid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from dbelief.core.lease import DataLease
+
+from ..core.effects import Action, SetMembership
+from ..core.messages import EvaluationLease, Wait, WorkRequest
+from ..core.warm_start import WarmStart
+from .leases import Leases
+from .sync_policy import LOCKSTEP_RETRY_S, SyncPolicy
 
 
 @dataclass
@@ -27,19 +35,50 @@ class BoundedParticipant:
 
 
 @dataclass
-class BoundedStalenessPolicy:
-    """The members, by replica number.
+class BoundedStalenessPolicy(SyncPolicy):
+    """The members, by replica number, and their leases."""
 
-    Attributes
-    ----------
-    clock
-        One past the last clock that a granted lease covers.
-    """
+    waits_at_shards: ClassVar[bool] = True
 
+    leases: Leases
+    warm_start: WarmStart = field(default_factory=WarmStart)
     clock: int = 0
     member_epoch: int = 0
     _members: dict[int, BoundedParticipant] = field(default_factory=dict)
-    _told: int = 0  # member epoch that was last sent to the shards
+    _sent: int = 0  # member epoch that was last sent to the shards
+
+    def held(self, request: WorkRequest) -> DataLease | None:
+        """See `SyncPolicy.held`."""
+        return self.leases.find_unstarted(request.incarnation, request.next_sequence)
+
+    def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> DataLease | Wait | None:
+        """See `SyncPolicy.request_lease`; `Wait` until the shards have the replica as a member."""
+        replica, incarnation = request.replica, request.incarnation
+        if not self.warm_start.admits(incarnation):
+            return None
+        room = self.warm_start.room(self.leases.leased)
+        if not self.leases.room(room):
+            return None
+        clock = self.enter(replica, incarnation)
+        if clock is None:
+            return Wait(LOCKSTEP_RETRY_S)
+        lease = self.leases.grant(replica, incarnation, request.next_sequence, room, clock, self.member_epoch)
+        assert lease is not None, "there was room for a lease"
+        self.leased(replica, self.leases.cadence.steps(lease.samples))
+        return lease
+
+    def without_lease(self, request: WorkRequest, work: EvaluationLease | None) -> None:
+        """Remove this incarnation from the members: it would block the others."""
+        self.leave(request.replica, request.incarnation)
+
+    def replica_lost(self, incarnation: int, died: bool, now_s: float) -> None:
+        """See `SyncPolicy.replica_lost`: another replica may train alone now."""
+        self.warm_start.remove(incarnation)
+
+    def fenced(self, replica: int, incarnation: int) -> list[Action]:
+        """Remove an incarnation that can push no more, so that the others need not wait for it."""
+        self.leave(replica, incarnation)
+        return self.membership_changes()
 
     def enter(self, replica: int, incarnation: int) -> int | None:
         """The clock at which this incarnation's next lease begins; None until the shards have it as a member."""
@@ -65,20 +104,24 @@ class BoundedStalenessPolicy:
             del self._members[replica]
             self.member_epoch += 1
 
-    def membership_changed(self) -> bool:
-        """Whether the membership has to be sent to the shards; true once per change."""
-        told, self._told = self._told, self.member_epoch
-        return told != self.member_epoch
+    def membership_changes(self) -> list[Action]:
+        """See `SyncPolicy.membership_changes`."""
+        sent, self._sent = self._sent, self.member_epoch
+        return [self.membership()] if sent != self.member_epoch else []
 
-    def membership(self) -> list[tuple[int, list[int]]]:
+    def membership(self) -> SetMembership:
         """The members, from clock 0 on."""
-        return [(0, sorted(self._members))]
+        return SetMembership(self.member_epoch, ((0, tuple(sorted(self._members))),))
 
     def shards_acknowledged(self, member_epoch: int, clock: int) -> None:
-        """All shards have the members of this epoch; `clock` is the highest that was pushed to any of them."""
+        """See `SyncPolicy.shards_acknowledged`: the new members start at `clock`."""
         for member in self._members.values():
             if member.clock is None and member.since <= member_epoch:
                 member.clock = clock
+
+    def resume(self, clock: int, member_epoch: int) -> None:
+        """See `SyncPolicy.resume`; there are no members yet, a change that the shards must receive."""
+        self.clock, self.member_epoch = clock, member_epoch + 1
 
     def state(self) -> dict[str, Any]:
         """The complete state, JSON-serialisable."""
@@ -88,5 +131,5 @@ class BoundedStalenessPolicy:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator; the membership is sent to the shards again."""
         self.clock, self.member_epoch = state["clock"], state["member_epoch"]
-        self._told = self.member_epoch
+        self._sent = self.member_epoch
         self._members = {replica: BoundedParticipant(**member) for replica, member in state["members"]}

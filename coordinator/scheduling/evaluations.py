@@ -14,116 +14,116 @@ from typing import Any
 
 from dbelief.core.push import PARAMETERS
 
+from ..core.messages import EvaluationLease
 from ..core.progress import Best
-from ..core.states import EvaluationLease
 
 
 class Evaluations:
     """The evaluations of one job."""
 
     def __init__(self) -> None:
-        self._asked: deque[tuple[str, str]] = deque()
-        self._given: dict[int, tuple[EvaluationLease, int]] = {}  # lease id -> (lease, incarnation)
-        self._keeping: dict[int, tuple[Best, int]] = {}
+        self._queue: deque[tuple[str, str]] = deque()
+        self._leased: dict[int, tuple[EvaluationLease, int]] = {}  # lease id -> (lease, incarnation)
+        self._storing: dict[int, tuple[Best, int]] = {}
 
     @property
     def under_way(self) -> bool:
         """Whether a replica evaluates, or stores the parameters of an evaluation."""
-        return bool(self._given or self._keeping)
+        return bool(self._leased or self._storing)
 
     @property
-    def given(self) -> bool:
+    def leased(self) -> bool:
         """Whether a replica evaluates."""
-        return bool(self._given)
+        return bool(self._leased)
 
     @property
-    def asked(self) -> bool:
+    def queued(self) -> bool:
         """Whether an evaluation is queued."""
-        return bool(self._asked)
+        return bool(self._queue)
 
     @property
     def busy(self) -> bool:
         """Whether an evaluation is queued or under way."""
-        return self.asked or self.under_way
+        return self.queued or self.under_way
 
-    def ask(self, set_name: str, vector: str) -> None:
+    def request(self, set_name: str, vector: str) -> None:
         """Queue an evaluation of a named vector on a data set."""
-        self._asked.append((set_name, vector))
+        self._queue.append((set_name, vector))
 
     def clear(self) -> None:
         """Empty the queue; leased evaluations stay."""
-        self._asked.clear()
+        self._queue.clear()
 
     def held(self, incarnation: int) -> EvaluationLease | None:
         """The evaluation that this incarnation already holds: it repeats its request because the reply was lost."""
-        return next((lease for lease, owner in self._given.values() if owner == incarnation), None)
+        return next((lease for lease, owner in self._leased.values() if owner == incarnation), None)
 
-    def take(self, incarnation: int, lease_id: int, samples: int) -> EvaluationLease | None:
+    def grant(self, incarnation: int, lease_id: int, samples: int) -> EvaluationLease | None:
         """Lease the next evaluation; None where none is queued."""
-        if not self._asked:
+        if not self._queue:
             return None
-        lease = EvaluationLease(lease_id, *self._asked.popleft(), samples)
-        self._given[lease_id] = (lease, incarnation)
+        lease = EvaluationLease(lease_id, *self._queue.popleft(), samples)
+        self._leased[lease_id] = (lease, incarnation)
         return lease
 
     def complete(self, lease_id: int, incarnation: int) -> EvaluationLease | None:
         """Record an outcome; the lease, or None where this incarnation does not hold it."""
-        lease, owner = self._given.get(lease_id, (None, 0))
+        lease, owner = self._leased.get(lease_id, (None, 0))
         if lease is None or owner != incarnation:
             return None
-        del self._given[lease_id]
+        del self._leased[lease_id]
         return lease
 
-    def keep(self, lease_id: int, incarnation: int, best: Best) -> None:
+    def store(self, lease_id: int, incarnation: int, best: Best) -> None:
         """Record that this incarnation is to store the parameters of an evaluation under their name."""
-        self._keeping[lease_id] = (best, incarnation)
+        self._storing[lease_id] = (best, incarnation)
 
     def storage_name(self, lease_id: int, incarnation: int) -> str:
         """The name under which this incarnation is to store an evaluation's parameters, "" for none."""
-        best, owner = self._keeping.get(lease_id, (None, 0))
+        best, owner = self._storing.get(lease_id, (None, 0))
         return best.vector if best is not None and owner == incarnation else ""
 
     def stored(self, lease_id: int) -> Best | None:
         """The parameters are completely stored on the shards; the result that they reached."""
-        best, _ = self._keeping.pop(lease_id, (None, 0))
+        best, _ = self._storing.pop(lease_id, (None, 0))
         return best
 
     def forget_vectors(self) -> None:
         """Drop what depends on named vectors, which may be lost: pending stores, and evaluations of such vectors."""
-        self._keeping.clear()
-        self._asked = deque(asked for asked in self._asked if asked[1] == PARAMETERS)
-        self._given = {n: (lease, own) for n, (lease, own) in self._given.items() if lease.vector == PARAMETERS}
+        self._storing.clear()
+        self._queue = deque(asked for asked in self._queue if asked[1] == PARAMETERS)
+        self._leased = {n: (lease, own) for n, (lease, own) in self._leased.items() if lease.vector == PARAMETERS}
 
     def requeue_all(self) -> None:
         """Requeue all leased evaluations: the parameters that they read will change, so their outcomes are ignored."""
-        self._asked.extendleft((lease.set, lease.vector) for lease, _ in self._given.values())
-        self._given.clear()
+        self._queue.extendleft((lease.set, lease.vector) for lease, _ in self._leased.values())
+        self._leased.clear()
 
     def state(self) -> dict[str, Any]:
         """The complete state, JSON-serialisable."""
         return {
-            "asked": list(self._asked),
-            "given": [[asdict(lease), owner] for lease, owner in self._given.values()],
-            "keeping": [[n, asdict(best), owner] for n, (best, owner) in self._keeping.items()],
+            "asked": list(self._queue),
+            "given": [[asdict(lease), owner] for lease, owner in self._leased.values()],
+            "keeping": [[n, asdict(best), owner] for n, (best, owner) in self._storing.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator."""
-        self._asked = deque((name, vector) for name, vector in state["asked"])
-        self._given = {fields["id"]: (EvaluationLease(**fields), owner) for fields, owner in state["given"]}
-        self._keeping = {n: (Best(**fields), owner) for n, fields, owner in state["keeping"]}
+        self._queue = deque((name, vector) for name, vector in state["asked"])
+        self._leased = {fields["id"]: (EvaluationLease(**fields), owner) for fields, owner in state["given"]}
+        self._storing = {n: (Best(**fields), owner) for n, fields, owner in state["keeping"]}
 
     def holder_lost(self, incarnation: int) -> None:
         """Requeue the evaluations of an incarnation that has ended."""
-        for lease_id, (lease, owner) in list(self._given.items()):
+        for lease_id, (lease, owner) in list(self._leased.items()):
             if owner == incarnation:
-                del self._given[lease_id]
-                self._asked.appendleft((lease.set, lease.vector))
+                del self._leased[lease_id]
+                self._queue.appendleft((lease.set, lease.vector))
 
     def fenced(self, incarnation: int, again: bool) -> None:
         """Drop the pending stores of a fenced incarnation; with `again`, queue their evaluations anew."""
-        for lease_id, (_, owner) in list(self._keeping.items()):
+        for lease_id, (_, owner) in list(self._storing.items()):
             if owner == incarnation:
-                del self._keeping[lease_id]
+                del self._storing[lease_id]
                 if again:
-                    self._asked.appendleft(("validation", PARAMETERS))
+                    self._queue.appendleft(("validation", PARAMETERS))

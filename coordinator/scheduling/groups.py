@@ -15,27 +15,19 @@ if none is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from dbelief.core.lease import DataLease
 
-from ..core.states import GroupLease
-from ..sandblaster.pass_scheduler import NO_REQUEST, WorkRequest
+from ..core.effects import Action
+from ..core.messages import EvaluationLease, GroupLease, WorkRequest
 from .leases import Leases
+from .sync_policy import LOCKSTEP_RETRY_S, Settled, SyncPolicy
 
-IN_VAIN_AT_MOST = 5
+MAX_FRUITLESS_BLOCKS = 5
 """Limit of consecutive blocks without a step and without a failed member."""
-
-
-class Settled(NamedTuple):
-    """Outcome of a replica's participation in a block, beyond what it had reported."""
-
-    replica: int
-    pushes: int
-    samples: int
-    lost: int
 
 
 @dataclass
@@ -60,157 +52,170 @@ class GroupParticipant:
 
 
 @dataclass
-class GroupPolicy:
+class GroupPolicy(SyncPolicy):
     """The current block.
 
     Attributes
     ----------
-    clock
+    steps
         Steps done in all blocks before the current one.
     generation
         Of the group for which the current or last block was made; 0 before the first.
-    ended
+    ended_generation
         The highest generation that no member needs to wait for: it has lost a member, or broke.
     blocks
         Number of blocks formed.
-    failed
-        Why no more blocks can be formed; "" while they can.
     written
         Steps that are contained in the parameters on the shards.
     """
 
-    clock: int = 0
+    section: ClassVar[str] = "groups"
+    retry_s: ClassVar[float] = LOCKSTEP_RETRY_S
+
+    leases: Leases
+    steps: int = 0
     generation: int = 0
-    ended: int = 0
+    ended_generation: int = 0
     blocks: int = 0
     failed: str = ""
     written: int = 0
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
     _block: dict[int, GroupParticipant] = field(default_factory=dict)  # by replica, in the order of ranks
-    _lives: list[int] = field(default_factory=list)  # incarnations of this generation, by rank
-    _in_vain: int = 0  # consecutive blocks without a step and without a failed member
+    _incarnations: list[int] = field(default_factory=list)  # of this generation, by rank
+    _fruitless: int = 0  # consecutive blocks without a step and without a failed member
     _why: str = ""
 
-    def held(self, replica: int, incarnation: int, last: int) -> GroupLease | None:
-        """A replica's lease in the block, unless it was its `last` one; repeatable, because a reply may be lost."""
-        part = self._block.get(replica)
-        if part is None or part.incarnation != incarnation or part.ended or last == part.lease.id:
-            return None
-        part.given = True
-        members = tuple((number, one.lease.samples) for number, one in self._block.items())
-        first = next(iter(self._block.values()))
-        return GroupLease(part.lease, self.generation, members, first.lease.samples_before, self.written)
-
-    def request_work(self, replica: int, incarnation: int, next_sequence: int, asks: WorkRequest = NO_REQUEST) -> None:
-        """Record a request for more work: this incarnation's participation in the block, if any, is done."""
-        part = self._block.get(replica)
-        if part is not None and part.incarnation == incarnation and part.given and not part.ended:
-            part.done, part.broken = asks.steps, asks.broken == self.generation
+    def held(self, request: WorkRequest) -> GroupLease | None:
+        """A replica's lease in the block, unless it was its last one; else its request for the next is recorded."""
+        part = self._block.get(request.replica)
+        if part is not None and part.incarnation == request.incarnation and not part.ended:
+            if request.last_lease != part.lease.id:
+                part.given = True
+                members = tuple((number, one.lease.samples) for number, one in self._block.items())
+                first = next(iter(self._block.values()))
+                return GroupLease(part.lease, self.generation, members, first.lease.samples_before, self.written)
+            part.done, part.broken = request.steps, request.broken_generation == self.generation
             if part.broken:
-                self.ended, self._why = asks.broken, asks.why
-        self._asking[replica] = (incarnation, next_sequence)
+                self.ended_generation, self._why = request.broken_generation, request.broken_reason
+        self._asking[request.replica] = (request.incarnation, request.next_sequence)
+        return None
 
-    def busy(self, replica: int) -> None:
-        """Withdraw this replica's request, because it was assigned other work; it will request again."""
-        self._asking.pop(replica, None)
+    def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
+        """See `SyncPolicy.request_lease`: the request is recorded already."""
+
+    def without_lease(self, request: WorkRequest, work: EvaluationLease | None) -> None:
+        """Withdraw the request of a replica that got an evaluation; it will request again."""
+        if work is not None:
+            self._asking.pop(request.replica, None)
 
     @property
-    def idle(self) -> bool:
-        """Whether no block is under way, so that the parameters on the shards do not change."""
-        return not self._block
+    def needs_all_replicas(self) -> bool:
+        """See `SyncPolicy.needs_all_replicas`."""
+        return not self.blocks
+
+    @property
+    def at_rest(self) -> bool:
+        """See `SyncPolicy.at_rest`."""
+        return not (self._block or self.unpersisted_steps)
 
     @property
     def unpersisted_steps(self) -> bool:
-        """Whether the workers have made steps that the shards do not have."""
-        return self.written < self.clock
+        """See `SyncPolicy.unpersisted_steps`."""
+        return self.written < self.steps
 
-    def complete(self, living: Mapping[int, int]) -> bool:
-        """Whether no block is under way, and every living replica (incarnation by replica) has requested the next."""
-        asking = all(self._asking.get(replica, (0, 0))[0] == life for replica, life in living.items())
-        return bool(living) and asking and self.idle and not self.failed
+    def write_last(self, living: Mapping[int, int]) -> list[Action] | None:
+        """See `SyncPolicy.write_last`: by a block without data."""
+        return self._form_block(living, data=False) if self.unpersisted_steps and living else None
 
-    def form(self, living: Mapping[int, int], leases: Leases, data: bool = True) -> None:
-        """Form the next block, if data is left and `data` allows it, or if there are unpersisted steps."""
+    def advance(self, living: Mapping[int, int], read: bool = False, reading: bool = False) -> list[Action]:
+        """See `SyncPolicy.advance`; no block is formed before a read that is possible now, or without work."""
+        return [] if read and self.at_rest else self._form_block(living, data=True)
+
+    def _form_block(self, living: Mapping[int, int], data: bool) -> list[Action]:
+        asking = all(self._asking.get(replica, (0, 0))[0] == incarnation for replica, incarnation in living.items())
+        if not (living and asking) or self._block or self.failed:
+            return []
         at_most = None if data else 0
-        if not leases.room(at_most) and not self.unpersisted_steps:
-            return
+        if not self.leases.room(at_most) and not self.unpersisted_steps:
+            return []
         for replica, incarnation in sorted(living.items()):
             # A replica for which no data is left takes part without: it may be the only one that has the last step.
             first = self._asking[replica][1]
-            lease = leases.grant(replica, incarnation, first, at_most, self.clock) or leases.empty(first, self.clock)
-            self._block[replica] = GroupParticipant(incarnation, lease)
+            lease = self.leases.grant(replica, incarnation, first, at_most, self.steps)
+            self._block[replica] = GroupParticipant(incarnation, lease or self.leases.empty(first, self.steps))
         self._asking.clear()
         self.blocks += 1
-        lives = [part.incarnation for part in self._block.values()]
-        self.generation += self.ended == self.generation or lives != self._lives
-        self._lives = lives
+        incarnations = [part.incarnation for part in self._block.values()]
+        self.generation += self.ended_generation == self.generation or incarnations != self._incarnations
+        self._incarnations = incarnations
+        return []
 
-    def gone(self, incarnation: int) -> None:
-        """Mark the end of an incarnation, which may still write: the others need not wait for it."""
+    def replica_lost(self, incarnation: int, died: bool, now_s: float) -> None:
+        """Record the end of an incarnation, which may still write: the others need not wait for it."""
         if any(part.incarnation == incarnation and not part.ended for part in self._block.values()):
-            self.ended = self.generation
+            self.ended_generation = self.generation
         self._asking = {replica: asked for replica, asked in self._asking.items() if asked[0] != incarnation}
 
-    def fenced(self, replica: int, incarnation: int) -> bool:
-        """Mark an incarnation that can write no more; whether its lease is to be settled with the block."""
+    def fenced(self, replica: int, incarnation: int) -> list[Action] | None:
+        """See `SyncPolicy.fenced`."""
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation:
-            return False
-        part.over = True
-        return True
-
-    def settle(self, leases: Leases) -> list[Settled]:
-        """End the block once all its participants have ended: count the group's steps, and return the rest."""
-        if self.idle or not all(part.ended for part in self._block.values()):
             return []
-        done = max(self._done(part, leases) for part in self._block.values())
+        part.over = True
+        return None
+
+    def settle(self) -> list[Settled]:
+        """End the block once all its participants have ended: count the group's steps, and return the rest."""
+        if not self._block or not all(part.ended for part in self._block.values()):
+            return []
+        done = max(self._done(part) for part in self._block.values())
         survivors = any(not part.over for part in self._block.values())
-        self.clock += done
-        if self._writes_told(leases) or not survivors:  # without survivors, only the shards have a state
-            self.written = self.clock
-        self._in_vain = 0 if done or any(part.over for part in self._block.values()) else self._in_vain + 1
-        if self._in_vain >= IN_VAIN_AT_MOST:
-            self.failed = f"the workers cannot reach each other, {self._in_vain} times in a row: {self._why}"
+        self.steps += done
+        if self._result_written() or not survivors:  # without survivors, only the shards have a state
+            self.written = self.steps
+        self._fruitless = 0 if done or any(part.over for part in self._block.values()) else self._fruitless + 1
+        if self._fruitless >= MAX_FRUITLESS_BLOCKS:
+            self.failed = f"the workers cannot reach each other, {self._fruitless} times in a row: {self._why}"
         settled = []
         for replica, part in self._block.items():
-            own, before = min(done, leases.cadence.steps(part.lease.samples)), leases.pushes
+            own, before = min(done, self.leases.cadence.steps(part.lease.samples)), self.leases.pushes
             last = part.lease.first_sequence + own - 1
-            samples, _ = leases.revoke(part.incarnation, last, last)
-            settled.append(Settled(replica, leases.pushes - before, samples, 0 if survivors else own))
+            samples, _ = self.leases.revoke(part.incarnation, last, last)
+            settled.append(Settled(replica, self.leases.pushes - before, samples, 0 if survivors else own))
         self._block.clear()
         return settled
 
-    def _writes_told(self, leases: Leases) -> bool:
+    def _result_written(self) -> bool:
         """Whether the shards have the block's result: rank 0 reports its last step only after it has written."""
         first = next(iter(self._block.values()))
         if first.done is not None:
             return not first.broken
-        return bool(first.lease.samples) and first.lease.id not in leases.outstanding
+        return bool(first.lease.samples) and first.lease.id not in self.leases.outstanding
 
-    @staticmethod
-    def _done(part: GroupParticipant, leases: Leases) -> int:
-        held = leases.outstanding.get(part.lease.id)
-        told = leases.cadence.steps(part.lease.samples) if held is None else held.pushes
-        return max(told, part.done or 0)
+    def _done(self, part: GroupParticipant) -> int:
+        """Steps of the group, as far as this participant reported."""
+        held = self.leases.outstanding.get(part.lease.id)
+        reported = self.leases.cadence.steps(part.lease.samples) if held is None else held.pushes
+        return max(reported, part.done or 0)
 
     def state(self) -> dict[str, Any]:
         """The complete state, JSON-serialisable."""
         return {
-            "clock": self.clock,
+            "clock": self.steps,
             "generation": self.generation,
-            "ended": self.ended,
+            "ended": self.ended_generation,
             "blocks": self.blocks,
             "written": self.written,
             "asking": [[replica, *asked] for replica, asked in self._asking.items()],
             "block": [[replica, asdict(part)] for replica, part in self._block.items()],
-            "lives": self._lives,
+            "lives": self._incarnations,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator."""
-        self.clock, self.generation, self.ended = state["clock"], state["generation"], state["ended"]
-        self.blocks, self._lives, self.written = state["blocks"], list(state["lives"]), state["written"]
-        self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
+        self.steps, self.generation, self.ended_generation = state["clock"], state["generation"], state["ended"]
+        self.blocks, self._incarnations, self.written = state["blocks"], list(state["lives"]), state["written"]
+        self._asking = {replica: (incarnation, sequence) for replica, incarnation, sequence in state["asking"]}
         self._block = {
             n: GroupParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
 
@@ -22,17 +22,6 @@ class Outstanding:
     replica: int
     incarnation: int
     pushes: int = 0  # acknowledged, as far as its holder reported
-
-
-class Restored(NamedTuple):
-    """Difference between a set's ledgers and the replicas' reports.
-
-    `twice` is the number of pushes that will be trained twice; `corrections` are samples to add to the reported ones,
-    by replica.
-    """
-
-    twice: int
-    corrections: dict[int, int]
 
 
 @dataclass
@@ -183,14 +172,9 @@ class Leases:
         return newly, twice
 
     @property
-    def exhausted(self) -> bool:
-        """Whether nothing is left to lease now; a revoked lease may return some."""
-        return self.leased + self.outside >= self.total
-
-    @property
     def finished(self) -> bool:
         """Whether everything is leased and acknowledged."""
-        return self.exhausted and not self.outstanding
+        return self.leased + self.outside >= self.total and not self.outstanding
 
     def holders(self) -> dict[int, int]:
         """The incarnations that hold leases: replica by incarnation."""
@@ -248,24 +232,27 @@ class Leases:
         self.outside = state.get("outside", 0)
         self.returned = deque((e, a, b) for e, a, b in state["returned"])
 
-    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> Restored:
-        """Restore a set's state, with the ledgers in it (lowest, highest by incarnation)."""
+    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> tuple[int, dict[int, int]]:
+        """Restore a set's state, with the ledgers in it (lowest, highest by incarnation).
+
+        Returns the pushes that will be trained twice, and by replica the samples to add to the reported ones.
+        """
         self._take(state)
         # The held leases were pushed with the schedule of that run; the job file may have another one now.
         today, self.cadence = self.cadence, FetchPushSchedule(*state["cadence"])
         twice, corrections = 0, dict[int, int]()
         for lease_fields, replica, incarnation, pushes in state["held"]:
             lease = DataLease(**lease_fields)
-            told = self.cadence.samples_in(lease.samples, pushes)
-            self.done -= told
-            corrections[replica] = corrections.get(replica, 0) - told
+            reported = self.cadence.samples_in(lease.samples, pushes)
+            self.done -= reported
+            corrections[replica] = corrections.get(replica, 0) - reported
             self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
         for incarnation, replica in {h.incarnation: h.replica for h in self.outstanding.values()}.items():
             newly, doubled = self.revoke(incarnation, *ledgers.get(incarnation, (0, 0)))
             twice += doubled
             corrections[replica] += newly
         self.cadence = today
-        return Restored(twice, corrections)
+        return twice, corrections
 
 
 def _within(pushes: int, count: int) -> int:

@@ -1,4 +1,4 @@
-"""The job file's settings in samples: lease sizes, intervals, thresholds."""
+"""Components of a job's training, as its file requests them: leases and their size, policy, intervals, thresholds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from ..core.divergence import DivergenceDetector
 from ..core.progress import Progress
 from ..core.states import DatasetSizes
 from ..core.warm_start import WarmStart
+from .batch_method import Sandblaster as BatchMethod
+from .bounded_staleness import BoundedStalenessPolicy
+from .free_running import FreeRunningPolicy
+from .groups import GroupPolicy
 from .leases import Leases
+from .sync_policy import SyncPolicy
+from .synchronous import SynchronousPolicy
 
 
 def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
@@ -45,6 +51,20 @@ def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd:
     """The job's strategy, which must be one that leases data."""
     assert not isinstance(job.strategy, Sandblaster)
     return job.strategy
+
+
+def sync_policy(job: Job, shape: DatasetSizes, leases: Leases, warm_start: WarmStart) -> SyncPolicy:
+    """The policy that assigns the training work."""
+    strategy = job.strategy
+    if isinstance(strategy, Sandblaster):
+        return BatchMethod(strategy, shape.train)
+    if strategy.grouped:
+        return GroupPolicy(leases)
+    if strategy.staleness is None:
+        return FreeRunningPolicy(leases, warm_start)
+    if strategy.staleness:
+        return BoundedStalenessPolicy(leases, warm_start)
+    return SynchronousPolicy(leases, strategy.turns)
 
 
 def progress(job: Job, shape: DatasetSizes, total: int | None) -> Progress:

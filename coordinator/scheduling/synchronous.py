@@ -14,17 +14,16 @@ must not remove the new one from its block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from dbelief.core.lease import DataLease
 
-from ..core.states import Wait
+from ..core.effects import Action, SetMembership
+from ..core.messages import Wait, WorkRequest
 from .leases import Leases
-
-ASK_AGAIN_S = 0.02
-"""Seconds before a replica in lockstep retries; short, because all replicas wait for the slowest."""
+from .sync_policy import LOCKSTEP_RETRY_S, SyncPolicy
 
 
 @dataclass
@@ -44,7 +43,7 @@ class RoundParticipant:
 
 
 @dataclass
-class SynchronousPolicy:
+class SynchronousPolicy(SyncPolicy):
     """The current block and the clocks it covers.
 
     Attributes
@@ -59,6 +58,10 @@ class SynchronousPolicy:
         Whether the shards have received the members of this block.
     """
 
+    retry_s: ClassVar[float] = LOCKSTEP_RETRY_S
+    waits_at_shards: ClassVar[bool] = True
+
+    leases: Leases
     turns: bool = False
     clock: int = 0
     member_epoch: int = 0
@@ -67,104 +70,69 @@ class SynchronousPolicy:
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
     _block: dict[int, RoundParticipant] = field(default_factory=dict)  # by replica
     _block_start: int = 0
-    _retold: bool = False  # a shard lost rounds of this block
-    _told: int = 0  # member epoch last sent to the shards, where it is sent in mid-block
+    _shard_lost_rounds: bool = False  # of this block
+    _sent: int = 0  # member epoch last sent to the shards, where it is sent in mid-block
 
-    def held(self, replica: int, incarnation: int, next_sequence: int) -> DataLease | Wait | None:
-        """A replica's lease in the block, where it has not begun it; also repeatedly, because a reply may be lost."""
-        part = self._block.get(replica)
-        if (
-            part is None
-            or part.incarnation != incarnation
-            or (part.given and part.lease.first_sequence != next_sequence)
-        ):
+    def held(self, request: WorkRequest) -> DataLease | Wait | None:
+        """A replica's lease in the block; `Wait` until the shards have the members."""
+        part = self._block.get(request.replica)
+        if part is None or part.incarnation != request.incarnation:
+            return None
+        if part.given and part.lease.first_sequence != request.next_sequence:
+            if not part.done:
+                part.done = True
+                self.member_epoch += self._shard_lost_rounds
             return None
         if not self.shards_informed:
-            return Wait(ASK_AGAIN_S)
+            return Wait(LOCKSTEP_RETRY_S)
         part.given = True
         return part.lease
 
-    def done(self, replica: int, incarnation: int) -> None:
-        """Mark this incarnation's part of the block as done: it requests work, and no lease is held for it."""
-        part = self._block.get(replica)
-        if part is not None and part.incarnation == incarnation and part.given and not part.done:
-            part.done = True
-            self.member_epoch += self._retold
-
-    def shard_back(self) -> None:
-        """A shard has lost rounds of this block: it must not wait for replicas that are done and send no more."""
-        self._retold = True
-        self.member_epoch += 1
-
-    def membership_changed(self) -> bool:
-        """Whether, in mid-block, the membership has to be sent to the shards; true once per change."""
-        told, self._told = self._told, self.member_epoch
-        return self._retold and told != self.member_epoch
-
-    def ask(self, replica: int, incarnation: int, next_sequence: int) -> None:
+    def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
         """Record that a replica requests a part of the next block."""
-        self._asking[replica] = (incarnation, next_sequence)
+        self._asking[request.replica] = (request.incarnation, request.next_sequence)
 
-    def complete(self, living: Mapping[int, int]) -> bool:
-        """Whether all living replicas (incarnation by replica) have requested, and the last block is handed out."""
-        asking = all(self._asking.get(replica, (0, 0))[0] == life for replica, life in living.items())
-        return bool(living) and asking and all(part.given for part in self._block.values())
+    @property
+    def needs_all_replicas(self) -> bool:
+        """See `SyncPolicy.needs_all_replicas`."""
+        return not self.blocks
 
-    def form(self, living: Mapping[int, int], leases: Leases) -> bool:
-        """Form the next block; False where no data is left."""
+    def advance(self, living: Mapping[int, int], read: bool = False, reading: bool = False) -> list[Action]:
+        """See `SyncPolicy.advance`; the last block must be handed out, and data be left."""
+        asking = all(self._asking.get(replica, (0, 0))[0] == incarnation for replica, incarnation in living.items())
+        if not (living and asking and all(part.given for part in self._block.values())):
+            return []
         self._block.clear()
-        self._retold = False
+        self._shard_lost_rounds = False
         self._block_start = self.clock
         self.member_epoch += 1
         stride = len(living) if self.turns else 1
         for turn, (replica, incarnation) in enumerate(sorted(living.items())):
             _, next_sequence = self._asking[replica]
             clock = self._block_start + turn * self.turns
-            lease = leases.grant(replica, incarnation, next_sequence, None, clock, self.member_epoch, stride)
+            lease = self.leases.grant(replica, incarnation, next_sequence, None, clock, self.member_epoch, stride)
             if lease is None:
                 break
-            end = clock + (leases.cadence.steps(lease.samples) - 1) * stride + 1
+            end = clock + (self.leases.cadence.steps(lease.samples) - 1) * stride + 1
             self._block[replica] = RoundParticipant(incarnation, lease, end)
             self.clock = max(self.clock, end)
         self._asking.clear()
         self.blocks += bool(self._block)
         self.shards_informed = not self._block
-        return bool(self._block)
+        return [self.membership()] if self._block else []
 
-    def remove(self, replica: int, incarnation: int) -> bool:
-        """Remove an incarnation from the remaining clocks; whether the shards need a membership update."""
+    def fenced(self, replica: int, incarnation: int) -> list[Action]:
+        """Remove an incarnation from the remaining clocks, so that the others need not wait for it."""
         if self._asking.get(replica, (0, 0))[0] == incarnation:
             del self._asking[replica]
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation:
-            return False
+            return []
         del self._block[replica]
         self.member_epoch += 1
-        return True
+        return [self.membership()]
 
-    def state(self) -> dict[str, Any]:
-        """The complete state, JSON-serialisable."""
-        return {
-            "clock": self.clock,
-            "member_epoch": self.member_epoch,
-            "blocks": self.blocks,
-            "block_start": self._block_start,
-            "retold": self._retold,
-            "asking": [[replica, *asked] for replica, asked in self._asking.items()],
-            "block": [[replica, asdict(part)] for replica, part in self._block.items()],
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of another coordinator; the membership is sent to the shards again."""
-        self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
-        self._block_start, self._retold = state["block_start"], state["retold"]
-        self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
-        self._block = {
-            n: RoundParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
-        }
-        self.shards_informed = not self._block
-
-    def membership(self) -> list[tuple[int, list[int]]]:
+    def membership(self) -> SetMembership:
         """The members from each clock on, over this block; after it, none until the next.
 
         A replica that is done is not listed: its rounds are applied, except on a shard that lost them.
@@ -173,4 +141,46 @@ class SynchronousPolicy:
         edges = sorted({self._block_start, self.clock, *(clocks.stop for clocks in parts.values())})
         if self.turns:
             edges = list(range(self._block_start, self.clock + 1))
-        return [(edge, sorted(replica for replica, clocks in parts.items() if edge in clocks)) for edge in edges]
+        members = ((edge, sorted(replica for replica, clocks in parts.items() if edge in clocks)) for edge in edges)
+        return SetMembership(self.member_epoch, tuple((edge, tuple(replicas)) for edge, replicas in members))
+
+    def membership_changes(self) -> list[Action]:
+        """See `SyncPolicy.membership_changes`; in mid-block only where a shard has lost rounds."""
+        sent, self._sent = self._sent, self.member_epoch
+        return [self.membership()] if self._shard_lost_rounds and sent != self.member_epoch else []
+
+    def shard_recovered(self) -> list[Action]:
+        """A shard has lost rounds of this block: it must not wait for replicas that are done and send no more."""
+        self._shard_lost_rounds = True
+        self.member_epoch += 1
+        return self.membership_changes()
+
+    def shards_acknowledged(self, member_epoch: int, clock: int) -> None:
+        """See `SyncPolicy.shards_acknowledged`: leases are granted once it is the current epoch."""
+        self.shards_informed = self.shards_informed or member_epoch == self.member_epoch
+
+    def resume(self, clock: int, member_epoch: int) -> None:
+        """See `SyncPolicy.resume`; there are no members yet, a change that the shards must receive."""
+        self.clock, self.member_epoch = clock, member_epoch + 1
+
+    def state(self) -> dict[str, Any]:
+        """The complete state, JSON-serialisable."""
+        return {
+            "clock": self.clock,
+            "member_epoch": self.member_epoch,
+            "blocks": self.blocks,
+            "block_start": self._block_start,
+            "retold": self._shard_lost_rounds,
+            "asking": [[replica, *asked] for replica, asked in self._asking.items()],
+            "block": [[replica, asdict(part)] for replica, part in self._block.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of another coordinator; the membership is sent to the shards again."""
+        self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
+        self._block_start, self._shard_lost_rounds = state["block_start"], state["retold"]
+        self._asking = {replica: (incarnation, sequence) for replica, incarnation, sequence in state["asking"]}
+        self._block = {
+            n: RoundParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
+        }
+        self.shards_informed = not self._block

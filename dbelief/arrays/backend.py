@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.errors import JobError
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -57,6 +58,10 @@ class Backend:
         """Return `n` float32 of `xp`, all 0; on the host they come from `allocate`."""
         return allocate(n) if self.name == "numpy" else self.xp.zeros(n, np.float32)
 
+    def push_source(self, values: Any) -> np.ndarray | DeviceSource:
+        """What a push of (n,) complete values reads; call it on the thread that computed them."""
+        return values if isinstance(values, np.ndarray) else DeviceSource(self.xp, values)
+
 
 def select_backend(device: Device) -> Backend:
     """Select the backend for a job's `device`.
@@ -81,7 +86,7 @@ def select_backend(device: Device) -> Backend:
     if isinstance(found, Backend):
         return found
     if device == "cuda":
-        raise JobError(f"device: cuda is asked for, but {found}")
+        raise JobError(f"device: cuda is requested, but {found}")
     return Backend("numpy", np)
 
 
@@ -111,7 +116,7 @@ def _cuda() -> Backend | str:
     except Exception as error:
         return f"CuPy finds no CUDA driver ({_first_line(error)})"
     if devices < 1:
-        return "CuPy sees no CUDA device"
+        return "CuPy finds no CUDA device"
     return Backend("cupy", cupy)
 
 

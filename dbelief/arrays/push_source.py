@@ -1,4 +1,4 @@
-"""Source of the numbers of a push: an array on the host, or one on a device that is fetched during the push.
+"""Source of the numbers of a push on a device, from which they are copied during the push.
 
 From a device the first block could be sent only after a copy of the complete vector, with the network idle meanwhile.
 So each block is copied on a separate stream into one of two pinned buffers, and sent when its event has completed,
@@ -8,30 +8,11 @@ while the next one is copied into the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dbelief.core.layout import Range
-
-
-class Source(Protocol):
-    """Numbers of one flat vector."""
-
-    def blocks(self, ranges: Sequence[Range]) -> Iterator[np.ndarray]:
-        """Yield the numbers of each range, on the host; a block is valid until the next iteration."""
-        ...
-
-
-class HostSource:
-    """(N,) numbers in host memory. No copy."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self._values = values
-
-    def blocks(self, ranges: Sequence[Range]) -> Iterator[np.ndarray]:
-        """See `Source`."""
-        return (self._values[start:stop] for start, stop in ranges)
 
 
 class DeviceSource:
@@ -55,7 +36,10 @@ class DeviceSource:
         self._ready = xp.cuda.get_current_stream().record()
 
     def blocks(self, ranges: Sequence[Range]) -> Iterator[np.ndarray]:
-        """See `Source`. Cost: one copy from the device, in two buffers as long as the longest range."""
+        """Yield the numbers of each range, on the host; a block is valid until the next iteration.
+
+        Cost: one copy from the device, in two buffers as long as the longest range.
+        """
         longest = max(stop - start for start, stop in ranges)
         with self._values.device:
             stream = self._xp.cuda.Stream(non_blocking=True)

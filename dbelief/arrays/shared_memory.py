@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import functools
 import hmac
+import logging
 import mmap
 import os
 import re
@@ -37,8 +38,9 @@ from typing import Any
 import numpy as np
 
 from dbelief.errors import Rejected
-from dbelief.process.console import announce
 from dbelief.security.same_user import same_user
+
+log = logging.getLogger(__name__)
 
 FOLDER = Path("/dev/shm")
 """Folder of the sockets' names; containers that share this folder can share memory."""
@@ -58,7 +60,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.plat
 _MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to exactly this address
 _ANONYMOUS = -1
 """In place of a descriptor: memory private to this process."""
-_told = threading.Event()
+_unavailable_logged = threading.Event()
 
 
 class Block:
@@ -312,9 +314,9 @@ def _memory(size: int) -> tuple[int, str, bytes]:
 
 def log_unavailable(size: int, error: OSError) -> None:
     """Log, once in a process, that no block is available."""
-    if not _told.is_set():
-        _told.set()
-        announce(
+    if not _unavailable_logged.is_set():
+        _unavailable_logged.set()
+        log.warning(
             f"no shared memory: {size / (1 << 20):.1f} MiB cannot be had or offered in {FOLDER} "
             f"({error.strerror or error}); arrays that have none go over TCP, also between processes of one host"
         )

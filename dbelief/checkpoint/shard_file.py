@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
-from dbelief.checkpoint.tensors import DTYPES, Tensor, dtype_name, write_tensors
+from dbelief.checkpoint.safetensors_io import DTYPES, Tensor, dtype_name, write_tensors
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.errors import CorruptSnapshot, SnapshotError, WriteFailed
@@ -285,6 +285,8 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
         end = at + row["length"] * DTYPES[dtype].itemsize
         arrays[name] = block[at:end].view(DTYPES[dtype])
         at = end
-    ledger = {(vector, Pusher(replica, life, rank)): last for vector, replica, life, rank, last in row["ledger"]}
+    ledger = {
+        (vector, Pusher(replica, incarnation, rank)): last for vector, replica, incarnation, rank, last in row["ledger"]
+    }
     span = SegmentSpan(row["index"], row["start"], row["length"])
     return StoredSegment(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)

@@ -70,7 +70,7 @@ def sets_in(snapshots: Path) -> list[Path]:
 
 def complete_sets(snapshots: Path) -> list[Path]:
     """Folders of the complete sets, oldest first; their files are not checked."""
-    return [folder for folder in sets_in(snapshots) if _is_complete(folder)]
+    return [folder for folder in sets_in(snapshots) if (folder / "set.json").exists()]
 
 
 def newest_count(snapshots: Path) -> int:
@@ -102,13 +102,9 @@ def _count(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def _is_complete(folder: Path) -> bool:
-    return (folder / "set.json").exists()
-
-
 def complete_until(snapshots: Path, set_id: str) -> list[str]:
     """The complete sets that are not newer than this one, newest first; at least this one."""
-    folders = [folder for folder in reversed(sets_in(snapshots)) if _is_complete(folder)]
+    folders = reversed(complete_sets(snapshots))
     return [folder.name for folder in folders if _count(folder) <= _count(snapshots / set_id)] or [set_id]
 
 

@@ -17,15 +17,15 @@ from dbelief.monitor.status import JobLocation, get_status, watch
 from dbelief.monitor.status_table import outcome, overview
 from dbelief.monitor.top import whole
 from dbelief.process.console import interrupt_event
-from dbelief.report.text_report import account
 from dbelief.rundir.json_values import plain
 from dbelief.rundir.result import read_model
 from dbelief.rundir.summary import Summary
+from dbelief.tools.report.text_report import account
 from dbelief.training.evaluation import evaluate, evaluate_groups
 from dbelief.training.session import build_model, initial_values
 
 
-def tell_status(where: str, as_json: bool) -> None:
+def print_status(where: str, as_json: bool) -> None:
     """Print the status of a job, or the outcome of a finished run."""
     found = get_status(JobLocation.of(where))
     if as_json:
@@ -57,8 +57,8 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
     UserError
         `run` is not a run folder, or nothing was recorded there.
     """
-    from dbelief.report.neurons import report_neurons
-    from dbelief.report.pictures import draw_pictures, read_reduction
+    from dbelief.tools.report.neurons import report_neurons
+    from dbelief.tools.report.pictures import draw_pictures, read_reduction
 
     job, facts = account(run)
     Console().print(facts)
@@ -91,7 +91,7 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     read_model(run / "model.safetensors", layout, flat, run)
     views = layout.views(backend.to_device(flat))
     loss, accuracy = evaluate(model, views, samples, layout, backend)
-    told = {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
+    result = {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
     if (of_groups := evaluate_groups(model, views, samples, backend)) is not None:
-        told["groups"], told["group_accuracy"] = of_groups
-    return told
+        result["groups"], result["group_accuracy"] = of_groups
+    return result

@@ -6,14 +6,14 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dbelief.checkpoint.snapshot_set import sets_in
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.format import plural
 from dbelief.monitor.status import ENDED, LOOK_S, JobLocation, get_status, to_dict
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.summary import Summary, read_summary
 
 ANSWER_S = 5.0
@@ -45,7 +45,7 @@ def stop_job(where: str, reason: str, deadline_s: float | None) -> str:
     with closing(CoordinatorClient(place.address, patience_s=ANSWER_S)) as client:
         client.call("Stop", wire.StopRequest(reason=reason))
         if deadline_s is None:
-            return f"job {found['job']} was asked to end: {reason}"
+            return f"job {found['job']} is ending: {reason}"
         status = _until_ended(client, found, deadline_s)
     if status["state"] == "failed":
         raise RuntimeFailure(f"job {status['job']} failed: {status['reason']}; {_kept(status)}")
@@ -57,7 +57,8 @@ def _until_ended(client: CoordinatorClient, status: dict[str, Any], deadline_s: 
     while status["state"] not in ENDED:
         if time.monotonic() > until_s:
             raise RuntimeFailure(
-                f"job {status['job']} was asked to end, is {status['state']} after {deadline_s:g} s, and goes on ending"
+                f"job {status['job']} has not ended within {deadline_s:g} s: "
+                f"it is {status['state']}, and continues to end"
             )
         never.wait(LOOK_S)
         try:
@@ -83,38 +84,24 @@ def _kept(status: dict[str, Any]) -> str:
     return f"kept: {kept} in {folder}" if kept else f"nothing was kept in {folder}: it had not begun to train"
 
 
-def scale_job(where: str, replicas: int) -> str:
-    """Change a job's number of replicas; return a line that describes the request.
+def scale_job(where: str, what: Literal["replica", "shard"], count: int) -> str:
+    """Change a training job's number of replicas or shards; return a line with the request and the remaining steps.
 
     Raises
     ------
     UserError
         The run is over.
     Rejected
-        No launcher can do it; the reason names a command that can.
+        No launcher can start or end replicas, and the reason names a command that can; the job does not train; or its
+        parameters cannot be held by this number of shards.
     """
-    return _scale(where, wire.ScaleRequest(replicas=replicas), plural(replicas, "replica"))
-
-
-def scale_shards(where: str, shards: int) -> str:
-    """Change the number of shards of a training job; return a line that describes the request and the remaining steps.
-
-    Raises
-    ------
-    UserError
-        The run is over.
-    Rejected
-        The job does not train, or its parameters cannot be held by this number of shards.
-    """
-    return _scale(where, wire.ScaleRequest(shards=shards), plural(shards, "shard"))
-
-
-def _scale(where: str, request: wire.ScaleRequest, wanted: str) -> str:
     place = JobLocation.of(where)
     found = get_status(place)
     if isinstance(found, Summary):
         raise UserError(f"job {found.job} has ended: {found.reason}")
     assert place.address is not None
     with closing(CoordinatorClient(place.address, patience_s=ANSWER_S)) as client:
+        request = wire.ScaleRequest(replicas=count) if what == "replica" else wire.ScaleRequest(shards=count)
         reply = client.call("Scale", request)
-    return f"job {found['job']}: {wanted} wanted, {reply.before} there now" + (f"; {reply.todo}" if reply.todo else "")
+    wanted = f"job {found['job']}: {plural(count, what)} wanted, {reply.before} there now"
+    return wanted + (f"; {reply.todo}" if reply.todo else "")

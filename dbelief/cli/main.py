@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
@@ -15,8 +16,11 @@ from dbelief.cli.operator_commands import COMMANDS
 from dbelief.cli.role_options import sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
-from dbelief.process import log
-from dbelief.process.console import announce_error, cli_errors, debug, parse_overrides
+from dbelief.process.console import cli_errors, debug
+from dbelief.process.log import configure
+from dbelief.process.overrides import parse_overrides, set_option
+
+log = logging.getLogger(__name__)
 
 GROUP = "dbelief.commands"
 
@@ -38,7 +42,7 @@ class _Wrong(click.UsageError):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error."""
-        announce_error(self.format_message())
+        log.error(self.format_message())
 
 
 class Commands(click.Group):
@@ -71,7 +75,7 @@ class Commands(click.Group):
             with _in_one_line():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
-            announce_error("stopped by Ctrl-C")
+            log.error("stopped by Ctrl-C")
             raise SystemExit(Interrupted.exit_code) from None
 
 
@@ -82,7 +86,7 @@ def main(wanted: bool) -> None:
     """Train models on machines that are slow, heterogeneous, remote or unreliable."""
     debug(wanted)
     with cli_errors():
-        log.configure()
+        configure()
 
 
 for _command in (*COMMANDS, slurm_command, guard_command):
@@ -91,12 +95,10 @@ for _command in (*COMMANDS, slurm_command, guard_command):
 
 @main.command("train")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@set_option()
 @click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
-@click.option(
-    "--page", metavar="HOST:PORT", help="Address for browsers, where a page shows how it goes; port 0: any free."
-)
+@click.option("--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free.")
 @sharing_option
 def train_command(
     job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
@@ -111,10 +113,7 @@ def train_command(
 
 @main.command("sweep")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
+@set_option(
     metavar="FIELD=VALUE,VALUE",
     help="Values of a field, a run for each; of several fields, every combination. lr is short for the rate.",
 )
@@ -129,7 +128,7 @@ def sweep_command(
     job_file: Path, overrides: tuple[str, ...], seeds: str | None, at_once: int, output: Path | None
 ) -> None:
     """Run a job for each combination of settings, and print the table; if repeated, only the missing runs."""
-    from dbelief.experiments.sweep import run_sweep
+    from dbelief.tools.experiments.sweep import run_sweep
 
     with cli_errors():
         sets = parse_overrides((*overrides, *[f"seed={seeds}"] * (seeds is not None)))
@@ -151,7 +150,7 @@ def compare_command(file: Path, only: tuple[str, ...], seeds: str, waits: str, o
     from dbelief.rpc.grpc_settings import prepare_process
 
     prepare_process()
-    from dbelief.experiments.compare.comparison import compare
+    from dbelief.tools.experiments.compare.comparison import compare
 
     with cli_errors():
         for path in compare(file, only, _listed(seeds), _listed(waits), output):
@@ -177,13 +176,21 @@ POSITIVE = click.FloatRange(0, min_open=True)
 
 @main.command("plan")
 @click.argument("what", type=click.Path(path_type=Path), metavar="JOB|NETWORK")
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
-@click.option("--replicas", type=click.IntRange(1), help="How many; default: the job's, of a network 32.")
-@click.option("--batch", type=click.IntRange(1), help="Samples of each replica's mini-batch; default: likewise.")
-@click.option("--memory", "memory_gib", type=POSITIVE, metavar="GIB", help="What each rank has.")
+@set_option()
+@click.option("--replicas", type=click.IntRange(1), help="Number of replicas; default: the job's, for a network 32.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    help="Samples of each replica's mini-batch; default: the job's, for a network 32.",
+)
+@click.option("--memory", "memory_gib", type=POSITIVE, metavar="GIB", help="Memory of each rank.")
 @click.option("--latency", default=1e-4, show_default=True, type=click.FloatRange(0), help="Seconds of a message.")
 @click.option(
-    "--bandwidth", default="1Gbit", show_default=True, callback=_rate, help="Of each link: bytes a second, or 200Mbit."
+    "--bandwidth",
+    default="1Gbit",
+    show_default=True,
+    callback=_rate,
+    help="Bandwidth of each link: bytes a second, or a rate such as 200Mbit.",
 )
 @click.option("--flops", type=POSITIVE, help="Operations per second of a replica, to estimate its computing time.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
@@ -210,7 +217,14 @@ def zoo_command(name: str | None) -> None:
 
 @main.command("evaluate")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--on", "split", type=click.Choice(["validation", "test"]), default="test", show_default=True)
+@click.option(
+    "--on",
+    "split",
+    type=click.Choice(["validation", "test"]),
+    default="test",
+    show_default=True,
+    help="Set to evaluate on.",
+)
 def evaluate_command(run: Path, split: str) -> None:
     """Evaluate the model of a run folder on its job's data."""
     from dbelief.cli.inspect_run import evaluate_run
@@ -221,8 +235,19 @@ def evaluate_command(run: Path, split: str) -> None:
 
 @main.command("export")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", show_default=True)
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: the job's name, here.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["safetensors", "npz"]),
+    default="safetensors",
+    show_default=True,
+    help="Format of the file.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file; default: the job's name, in the current folder.",
+)
 @click.option(
     "--vector",
     metavar="NAME",
@@ -239,7 +264,9 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
 
 @main.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Of the pictures; default: RUN.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder of the pictures; default: RUN."
+)
 @click.option(
     "--images",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -295,15 +322,17 @@ def data_group() -> None:
 @data_group.command("whiten")
 @click.argument("source", metavar="FOLDER|photographs")
 @click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
-@click.option("--images", type=click.IntRange(1), default=20_000, show_default=True, help="How many are cut.")
-@click.option("--size", type=click.IntRange(1), default=20, show_default=True, help="Their sides, pixels.")
+@click.option(
+    "--images", type=click.IntRange(1), default=20_000, show_default=True, help="Number of images that are cut."
+)
+@click.option("--size", type=click.IntRange(1), default=20, show_default=True, help="Side of an image, pixels.")
 @click.option("--height", type=click.IntRange(8), default=256, show_default=True, help="Photographs' shorter side.")
 @click.option("--colour", is_flag=True, help="Three channels; else grey.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the places that are cut.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the places that are cut.")
 def whiten_command(source: str, output: Path, images: int, size: int, height: int, colour: bool, seed: int) -> None:
     """Whiten photographs of a folder (or those of scikit-image and scikit-learn), and cut training images from them."""
-    from dbelief.data.photographs import photographs
-    from dbelief.data.whiten import write_images
+    from dbelief.data.preparation.photographs import photographs
+    from dbelief.data.preparation.whiten import write_images
 
     with cli_errors():
         count, shape = write_images(photographs(source, height, 3 if colour else 1), output, images, size, seed)
@@ -312,10 +341,10 @@ def whiten_command(source: str, output: Path, images: int, size: int, height: in
 
 @data_group.command("faces")
 @click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
-@click.option("--size", type=click.IntRange(8, 25), default=24, show_default=True, help="Their sides, pixels.")
+@click.option("--size", type=click.IntRange(8, 25), default=24, show_default=True, help="Side of an image, pixels.")
 def faces_command(output: Path, size: int) -> None:
     """Whiten the 100 faces and 100 other images of scikit-image, as `whiten` does; labels 1 and 0."""
-    from dbelief.data.faces import write_faces
+    from dbelief.data.preparation.faces import write_faces
 
     with cli_errors():
         images, faces = write_faces(output, size)
@@ -331,7 +360,7 @@ def speech_command(source: Path, output: Path) -> None:
     Recordings 0 to 4 of each digit and speaker form the test set, 5 to 9 the validation set, the others the training
     set.
     """
-    from dbelief.data.speech import write_speech
+    from dbelief.data.preparation.speech import write_speech
 
     with cli_errors():
         for name, (recordings, frames) in write_speech(source, output).items():
@@ -345,7 +374,7 @@ def job_group() -> None:
 
 @job_group.command("check")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@set_option()
 def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     """Check a job file, its data and its model, without training."""
     from dbelief.training.job_check import check_job

@@ -19,10 +19,10 @@ _WHERE = click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT |
 def status_command(where: str, as_json: bool) -> None:
     """Print a job's status, from a coordinator (default 127.0.0.1:7070) or a run folder."""
     prepare_process()
-    from dbelief.cli.inspect_run import tell_status
+    from dbelief.cli.inspect_run import print_status
 
     with cli_errors():
-        tell_status(where, as_json)
+        print_status(where, as_json)
 
 
 @click.command("top")
@@ -43,7 +43,7 @@ def top_command(where: str) -> None:
 
 @click.command("stop")
 @_WHERE
-@click.option("--reason", default="stopped by a person", show_default=True, help="For people; stays with the run.")
+@click.option("--reason", default="stopped by a person", show_default=True, help="Reason, kept in the summary.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
 @click.option("--deadline", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait at most.")
 @with_credentials()
@@ -69,10 +69,10 @@ def scale_command(what: str, count: int, where: str) -> None:
     starts missing shards, elsewhere the answer names the command. Surplus shards exit once they hold no segment.
     """
     prepare_process()
-    from dbelief.cli.job_control import scale_job, scale_shards
+    from dbelief.cli.job_control import scale_job
 
     with cli_errors():
-        print(printable((scale_job if what == "workers" else scale_shards)(where, count)))
+        print(printable(scale_job(where, "replica" if what == "workers" else "shard", count)))
 
 
 @click.command("health")
@@ -82,7 +82,7 @@ def scale_command(what: str, count: int, where: str) -> None:
     "--service",
     default="",
     metavar="NAME",
-    help="What it is to serve, as dbelief.v1.Coordinator, which one that stands by does not; default: anything.",
+    help="Service to check for, as dbelief.v1.Coordinator, which a standby does not serve; default: any.",
 )
 @with_credentials()
 def health_command(address: str, timeout_s: float, service: str) -> None:

@@ -12,11 +12,10 @@ from rich.console import Console
 
 from dbelief.errors import JobError, UserError
 from dbelief.job import load_job, nearest
-from dbelief.job.yaml_document import to_yaml
+from dbelief.job.document.yaml_document import to_yaml
 from dbelief.job.zoo import NETWORKS, Network
 from dbelief.plan import NetworkPlan, Plan, Speeds, make_plan, plan_network
-from dbelief.plan.communicated import zoo_listing
-from dbelief.plan.planned import planned
+from dbelief.plan.tables import planned, zoo_listing
 from dbelief.rundir.json_values import plain
 
 REPLICAS, BATCH = 32, 32

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -18,6 +20,46 @@ sharing_option = click.option(
     help="Between workers and shards of one host, segments go through shared memory; or through TCP as between hosts.",
 )
 """Option of workers, of shards, and of commands that start both."""
+
+
+coordinator_option = click.option(
+    "--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens."
+)
+"""Option of workers and of shards."""
+
+
+def member_options(member: str, log: str) -> Callable[[F], F]:
+    """Add --record, --number, --name and --patience of a shard or worker.
+
+    Parameters
+    ----------
+    log
+        The log that --record writes.
+    """
+    options = (
+        click.option(
+            "--record",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=None,
+            help=f"Folder for the log {log}.",
+        ),
+        click.option(
+            "--number", type=click.IntRange(0), default=None, help=f"The {member} number to ask for; default: any free."
+        ),
+        click.option(
+            "--name",
+            default=None,
+            help=f"Name of this {member}, the same at each start: its earlier incarnation ends.",
+        ),
+        click.option(
+            "--patience",
+            type=click.FloatRange(0),
+            default=60.0,
+            show_default=True,
+            help="Seconds to wait for the coordinator.",
+        ),
+    )
+    return _adding(options)
 
 
 def role_options(role: str, waits_for: str) -> Callable[[F], F]:
@@ -42,10 +84,9 @@ def role_options(role: str, waits_for: str) -> Callable[[F], F]:
             help=f"When the job is over: exit, or {waits_for}.",
         ),
     )
+    return _adding(options)
 
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
 
-    return add
+def _adding(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
+    """Decorator that adds options to a command, in this order."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .jit_kernel import kernel
+from dbelief.arrays.jit import kernel
 
 u16, u32 = np.uint16, np.uint32
 

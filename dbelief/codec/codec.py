@@ -58,7 +58,7 @@ class Codec(Protocol):
         ...
 
 
-def give_back(codec: Codec, payload: memoryview, residual: np.ndarray) -> None:
+def restore_residual(codec: Codec, payload: memoryview, residual: np.ndarray) -> None:
     """Add what a payload had taken to the residual again: it was not delivered."""
     taken = np.empty_like(residual)
     codec.decode(payload, taken)

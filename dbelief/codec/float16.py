@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .jit_kernel import kernel
+from dbelief.arrays.jit import kernel
 
 u16, u32, i32, f32 = np.uint16, np.uint32, np.int32, np.float32
 

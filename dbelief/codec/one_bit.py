@@ -42,7 +42,7 @@ class OneBit:
         """See `Codec`."""
         from . import signs  # brings numba
 
-        assert residual is not None, "what one bit does not tell has to be kept"
+        assert residual is not None, "what one bit does not encode goes to the residual"
         if residual.size != values.size:
             raise ValueError(f"{residual.size} numbers were kept for {values.size}")
         pieces = np.diff([0, *cuts, values.size])

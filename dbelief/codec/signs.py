@@ -15,9 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dbelief.arrays.jit import kernel
 from dbelief.arrays.lanes import rows, wide
-
-from .jit_kernel import kernel
 
 u8, u32, f32, f64 = np.uint8, np.uint32, np.float32, np.float64
 

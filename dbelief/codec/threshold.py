@@ -20,9 +20,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from dbelief.arrays.jit import kernel
 from dbelief.errors import NonFinite
-
-from .jit_kernel import kernel
 
 u8, u32, i32, f32 = np.uint8, np.uint32, np.int32, np.float32
 

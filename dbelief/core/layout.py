@@ -282,7 +282,7 @@ class SegmentSpan:
     start: int
     length: int
 
-    @property
+    @cached_property
     def stop(self) -> int:
         """One past the last number."""
         return self.start + self.length

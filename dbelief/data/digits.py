@@ -4,7 +4,7 @@ from collections.abc import Collection
 from importlib.resources import files
 
 from .dataset import Dataset
-from .npz import dataset, read_arrays
+from .formats.npz import dataset, read_arrays
 from .splits import cut
 
 PIXEL_SCALE = 1 / 16

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from dbelief.job import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 
-from .csv import csv_sizes, load_csv
 from .dataset import Dataset
 from .digits import load_digits
-from .idx import idx_sizes, load_idx
-from .libsvm import libsvm_sizes, load_libsvm
-from .npz import SETS, load_npz, npz_sizes
+from .formats.csv import csv_sizes, load_csv
+from .formats.idx import idx_sizes, load_idx
+from .formats.libsvm import libsvm_sizes, load_libsvm
+from .formats.npz import SETS, load_npz, npz_sizes
 from .synthetic import load_synthetic, synthetic_sizes
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dbelief.job import SyntheticData
 
 from .dataset import Dataset
-from .npz import Pair, dataset
+from .formats.npz import Pair, dataset
 from .splits import cut, cut_sizes
 
 SHARES = (0.1, 0.1)

@@ -5,18 +5,19 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from .section import (
+from .document.section import (
     PATTERN_NAME,
     Count,
+    Members,
     Name,
     Natural,
     NonNegative,
     PathText,
     Positive,
     Section,
-    Whole,
+    Several,
+    T,
     Words,
-    not_empty,
     refusal,
 )
 
@@ -30,6 +31,9 @@ def _no_repetition(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         raise refusal("", "names one twice")
     return values
+
+
+Distinct = Annotated[Several[T], AfterValidator(_no_repetition)]
 
 
 def _labels(strategies: dict[str, Any]) -> dict[str, Any]:
@@ -69,32 +73,17 @@ class Comparison(Section):
         description="Fields that replace those of the base, of a run whose result all strategies begin with; one for "
         "each seed, whose time and samples do not count; null for none",
     )
-    replicas: (
-        Annotated[
-            tuple[Annotated[Whole, Field(ge=1, le=1024)], ...],
-            Field(strict=False),
-            AfterValidator(not_empty),
-            AfterValidator(_no_repetition),
-        ]
-        | None
-    ) = Field(
+    replicas: Distinct[Members] | None = Field(
         default=None,
         description="Each strategy that names no replicas of its own is run with so many of them in turn; "
         "null for as many as the base has",
     )
-    seeds: Annotated[
-        tuple[Natural, ...], Field(strict=False), AfterValidator(not_empty), AfterValidator(_no_repetition)
-    ] = Field(default=(0, 1, 2), description="Each strategy is run with each of them")
-    targets: Annotated[
-        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
-        Field(strict=False),
-        AfterValidator(not_empty),
-        AfterValidator(_no_repetition),
-    ] = Field(description="Test accuracies that are to be reached, 0 to 1")
+    seeds: Distinct[Natural] = Field(default=(0, 1, 2), description="Each strategy is run with each of them")
+    targets: Distinct[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        description="Test accuracies that are to be reached, 0 to 1"
+    )
     every: Every = Field(description="When the parameters are copied, to be evaluated after the run")
-    compute_wait_s: Annotated[
-        tuple[NonNegative, ...], Field(strict=False), AfterValidator(not_empty), AfterValidator(_no_repetition)
-    ] = Field(
+    compute_wait_s: Distinct[NonNegative] = Field(
         default=(0.0,),
         description="Everything is run with each of these waits added to computing a mini-batch (or portion), in "
         "seconds, as if every replica had a machine of its own",

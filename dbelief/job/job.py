@@ -8,19 +8,32 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from .autoencoder import StacksModel
-from .downpour import Downpour
-from .elastic import Elastic
-from .model import Model, PythonModel
-from .paths import anchor, resolve
-from .sandblaster import Sandblaster
+from .document.paths import anchor, resolve
+from .document.section import (
+    Count,
+    Members,
+    Name,
+    Natural,
+    NonNegative,
+    PathText,
+    Positive,
+    Section,
+    Several,
+    Whole,
+    Words,
+    refusal,
+)
+from .document.yaml_document import to_yaml
+from .models.autoencoder import StacksModel
+from .models.model import Model, PythonModel
 from .schedule import ConstantSchedule, PolySchedule, Schedule
-from .section import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
 from .sources import Data, NoData, lacks_validation
-from .strategy import Strategy
-from .synchronous import SyncSgd
+from .strategies.downpour import Downpour
+from .strategies.elastic import Elastic
+from .strategies.sandblaster import Sandblaster
+from .strategies.strategy import Strategy
+from .strategies.synchronous import SyncSgd
 from .wire import Wire
-from .yaml_document import to_yaml
 
 
 class Limits(Section):
@@ -75,14 +88,12 @@ class Snapshots(Section):
 
 
 class Deadlines(Section):
-    """How long silence is borne."""
+    """Timeouts."""
 
-    beat_s: Positive = Field(default=5.0, description="Seconds of silence after which a member is dead")
-    lease_s: Positive = Field(
-        default=3.0, description="The same for a shard that is replicated: so long may it be without service"
-    )
+    beat_s: Positive = Field(default=5.0, description="Heartbeat timeout of a member in seconds")
+    lease_s: Positive = Field(default=3.0, description="Heartbeat timeout of a replicated shard, in seconds")
     progress_s: Positive = Field(
-        default=60.0, description="Seconds without an acknowledged segment until a call is given up"
+        default=60.0, description="Seconds without an acknowledged segment after which a call is aborted"
     )
     join_s: Positive = Field(
         default=120.0, description="Seconds until all shards and the first replica must have joined"
@@ -113,12 +124,7 @@ class Job(Section):
     limits: Limits = Field(default_factory=Limits, description="When the job ends")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
     divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
-    grid: Annotated[
-        tuple[Annotated[Whole, Field(ge=1, le=1024)], ...],
-        Field(strict=False),
-        AfterValidator(not_empty),
-        AfterValidator(_two_axes),
-    ] = Field(
+    grid: Annotated[Several[Members], AfterValidator(_two_axes)] = Field(
         default=(1,),
         description="Ranks of a replica, over which its model is cut: [n], or [rows, columns] for images",
         json_schema_extra={"minItems": 1, "maxItems": 2},
@@ -126,17 +132,17 @@ class Job(Section):
     shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
     replication: Annotated[Whole, Field(ge=1, le=2)] = Field(
         default=1,
-        description="Processes that have each segment: with 2 another one follows each shard, and nothing acknowledged "
-        "is lost when one of both dies; with 1 a shard that dies takes along what came since the last snapshot set",
+        description="Copies of each segment: with 2 each shard has a follower, and no acknowledged push is lost when "
+        "one of both fails; with 1 a shard that fails loses the pushes since the last snapshot set",
     )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
     start_from: PathText | None = Field(
         default=None,
-        description="Folder of a run whose result training begins with; null for the model's own initial values",
+        description="Folder of a run whose result training starts from; null for the model's own initial values",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
-    threads: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="BLAS threads per replica")
+    threads: Members = Field(default=1, description="BLAS threads per replica")
     pin_cores: bool = Field(
         default=False,
         description="Where `dbelief train` starts all replicas: each keeps to its share of the machine's cores, "
@@ -146,7 +152,7 @@ class Job(Section):
         default=False, description="Log the order in which pushes arrive, so that the run can be replayed"
     )
     snapshots: Snapshots = Field(default_factory=Snapshots, description="Snapshots of the shards")
-    deadlines: Deadlines = Field(default_factory=Deadlines, description="How long silence is borne")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="Timeouts")
     output: Annotated[Path, Field(strict=False), Words("a path")] = Field(
         default=Path("runs"), description="Folder of run folders, relative to the current directory"
     )
@@ -159,22 +165,13 @@ class Job(Section):
             self._folder = context["folder"]
 
     @model_validator(mode="after")
-    def _replayable(self) -> Self:
-        if self.record and math.prod(self.grid) != 1:
-            raise refusal("record", f"must be false with a model over {math.prod(self.grid)} ranks: it is not replayed")
-        return self
-
-    @model_validator(mode="after")
     def _pushes_have_an_order(self) -> Self:
+        name, ranks = self.strategy.name, math.prod(self.grid)
+        if self.record and ranks != 1:
+            raise refusal("record", f"must be false with a model over {ranks} ranks: it is not replayed")
         if self.record and not self.strategy.locked:
-            name = self.strategy.name
             raise refusal("record", f"must be false with {name}: pushes that run side by side have no order to replay")
-        return self
-
-    @model_validator(mode="after")
-    def _followers_have_an_order(self) -> Self:
         if self.replication > 1 and not self.strategy.locked:
-            name = self.strategy.name
             raise refusal("replication", f"must be 1 with {name}: pushes that run side by side cannot be done again")
         return self
 
@@ -188,16 +185,12 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
-    def _limits_can_be_told(self) -> Self:
+    def _there_is_data(self) -> Self:
         if isinstance(self.data, NoData) and self.limits.epochs is not None:
             raise refusal("limits.epochs", "there is no epoch where data.source is none; give samples or wall_s")
         early = self.limits.early()
         if early and lacks_validation(self.data):
             raise refusal(f"limits.{early[0]}", "needs validation data, and the data section gives none")
-        return self
-
-    @model_validator(mode="after")
-    def _replicas_have_data(self) -> Self:
         if isinstance(self.data, NoData) and self.replicas:
             raise refusal(
                 "replicas", "must be 0 where data.source is none: programs with loops of their own bring the gradients"

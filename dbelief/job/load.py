@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from dbelief.errors import JobError
 
-from . import yaml_document
-from .error_messages import nearest, render
+from .document import yaml_document
+from .document.error_messages import nearest, render
+from .document.section import Section
+from .document.yaml_document import Document
 from .job import Job
-from .section import Section
-from .strategy import Strategy
-from .yaml_document import Document
+from .strategies.strategy import Strategy
 
 _LARGEST_FILE_BYTES = 1 << 20
 _RATE = "lr"
@@ -45,7 +45,7 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
         new = yaml_document.read(overrides[key], f"{path}: the value given for {key}").value
         value = _put(value, _steps(field, path), new, f"{path}: {key}")
         replaced.add(field)
-    return _check(Document(value, found.lines, replaced), path.absolute().parent, str(path))
+    return checked(Document(value, found.lines, replaced), path.absolute().parent, str(path), Job)
 
 
 def parse_job(text: str, folder: Path, where: str) -> Job:
@@ -65,7 +65,7 @@ def parse_job(text: str, folder: Path, where: str) -> Job:
     JobError
         As `load_job`.
     """
-    return _check(yaml_document.read(text, where), folder, where)
+    return checked(yaml_document.read(text, where), folder, where, Job)
 
 
 def build_job(fields: Mapping[str, object], folder: Path, where: str = "job") -> Job:
@@ -76,24 +76,25 @@ def build_job(fields: Mapping[str, object], folder: Path, where: str = "job") ->
     JobError
         As `load_job`.
     """
-    return _check(Document(dict(fields)), folder, where)
+    return checked(Document(dict(fields)), folder, where, Job)
 
 
-def checked(found: Document, folder: Path, where: str, kind: type[Kind], noun: str) -> Kind:
+def checked(found: Document, folder: Path, where: str, kind: type[Kind]) -> Kind:
     """Check a whole file's values.
 
     Parameters
     ----------
     folder
         Where its relative paths start.
-    kind, noun
-        What it is to be, and what messages call that.
+    kind
+        What it is to be; messages call it by its name.
 
     Raises
     ------
     JobError
         As `load_job`.
     """
+    noun = f"a {kind.__name__.lower()}"
     sections = ", ".join(name for name, field in kind.model_fields.items() if field.is_required())
     if found.value is None or found.value == {}:
         raise JobError(f"{where}: is empty; {noun} is a mapping with {sections} and more")
@@ -105,10 +106,6 @@ def checked(found: Document, folder: Path, where: str, kind: type[Kind], noun: s
         return kind.model_validate(found.value, context={"folder": folder})
     except ValidationError as error:
         raise JobError(render(error, kind, found, where)) from None
-
-
-def _check(found: Document, folder: Path, where: str) -> Job:
-    return checked(found, folder, where, Job, "a job")
 
 
 def text_of(path: Path) -> str:
@@ -158,7 +155,7 @@ def _rate_field(value: object, path: Path) -> str:
             if "rate" not in fields and "rule" not in fields:
                 raise JobError(f"{path}: {_RATE}: {name} has no learning rate")
             return "strategy.rate" if "rate" in fields else "strategy.rule.rate"
-    return "strategy.rule.rate"  # the check tells what is wrong with the name
+    return "strategy.rule.rate"  # the check reports a wrong name
 
 
 def _steps(key: str, path: Path) -> yaml_document.Path:

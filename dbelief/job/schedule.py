@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .section import Count, Positive, Section, Share
+from .document.section import Count, Positive, Section, Share
 
 
 class WarmUp(Section):

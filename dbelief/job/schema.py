@@ -22,7 +22,7 @@ def _standard(node: Any) -> Any:
     """What Pydantic made, in the words of the draft alone.
 
     It leaves bounds under their own names where a value is prepared before it is checked, names every field a second
-    time as its title, and tells how to choose among sections in OpenAPI's way (a constant in each says it already).
+    time as its title, and describes the choice among sections in OpenAPI's way (a constant in each says it already).
     """
     if isinstance(node, list):
         return [_standard(item) for item in node]

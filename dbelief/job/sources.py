@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .section import (
+from .document.section import (
     LARGEST,
     Count,
     Natural,
@@ -18,6 +18,12 @@ from .section import (
     not_empty,
     refusal,
 )
+
+
+def _leave_samples(*held: float) -> None:
+    shares = sum(part for part in held if isinstance(part, float))
+    if shares >= 1:
+        raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
 
 
 class DigitsData(Section):
@@ -53,9 +59,7 @@ class NpzData(Section):
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:
-        shares = sum(part for part in (self.validation, self.test) if isinstance(part, float))
-        if shares >= 1:
-            raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+        _leave_samples(self.validation, self.test)
         return self
 
 
@@ -123,9 +127,7 @@ class CsvData(Section):
     @model_validator(mode="after")
     def _something_left(self) -> Self:
         cut = ((self.validation, self.validation_file), (self.test, self.test_file))
-        shares = sum(part for part, file in cut if file is None and isinstance(part, float))
-        if shares >= 1:
-            raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+        _leave_samples(*(part for part, file in cut if file is None))
         return self
 
 

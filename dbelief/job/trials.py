@@ -7,13 +7,13 @@ from pathlib import Path
 
 from dbelief.errors import JobError
 
-from . import yaml_document
 from .comparison import OWN, Comparison
+from .document import yaml_document
+from .document.paths import resolve
+from .document.section import LARGEST
+from .document.yaml_document import Document
 from .job import Job
 from .load import checked, text_of
-from .paths import resolve
-from .section import LARGEST
-from .yaml_document import Document
 
 _NEVER = {"every": LARGEST, "keep": "last"}
 """An evaluation would take replicas away from training."""
@@ -63,7 +63,7 @@ class ComparisonFile:
         self._path, self._output = path, output.absolute()
         self._found = yaml_document.read(text_of(path), str(path))
         self._folder = path.absolute().parent
-        self.comparison = checked(self._found, self._folder, str(path), Comparison, "a comparison")
+        self.comparison = checked(self._found, self._folder, str(path), Comparison)
         self._base, self._lines = self._read_base()
 
     def _read_base(self) -> tuple[dict[str, object], dict[yaml_document.Path, int]]:
@@ -123,7 +123,7 @@ class ComparisonFile:
         base = {at: line for at, line in self._lines.items() if at[0] not in fields}
         values = {**{key: value for key, value in self._base.items() if key not in OWN}, **fields, **own}
         title = f"{self._path} ({where})"
-        job = checked(Document(values, {**base, **lines}), self._folder, title, Job, "a job")
+        job = checked(Document(values, {**base, **lines}), self._folder, title, Job)
         if job.limits.early():
             raise JobError(f"{title}: limits.{job.limits.early()[0]}: nothing is evaluated while a compared job trains")
         if job.grid != (1,):

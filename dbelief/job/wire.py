@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_seriali
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .section import Section, Words, refusal
+from .document.section import Section, Words, refusal
 
 _WHOLE = ("fp32", "fp16", "bf16")
 _LATER = ("one-bit", "threshold")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -49,14 +50,21 @@ class Way(Protocol):
         ...
 
 
+PROGRAM = (sys.executable, "-P", "-m", "dbelief")
+"""Start of the command line of a `dbelief` command, in this Python."""
+
+
 class Direct:
-    """The program is the child process itself, on this machine."""
+    """The program is the child process itself, on this machine; `program`: the start of its command line."""
 
     noise: tuple[str, ...] = ()
 
+    def __init__(self, program: Sequence[str] = PROGRAM) -> None:
+        self._program = program
+
     def command(self, arguments: list[str]) -> list[str]:
         """See `Way`."""
-        return program(arguments)
+        return [*self._program, *arguments]
 
     def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         """See `Way`."""
@@ -69,11 +77,6 @@ class Direct:
     def possible(self) -> bool:
         """See `Way`."""
         return True
-
-
-def program(arguments: list[str]) -> list[str]:
-    """The command line of a `dbelief` command, in this Python."""
-    return [sys.executable, "-P", "-m", "dbelief", *arguments]
 
 
 @dataclass

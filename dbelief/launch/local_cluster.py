@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import tempfile
@@ -17,12 +18,14 @@ from dbelief.job import Job
 from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, ChildProcess, describe_exit, terminate_all
 from dbelief.launch.site import Loopback, Site
 from dbelief.monitor.status import to_dict
-from dbelief.process.console import announce, interrupt_event
+from dbelief.process.console import interrupt_event
 from dbelief.process.cpu_affinity import available_cores, format_cores, split_cores
 from dbelief.registry import EmbeddedRegistry, embedded_available
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import prepare_folder
+
+log = logging.getLogger(__name__)
 
 START_S = 60.0
 """Time limit for the coordinator's start, in seconds."""
@@ -82,7 +85,7 @@ class LocalCluster:
         self._workers: dict[int, ChildProcess] = {}
         self._leaving: dict[int, ChildProcess] = {}
         self._wanted: int | None = None
-        self._given_up: set[str] = set()
+        self._abandoned: set[str] = set()
         self._registry: EmbeddedRegistry | None = None
         self._registry_restarts = 0
 
@@ -98,7 +101,7 @@ class LocalCluster:
                 self._registry = stack.enter_context(EmbeddedRegistry(data))
                 registry = self._registry.url
             else:
-                announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
+                log.warning("no embedded registry on this platform: the job's state is in the coordinator only")
             stack.callback(terminate_all, self._children)  # an ExitStack unwinds in reverse: before their resources
             arguments = self._coordinator(registry, scratch, self._site.listen, self._resume)
             coordinator = self._start("coordinator", "coordinator", arguments)
@@ -142,7 +145,7 @@ class LocalCluster:
             time.sleep(0.02)
         address = (scratch / "address").read_text()
         for line in itertools.takewhile(lambda line: address not in line, coordinator.log_messages()):
-            announce(line)  # warnings for the user before training starts: damaged snapshot sets
+            log.info(line)  # what it logs before training starts: damaged snapshot sets
         return address
 
     def _start_members(self, address: str) -> None:
@@ -165,10 +168,10 @@ class LocalCluster:
         if wanted == self._wanted:
             return
         self._wanted = wanted
-        for number in [number for number, child in self._workers.items() if child.name in self._given_up]:
-            self._given_up.discard(self._workers.pop(number).name)
+        for number in [number for number, child in self._workers.items() if child.name in self._abandoned]:
+            self._abandoned.discard(self._workers.pop(number).name)
         for number in sorted(self._workers)[wanted:]:
-            announce(f"worker-{number} is asked to end: {wanted} workers are wanted")
+            log.info(f"worker-{number} is terminated: {wanted} workers are wanted")
             leaving = self._workers.pop(number)
             leaving.ask_to_end()
             self._leaving[number] = leaving
@@ -177,7 +180,7 @@ class LocalCluster:
                 break
             going = self._leaving.get(number)
             if number not in self._workers and (going is None or going.code is not None):
-                announce(f"worker-{number} is started: {wanted} workers are wanted")
+                log.info(f"worker-{number} is started: {wanted} workers are wanted")
                 self._workers[number] = self._start_member("worker", number, address)
 
     def _scale_shards(self, wanted: int, needed: Collection[int], ended: Collection[int], address: str) -> None:
@@ -192,11 +195,11 @@ class LocalCluster:
         for number in ended:
             child = self._shards[number]
             if number not in needed and (child.code == 0 or number >= wanted * self.job.replication):
-                announce(f"{child.name} has ended: {wanted} shards are wanted")
+                log.info(f"{child.name} has ended: {wanted} shards are wanted")
                 del self._shards[number]
         for number in range(wanted * self.job.replication):
             if number not in self._shards:
-                announce(f"ps-{number} is started: {wanted} shards are wanted")
+                log.info(f"ps-{number} is started: {wanted} shards are wanted")
                 self._shards[number] = self._start_member("ps", number, address)
 
     def _watch(self, coordinator: ChildProcess, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
@@ -208,7 +211,7 @@ class LocalCluster:
                 stop_by_s = time.monotonic() + STOP_S
                 self._ask_to_stop(client)
             if stop_by_s and time.monotonic() > stop_by_s:
-                raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
+                raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of the stop request; it was killed")
             self._restart_registry()
             ended = [number for number, child in self._shards.items() if child.code is not None]
             try:
@@ -232,7 +235,7 @@ class LocalCluster:
             time.sleep(LOOK_S)
         if not (self.folder / "summary.json").exists():
             terminate_all(self._children, grace_s=0.0)  # no coordinator notifies them of the end
-            hint = "; `--resume` goes on from its last snapshot set" if (coordinator.code or 0) < 0 else ""
+            hint = "; `--resume` continues from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
         return coordinator.code or (self._site.stopped if interrupted() else 0)
 
@@ -252,14 +255,14 @@ class LocalCluster:
         time.sleep(BACK_OFF_S[min(self._registry_restarts, len(BACK_OFF_S) - 1)])
         self._registry_restarts += 1
         registry.restart()
-        announce(f"{fate}; started again ({self._registry_restarts} of {RESTARTS} times)")
+        log.warning(f"{fate}; started again ({self._registry_restarts} of {RESTARTS} times)")
 
     def _ask_to_stop(self, client: CoordinatorClient) -> None:
-        announce("stopping: where it trains already, leased work is finished and a snapshot set taken")
+        log.info("stopping: where it trains already, leased work is finished and a snapshot set taken")
         try:
             client.call("Stop", wire.StopRequest(reason="stopped by Ctrl-C"))
         except DbeliefError as error:
-            announce(f"the coordinator could not be told to stop: {error}")
+            log.warning(f"the stop request to the coordinator failed: {error}")
 
     def _restart_failed(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
         """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart."""
@@ -280,8 +283,8 @@ class LocalCluster:
         fate, started = child.fate(), child.started
         alive = child.restart_if_due(time.monotonic())
         if child.started > started:
-            announce(f"{fate}; started again ({started} of {child.restarts} times)")
-        elif not alive and child.name not in self._given_up:
-            self._given_up.add(child.name)
-            announce(f"{fate}; not started again")
+            log.warning(f"{fate}; started again ({started} of {child.restarts} times)")
+        elif not alive and child.name not in self._abandoned:
+            self._abandoned.add(child.name)
+            log.warning(f"{fate}; not started again")
         return alive

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dbelief.launch.child_process import ChildProcess, Direct, Way
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.security.identity import clear
 
 

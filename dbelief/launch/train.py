@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +18,10 @@ from dbelief.launch.local_cluster import LocalCluster
 from dbelief.launch.site import Site
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
-from dbelief.process.console import announce
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.training.job_check import build_job
+
+log = logging.getLogger(__name__)
 
 
 def run_job(
@@ -37,7 +39,7 @@ def run_job(
     """
     code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site)
     if code or not quiet:
-        announce(verdict(read_summary(folder / "summary.json"), folder))
+        log.info(verdict(read_summary(folder / "summary.json"), folder))
     return code
 
 

@@ -1,7 +1,10 @@
-"""Numbers and times as plain text for display, so that formatting them imports no drawing library."""
+"""Numbers, sizes and times as plain text for display, so that formatting them imports no drawing library."""
 
 NONE = "–"
 """Placeholder for a number that is not available yet."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def plural(count: int, noun: str) -> str:
@@ -14,6 +17,22 @@ def number(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
 
 
+def size(count: int) -> str:
+    """Bytes for display."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.4g} {_UNITS[unit]}"
+
+
+def si(value: float, unit: str) -> str:
+    """A quantity of three digits for display, in powers of 1000: 1.5 MB/s."""
+    power = 0
+    while value >= 1000 and power + 1 < len(_PREFIXES):
+        value, power = value / 1000, power + 1
+    return f"{value:.3g} {_PREFIXES[power]}{unit}"
+
+
 def duration(seconds: float) -> str:
     """Seconds for display: 8 s, 2:05, 1:02:05."""
     whole = int(seconds)
@@ -22,3 +41,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def short_time(seconds: float) -> str:
+    """A time of three digits for display, in seconds or milliseconds: 1.25 s, 40 ms."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

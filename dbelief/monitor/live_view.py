@@ -1,8 +1,8 @@
 """Live view of `dbelief train`: a picture on a terminal, plain lines elsewhere."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -14,14 +14,15 @@ from rich.text import Text
 from dbelief.monitor.format import NONE, duration, number, plural
 from dbelief.monitor.states import member_state
 from dbelief.process.clock import Clock, SystemClock
-from dbelief.process.console import announce
 from dbelief.process.log import as_json
 from dbelief.process.printable import printable
 
+log = logging.getLogger(__name__)
+
 Status = Mapping[str, Any]
 
-_OTHER_LINES = 9  # of the picture, besides the rows of members
-_FEWEST_ROWS = 3
+_OTHER_LINES = 5  # of the picture, besides those of the job and the rows of members
+FEWEST_ROWS = 3
 
 
 class LiveView:
@@ -84,9 +85,7 @@ class LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Stop drawing; the last picture remains, and a plain view prints the line that it withheld."""
         if self._live is not None:
             self._live.stop()
@@ -95,7 +94,7 @@ class LiveView:
 
     def _print(self, status: Status) -> None:
         if as_json():
-            announce(line(status))
+            log.info(line(status))
         else:
             self._console.print(line(status), soft_wrap=True, markup=False, highlight=False)
         self._printed_s = self._clock.now()
@@ -132,14 +131,17 @@ def progress(status: Status) -> float | None:
 
 def picture(status: Status, height: int = 40) -> RenderableType:
     """The picture of a status on a terminal of `height` lines."""
-    workers, batch = _workers(status), status.get("batch")
-    parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
-    if batch and batch.get("pass"):
-        parts.append(Text(under_way(batch), "dim"))
-        height -= 1
+    workers, parts = _workers(status), job_parts(status)
     if workers:
-        parts += [Text(), _member_table(workers, max(_FEWEST_ROWS, height - _OTHER_LINES), not batch)]
+        rows = max(FEWEST_ROWS, height - _OTHER_LINES - len(parts))
+        parts += [Text(), _replicas(workers, rows, stale=not status.get("batch"))]
     return Group(*parts)
+
+
+def job_parts(status: Status) -> list[RenderableType]:
+    """The upper part of a picture, which shows the job: one line each, and two of the numbers."""
+    parts, batch = [head(status), bar(status), Text(), number_table(status)], status.get("batch")
+    return [*parts, Text(under_way(batch), "dim")] if batch and batch.get("pass") else parts
 
 
 def _headline(status: Status) -> str:
@@ -254,25 +256,49 @@ def _workers(status: Status) -> list[Status]:
     return [member for member in status.get("members") or () if member.get("role") != "ps"]
 
 
-def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> RenderableType:
-    """A table with a row for each replica; beyond `rows`, the others are only counted."""
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("replica", ratio=2, no_wrap=True)
-    table.add_column("state", ratio=2, no_wrap=True)
-    for title in ("samples", *["staleness"] * stale, "last seen"):
-        table.add_column(title, ratio=1, justify="right", no_wrap=True)
-    shown = workers if len(workers) <= rows else workers[: rows - 1]
-    for member in shown:
+def _replicas(workers: Sequence[Status], rows: int, stale: bool) -> Table:
+    def cells(member: Status) -> list[RenderableType]:
         seen = member.get("last_seen_s")
-        table.add_row(
+        return [
             Text(str(member.get("id", ""))),
             Text(member_state(member)),
             number(member.get("samples"), ",d"),
             *[number(member.get("staleness"), ".2f")] * stale,
             NONE if seen is None else f"{seen:.1f} s",
-        )
-    if len(shown) < len(workers):
-        table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
+        ]
+
+    return member_table("replica", ["samples", *["staleness"] * stale, "last seen"], workers, rows, cells, ratio=1)
+
+
+def member_table(
+    title: str,
+    columns: Sequence[str],
+    members: Sequence[Status],
+    rows: int,
+    cells: Callable[[Status], Sequence[RenderableType]],
+    ratio: int = 2,
+) -> Table:
+    """A table with a row for each member; beyond `rows`, the others are only counted.
+
+    Parameters
+    ----------
+    title, columns
+        Titles of the first column and of those after the second, which is the state.
+    cells
+        A member's row.
+    ratio
+        Width of `columns`, where the first two have 2.
+    """
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
+    for name in (title, "state"):
+        table.add_column(name, ratio=2, no_wrap=True)
+    for name in columns:
+        table.add_column(name, ratio=ratio, justify="right", no_wrap=True)
+    shown = members if len(members) <= rows else members[: rows - 1]
+    for member in shown:
+        table.add_row(*cells(member))
+    if len(shown) < len(members):
+        table.add_row(Text(f"and {len(members) - len(shown)} more", "dim"))
     return table
 
 

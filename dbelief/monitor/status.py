@@ -15,8 +15,8 @@ from dbelief.core.push import STALENESS
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.states import job_state
 from dbelief.process.console import host_and_port
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.summary import Summary, read_summary
 
@@ -31,7 +31,7 @@ ENDED = frozenset(_STATES[state] for state in OVER)
 
 def to_dict(status: wire.StatusReply) -> dict[str, Any]:
     """The status as plain Python values, in the form of `LiveView.update`; `curves` and `events` where requested."""
-    told = {
+    fields = {
         "job": status.job,
         "state": _STATES[status.state],
         "reason": status.reason,
@@ -58,10 +58,10 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
         "wanted_shards": status.wanted_shards,
     }
     if status.curves:
-        told["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
+        fields["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
     if status.events:
-        told["events"] = [{"time_s": one.time_s, "text": one.text, "trouble": one.trouble} for one in status.events]
-    return told
+        fields["events"] = [{"time_s": one.time_s, "text": one.text, "trouble": one.trouble} for one in status.events]
+    return fields
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
@@ -70,7 +70,7 @@ def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
 
 
 def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for member in members:
         row: dict[str, Any] = {
             "id": member.id,
@@ -86,8 +86,8 @@ def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
             row |= {"segments": member.segments, "parameters": member.parameters, "follows": member.follower}
         else:
             row |= {"samples": member.samples, "samples_per_s": member.samples_per_s, "straggler": member.straggler}
-        told.append(row)
-    return told
+        rows.append(row)
+    return rows
 
 
 def _batch(batch: wire.BatchStatus) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _batch(batch: wire.BatchStatus) -> dict[str, Any]:
         "gradient_norm": _known(batch.gradient_norm),
         "step": _known(batch.step),
         "evaluations": batch.evaluations,
-        "pass": batch.turn,
+        "pass": batch.pass_number,
         "portions_done": batch.portions_done,
         "portions": batch.portions,
         "bundles": batch.bundles,
@@ -156,32 +156,23 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
     if place.address is not None:
         try:
             with closing(CoordinatorClient(place.address, patience_s=0.0)) as client:
-                status = _ask(client)
+                status = to_dict(client.status())
             if place.folder is None or status["job"] == place.folder.name:  # another job may have the port by now
                 return status
-        except (Unavailable, Rejected) as error:
+        except Rejected as error:
             if place.folder is None:
-                raise _nobody(place.address, error) from error
+                raise RuntimeFailure(f"{place.address}: the process there is not a coordinator ({error})") from error
+        except Unavailable as error:
+            if place.folder is None:
+                raise Unavailable(f"{place.address}: no coordinator answers there") from error
     assert place.folder is not None
-    return _ended(place.folder)
-
-
-def _ask(client: CoordinatorClient) -> dict[str, Any]:
-    return to_dict(client.status())
-
-
-def _nobody(address: str, error: RuntimeFailure) -> RuntimeFailure:
-    if isinstance(error, Rejected):
-        return RuntimeFailure(f"{address}: somebody answers there who is no coordinator ({error})")
-    return Unavailable(f"{address}: no coordinator answers there")
-
-
-def _ended(folder: Path) -> Summary:
-    if not (folder / "summary.json").exists():
+    path = place.folder / "summary.json"
+    if not path.exists():
         raise RuntimeFailure(
-            f"{folder}: no coordinator answers, and there is no summary.json: the run is not up yet, or was killed"
+            f"{place.folder}: no coordinator answers, and there is no summary.json: "
+            "the run is not up yet, or was killed"
         )
-    return read_summary(folder / "summary.json")
+    return read_summary(path)
 
 
 def watch(
@@ -194,11 +185,10 @@ def watch(
     RuntimeFailure
         The coordinator is unreachable, and the run folder is not on this machine or holds no summary.
     """
-    first = get_status(place)
-    if isinstance(first, Summary):
-        return first
+    status = get_status(place)
+    if isinstance(status, Summary):
+        return status
     assert place.address is not None
-    status = first
     with closing(CoordinatorClient(place.address, patience_s=SILENT_S)) as client:
         while status["state"] not in ENDED:
             show(status)
@@ -207,9 +197,9 @@ def watch(
             try:
                 status = to_dict(client.status(curves=True))
             except Unavailable:  # it may have ended between two requests
-                folder = place.folder or Path(status["run_folder"])
-                if (folder / "summary.json").exists():
-                    return read_summary(folder / "summary.json")
+                path = (place.folder or Path(status["run_folder"])) / "summary.json"
+                if path.exists():
+                    return read_summary(path)
                 job, samples = status["job"], status["samples"]
                 raise RuntimeFailure(
                     f"{place.address}: the coordinator of job {job} is gone, after {samples} samples"

@@ -67,8 +67,8 @@ def outcome(summary: Summary) -> RenderableType:
 
 def taken(summary: Summary) -> str:
     """The wall time of a run, and of the part since its last resume, where it was resumed."""
-    leg = "" if summary.last_leg_s is None else f" ({summary.last_leg_s:.1f} s since it was resumed)"
-    return f"{summary.wall_s:.1f} s{leg}"
+    resumed = "" if summary.last_leg_s is None else f" ({summary.last_leg_s:.1f} s since it was resumed)"
+    return f"{summary.wall_s:.1f} s{resumed}"
 
 
 def batch_of(summary: Summary) -> dict[str, Any]:

@@ -9,36 +9,31 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.monitor.format import duration, number
+from dbelief.monitor.format import NONE, duration, number, si
 from dbelief.monitor.states import GONE, member_state
 
-from .live_view import Status, bar, head, number_table, under_way
+from .live_view import FEWEST_ROWS, Status, job_parts, member_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKS = 48
 _CURVES = {"loss": "loss", "validation_accuracy": "validation", "validation_loss": "validation loss"}
-_FEWEST_ROWS = 3
 _STYLES = {"training": "", "serving": "", "straggling": "yellow", "died": "red"}
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def whole(status: Status, height: int = 40) -> RenderableType:
     """The picture of a status from `dbelief.monitor.status.to_dict`, on a terminal of `height` lines."""
-    parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
-    taken = 5
-    if (batch := status.get("batch")) and batch.get("pass"):
-        parts.append(Text(under_way(batch), "dim"))
-        taken += 1
+    parts, batch = job_parts(status), status.get("batch")
+    taken = 1 + len(parts)
     curves = _curves(status.get("curves") or {})
     if curves is not None:
         parts += [Text(), curves]
         taken += 1 + len(curves.rows)
     shards = [member for member in status["members"] if member["role"] == "ps"]
     workers = [member for member in status["members"] if member["role"] != "ps"]
-    room = max(2 * _FEWEST_ROWS, height - taken - 5)  # two empty lines, two table heads, and the cursor's line
-    for_shards = min(len(shards), max(_FEWEST_ROWS, room // 3, room - len(workers)))
+    room = max(2 * FEWEST_ROWS, height - taken - 5)  # two empty lines, two table heads, and the cursor's line
+    for_shards = min(len(shards), max(FEWEST_ROWS, room // 3, room - len(workers)))
     if workers:
-        parts += [Text(), _workers(workers, max(_FEWEST_ROWS, room - for_shards), not batch)]
+        parts += [Text(), _workers(workers, max(FEWEST_ROWS, room - for_shards), not batch)]
     if shards:
         parts += [Text(), _shards(shards, for_shards)]
     return Group(*parts)
@@ -56,10 +51,7 @@ def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
 
 def bytes_per_s(rate: float | None) -> str:
     """A byte rate for display: 1.5 MB/s."""
-    if rate is None:
-        return number(None, "")
-    power = min(len(_UNITS) - 1, int(math.log(rate, 1000))) if rate >= 1 else 0
-    return f"{rate / 1000**power:.3g} {_UNITS[power]}/s"
+    return NONE if rate is None else si(rate, "B/s")
 
 
 def _curves(curves: Mapping[str, Any]) -> Table | None:
@@ -76,36 +68,26 @@ def _curves(curves: Mapping[str, Any]) -> Table | None:
     return table if table.row_count else None
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column(title, ratio=2, no_wrap=True)
-    table.add_column("state", ratio=2, no_wrap=True)
-    for column in columns:
-        table.add_column(column, ratio=2, justify="right", no_wrap=True)
-    return table
-
-
 def _workers(workers: Sequence[Status], rows: int, stale: bool) -> Table:
-    """Table of workers, fastest first and ended ones last; beyond `rows`, the others are only counted."""
-    table = _table("replica", ["samples/s", "samples", *["staleness"] * stale, "last seen"])
-    order = sorted(workers, key=lambda member: (member["state"] in GONE, -member["samples_per_s"]))
-    for member in _shown(order, rows):
-        table.add_row(
+    """Table of workers, fastest first and ended ones last."""
+
+    def cells(member: Status) -> list[RenderableType]:
+        return [
             f"{'client ' if member['role'] == 'client' else ''}{member['id']}",
             _state(member),
             f"{member['samples_per_s']:,.0f}",
             number(member["samples"], ",d"),
             *[number(member["staleness"], ".2f")] * stale,
             _ago(member),
-        )
-    _count_the_others(table, order, rows)
-    return table
+        ]
+
+    order = sorted(workers, key=lambda member: (member["state"] in GONE, -member["samples_per_s"]))
+    return member_table("replica", ["samples/s", "samples", *["staleness"] * stale, "last seen"], order, rows, cells)
 
 
 def _shards(shards: Sequence[Status], rows: int) -> Table:
-    table = _table("shard", ["pushes/s", "traffic", "segments", "parameters", "last seen"])
-    for member in _shown(shards, rows):
-        table.add_row(
+    def cells(member: Status) -> list[RenderableType]:
+        return [
             str(member["id"]),
             _state(member),
             f"{member['pushes_per_s']:,.1f}",
@@ -113,23 +95,14 @@ def _shards(shards: Sequence[Status], rows: int) -> Table:
             f"{member['segments']:,}",
             f"{member['parameters']:,}",
             _ago(member),
-        )
-    _count_the_others(table, shards, rows)
-    return table
+        ]
+
+    return member_table("shard", ["pushes/s", "traffic", "segments", "parameters", "last seen"], shards, rows, cells)
 
 
 def _state(member: Status) -> Text:
     state = member_state(member)
     return Text(state, _STYLES.get(state, "dim"))
-
-
-def _shown(members: Sequence[Status], rows: int) -> Sequence[Status]:
-    return members if len(members) <= rows else members[: rows - 1]
-
-
-def _count_the_others(table: Table, members: Sequence[Status], rows: int) -> None:
-    if len(members) > rows:
-        table.add_row(Text(f"and {len(members) - rows + 1} more", "dim"))
 
 
 def _ago(member: Status) -> str:

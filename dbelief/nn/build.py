@@ -16,17 +16,17 @@ from typing import Any
 from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
-from .autoencoder import Eq1, SparseAutoencoder
-from .convolution import Conv
-from .dropout import Dropout
-from .image import Image
-from .layers import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
-from .lcn import Lcn
-from .local import Local
+from .autoencoders.autoencoder import Eq1, SparseAutoencoder
+from .layers.convolution import Conv
+from .layers.dropout import Dropout
+from .layers.image import Image
+from .layers.layer import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
+from .layers.lcn import Lcn
+from .layers.local import Local
+from .layers.pooling import AveragePool, L2Pool, MaxPool
 from .losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from .model import Model
 from .network import Network
-from .pooling import AveragePool, L2Pool, MaxPool
 
 LAYERS: Mapping[str, Callable[..., Layer]] = {
     kind.kind: kind
@@ -245,4 +245,6 @@ def _raised(path: Path, what: str, error: BaseException) -> ModelError:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = f", line {lines[-1]}" if lines else ""
     cause = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        cause += "; pip install 'dbelief[torch]'"
     return ModelError(f"{path}{line}: {what} raised {type(error).__name__}{': ' + cause if cause else ''}")

@@ -4,7 +4,7 @@ Both halves share one buffer `slope`, shaped as the outputs: `forward` leaves in
 dL/doutputs, where L is the MEAN loss over the m samples of the batch.
 """
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from dbelief.errors import DataError, ModelError
 
@@ -55,17 +55,34 @@ class Loss(Protocol):
         ...
 
 
-class SoftmaxCrossEntropy:
+class ClassLoss:
+    """What losses with integer targets have in common."""
+
+    name: ClassVar[str]
+
+    def check(self, outputs: int, targets: Array) -> None:
+        """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            shape = targets.shape
+            raise ModelError(f"loss {self.name}: got targets {targets.dtype} of shape {shape}, expected integers (m,)")
+        # Read as unsigned, a negative number is a huge one: one reduction finds both ends.
+        highest = int(targets.view(f"u{targets.dtype.itemsize}").max())
+        if highest >= outputs:
+            found = f"{int(targets.min())}..{int(targets.max())}"
+            raise DataError(f"loss {self.name}: targets lie in {found}, expected 0..{outputs - 1}")
+
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+        """Count the samples whose largest output is their class; of equal ones the first counts."""
+        return int(work.xp.count_nonzero(work.xp.argmax(outputs, axis=1) == targets))
+
+
+class SoftmaxCrossEntropy(ClassLoss):
     """With integer targets t: loss = -log p_t, p = exp(z - max z) / sum exp(z - max z).
 
     d mean / dz = (p - onehot(t)) / m. Subtracting the maximum keeps every exponent at or below 0.
     """
 
     name: ClassVar[str] = "softmax_cross_entropy"
-
-    def check(self, outputs: int, targets: Array) -> None:
-        """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
-        _check_classes(self.name, outputs, targets)
 
     def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
         """Leave p in `slope`."""
@@ -86,10 +103,6 @@ class SoftmaxCrossEntropy:
         slope[work.rows(len(slope)), targets] -= 1
         work.xp.divide(slope, len(slope), out=slope)
 
-    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
-        """Count the samples whose largest output is their class; of equal ones the first counts."""
-        return _largest_is_the_class(work, outputs, targets)
-
     def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
         """Give log p = z - max z - log of the sum of exp(z - max z)."""
         xp = work.xp
@@ -100,7 +113,7 @@ class SoftmaxCrossEntropy:
         return logs
 
 
-class OneVsAll:
+class OneVsAll(ClassLoss):
     """One logistic regression per class, with integer targets t (Dean et al. 2012, section 5).
 
     loss = sum over k of log(1 + exp(u_k)), u = z but for u_t = -z_t; d mean / dz = sigmoid(u) / m, but for class t
@@ -109,20 +122,13 @@ class OneVsAll:
 
     name: ClassVar[str] = "one_vs_all"
 
-    def check(self, outputs: int, targets: Array) -> None:
-        """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
-        _check_classes(self.name, outputs, targets)
-
     def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
         """Leave sigmoid(u) = (1 + tanh(u / 2)) / 2 in `slope`."""
         xp = work.xp
         terms = work.array("loss.terms", outputs.shape, outputs.dtype)
         xp.copyto(slope, outputs)
         slope[work.rows(len(slope)), targets] *= -1
-        xp.abs(slope, out=terms)
-        xp.negative(terms, out=terms)
-        xp.exp(terms, out=terms)
-        xp.log1p(terms, out=terms)
+        _log1p_exp(xp, slope, terms)
         total = xp.sum(terms, dtype=xp.float64)
         xp.maximum(slope, 0, out=terms)
         total = total + xp.sum(terms, dtype=xp.float64)
@@ -137,21 +143,22 @@ class OneVsAll:
         slope[work.rows(len(slope)), targets] *= -1
         work.xp.divide(slope, len(slope), out=slope)
 
-    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
-        """Count the samples whose largest output is their class; of equal ones the first counts."""
-        return _largest_is_the_class(work, outputs, targets)
-
     def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
         """Give log sigmoid(z) = min(z, 0) - log(1 + exp(-|z|)): each class by itself, against all others."""
         xp = work.xp
         logs, terms = (work.array(name, outputs.shape, outputs.dtype) for name in ("loss.logs", "loss.terms"))
-        xp.abs(outputs, out=terms)
-        xp.negative(terms, out=terms)
-        xp.exp(terms, out=terms)
-        xp.log1p(terms, out=terms)
+        _log1p_exp(xp, outputs, terms)
         xp.minimum(outputs, 0, out=logs)
         xp.subtract(logs, terms, out=logs)
         return logs
+
+
+def _log1p_exp(xp: Any, u: Array, out: Array) -> None:
+    """Write log(1 + exp(-|u|))."""
+    xp.abs(u, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.log1p(out, out=out)
 
 
 class SquareLoss:
@@ -183,18 +190,3 @@ class SquareLoss:
     def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
         """Refuse: there are no classes."""
         raise ModelError(f"loss {self.name}: knows no classes, and so no probabilities of them")
-
-
-def _check_classes(name: str, outputs: int, targets: Array) -> None:
-    if targets.ndim != 1 or targets.dtype.kind not in "iu":
-        raise ModelError(f"loss {name}: got targets {targets.dtype} of shape {targets.shape}, expected integers (m,)")
-    # Read as unsigned, a negative number is a huge one: one reduction finds both ends.
-    highest = int(targets.view(f"u{targets.dtype.itemsize}").max())
-    if highest >= outputs:
-        raise DataError(
-            f"loss {name}: targets lie in {int(targets.min())}..{int(targets.max())}, expected 0..{outputs - 1}"
-        )
-
-
-def _largest_is_the_class(work: Workspace, outputs: Array, targets: Array) -> int:
-    return int(work.xp.count_nonzero(work.xp.argmax(outputs, axis=1) == targets))

@@ -1,7 +1,7 @@
-"""What dbelief asks of a model: two methods, a third where it can also be evaluated, a fourth where it tells classes.
+"""Interface of a model: two methods, a third for evaluation, a fourth for class probabilities.
 
-A model holds no parameters. They live in one flat float32 vector; the model says which named tensors it wants
-(`parameters`) and is then given views into that vector, for the parameters as for their gradient.
+A model holds no parameters. They are stored in one flat float32 vector; the model declares its named tensors
+(`parameters`) and receives views into that vector, for the parameters as for their gradient.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,9 @@ import numpy as np
 
 Array = Any
 """A numpy.ndarray, or a cupy.ndarray where the backend is CuPy."""
+
+Tensors = Mapping[str, Array]
+"""By name: a model's parameters, or their gradients."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Model(Protocol):
         """
         ...
 
-    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+    def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Compute the mean loss over a batch, and its gradient.
 
         Parameters
@@ -73,7 +76,7 @@ class Model(Protocol):
 class Evaluates(Protocol):
     """What a model may have besides, for evaluation on validation and test data."""
 
-    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
+    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
         """Give the SUM of the losses over the batch, and the number of right answers, or None where there are none."""
         ...
 
@@ -89,9 +92,9 @@ class SharesTensors(Protocol):
 
 
 @runtime_checkable
-class TellsClasses(Protocol):
-    """What a model of classes may have besides, so that samples that belong together can be told together."""
+class HasLogProbabilities(Protocol):
+    """Optional part of a model of classes, for the classification of groups of samples."""
 
-    def log_probabilities(self, views: Mapping[str, Array], batch: Batch) -> Array:
+    def log_probabilities(self, views: Tensors, batch: Batch) -> Array:
         """Give the logarithm of each class's probability, (m, classes): the model's own until it is called again."""
         ...

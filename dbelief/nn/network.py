@@ -2,8 +2,8 @@
 
     a_0 = inputs, a_i = layer_i(a_{i-1}), L = mean over the batch of loss(a_n, targets)
 
-Backward runs from the loss to the first layer that has parameters, and no further: nobody needs the gradient
-with respect to the inputs. Parameter gradients are written straight into the caller's arrays. Every array
+Backward runs from the loss to the first layer that has parameters, and no further: the gradient with
+respect to the inputs is not needed. Parameter gradients are written straight into the caller's arrays. Every array
 in between is a buffer kept from step to step (workspace.py): a step in the steady state allocates no array,
 but for a few numbers per sample where a loss picks a column per row.
 """
@@ -18,10 +18,10 @@ import numpy as np
 from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
-from .dropout import Dropout, batch_key
-from .layers import Layer, Shape
+from .layers.dropout import Dropout, batch_key
+from .layers.layer import Layer, Shape
 from .losses import Loss
-from .model import Array, Batch, Drawn
+from .model import Array, Batch, Drawn, Tensors
 from .workspace import Workspace
 
 # NumPy copies a broadcast operand (a bias) into a scratch buffer of up to this many elements, allocated at
@@ -43,7 +43,7 @@ class Stage:
 
 
 class Network:
-    """Layers and a loss as a model (`Model`, `Evaluates` and `TellsClasses`).
+    """Layers and a loss as a model (`Model`, `Evaluates` and `HasLogProbabilities`).
 
     Its tensors are named dense1.weight (inputs, units), dense1.bias (units,), dense2.weight and so on,
     counting dense layers from 1 (and so each other kind). What the last layer gives is read as (m, outputs). It
@@ -109,7 +109,7 @@ class Network:
             values = stage.layer.initial(stage.inputs, rng, stage.before_relu)
             yield from ((name, 0, value) for name, value in zip(stage.parameters, values, strict=True))
 
-    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+    def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`.
 
         On CuPy this waits for the device twice a step: when classes are checked, and for the loss, after the
@@ -130,12 +130,12 @@ class Network:
             self._backward(views, activations, slope, out)
             return total / len(batch)
 
-    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
+    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int]:
         """Give the sum of the losses, and the number of right answers (0 for the square loss)."""
         with step_settings():
             return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
 
-    def log_probabilities(self, views: Mapping[str, Array], batch: Batch) -> Array:
+    def log_probabilities(self, views: Tensors, batch: Batch) -> Array:
         """Give log p of each class, (m, outputs), as the loss reads the outputs: a buffer until called again.
 
         Raises
@@ -161,7 +161,7 @@ class Network:
         total = self.loss.forward(self._work, flat, targets, self._slope(outputs))
         return float(total), self.loss.right(self._work, flat, targets)
 
-    def _forward(self, views: Mapping[str, Array], batch: Batch, *, training: bool) -> list[Array]:
+    def _forward(self, views: Tensors, batch: Batch, *, training: bool) -> list[Array]:
         """Give the inputs and every layer's outputs."""
         x = self.checked_inputs(views[self.stages[self._first].parameters[0]].dtype, batch)
         activations = [x]
@@ -174,9 +174,7 @@ class Network:
             activations.append(y)
         return activations
 
-    def _backward(
-        self, views: Mapping[str, Array], activations: Sequence[Array], dy: Array, out: Mapping[str, Array]
-    ) -> None:
+    def _backward(self, views: Tensors, activations: Sequence[Array], dy: Array, out: Tensors) -> None:
         """Write every parameter's gradient; `activations` as from `_forward`, dy = dL/d(last of them)."""
         for place in reversed(range(self._first, len(self.stages))):
             stage, x, y = self.stages[place], activations[place], activations[place + 1]

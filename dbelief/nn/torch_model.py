@@ -23,8 +23,8 @@ import numpy as np
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 
-from .dropout import batch_key
-from .model import Array, Batch
+from .layers.dropout import batch_key
+from .model import Array, Batch, Tensors
 from .workspace import Workspace
 
 
@@ -85,7 +85,7 @@ class TorchModel:
         self._seed = int(rng.integers(2**63))
         return {name: own.detach().numpy().copy() for name, own in self._module.named_parameters()}
 
-    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+    def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`: 0 where a parameter took no part.
 
         Raises
@@ -105,7 +105,7 @@ class TorchModel:
             loss.backward()
         return float(loss.detach())
 
-    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
+    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
         """Give the sum of the losses, and of classes the number of right answers: where the largest output is."""
         self._module.eval()
         for name, own in self._module.named_parameters():
@@ -140,7 +140,7 @@ def _check(module: Any) -> None:
     ------
     ModelError
         There is nothing to train; a parameter is not float32, or frozen; or the module keeps state beside its
-        parameters, such as the averages of BatchNorm: each replica would keep its own, and nobody would push it.
+        parameters, such as the averages of BatchNorm: each replica would keep its own, and none would push it.
     """
     parameters = dict(module.named_parameters())
     if not parameters:
@@ -150,14 +150,10 @@ def _check(module: Any) -> None:
             raise ModelError(f"parameter {name!r} is {own.dtype}, must be torch.float32")
         if not own.requires_grad:
             raise ModelError(f"parameter {name!r} is frozen (requires_grad is False); all parameters are trained")
-    kept = sorted(module.state_dict().keys() - parameters.keys() - _aliases(module))
+    # A parameter that is used twice has further names there.
+    kept = sorted(module.state_dict().keys() - {name for name, _ in module.named_parameters(remove_duplicate=False)})
     if kept:
         raise ModelError(
             f"the torch module keeps {kept[0]!r} beside its parameters ({len(kept)} buffers), which replicas would not "
             "share; for BatchNorm take GroupNorm or track_running_stats=False, for a constant persistent=False"
         )
-
-
-def _aliases(module: Any) -> set[str]:
-    """Further names of parameters that are used twice."""
-    return {name for name, _ in module.named_parameters(remove_duplicate=False)}

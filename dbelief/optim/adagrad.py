@@ -7,6 +7,7 @@ no epsilon. Two choices of ours: the quotient comes first, so that the first ste
 0 / 0 := 0, asked of A and not of g, since in float32 g^2 is 0 below |g| = 2.6e-23.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from .fused_kernel import fused
 from .options import at_least_zero
+from .rule import Rate
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,20 @@ class Adagrad:
     eps: float = 0.0
     a0: float = 0.0
     name: ClassVar[str] = "adagrad"
-    state: ClassVar[tuple[str, ...]] = ("sum_of_squares",)
 
     def __post_init__(self) -> None:
         at_least_zero(self.name, eps=self.eps, a0=self.a0)
 
-    def initial(self, state_name: str) -> float:
+    @property
+    def state(self) -> Mapping[str, float]:
         """The sums start at a0."""
-        return self.a0
+        return {"sum_of_squares": self.a0}
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and A in place, compiled (see `Rule.apply`)."""
         _loop(w, g, *states, rate, self.eps)
 
-    def apply_reference(
-        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
-    ) -> None:
+    def apply_reference(self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: Rate, step: int) -> None:
         """Update w and A in place, as a formula (see `Rule.apply_reference`)."""
         number = w.dtype.type
         (a,) = states

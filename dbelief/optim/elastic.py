@@ -3,13 +3,14 @@
 The other half is the worker's: x <- x - a (x - w) with the same two old values, after which x + w is what it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .fused_kernel import fused
+from .rule import Rate
 
 
 @dataclass(frozen=True)
@@ -17,24 +18,18 @@ class Elastic:
     """w <- w + a (x - w). No state; x stands where other rules have a gradient, a where they have a rate."""
 
     name: ClassVar[str] = "elastic"
-    state: ClassVar[tuple[str, ...]] = ()
-
-    def initial(self, state_name: str) -> float:
-        """There is no state; 0."""
-        return 0.0
+    state: ClassVar[Mapping[str, float]] = {}
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Move w towards g in place, compiled (see `Rule.apply`)."""
         _loop(w, g, rate)
 
-    def apply_reference(
-        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
-    ) -> None:
+    def apply_reference(self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: Rate, step: int) -> None:
         """Move w towards g in place, as a formula (see `Rule.apply_reference`)."""
         with np.errstate(all="ignore"):
             w += w.dtype.type(rate) * (g - w)
 
-    def together(self, xp: Any, w: Any, weights: Sequence[Any], rate: float | np.floating[Any]) -> None:
+    def together(self, xp: Any, w: Any, weights: Sequence[Any], rate: Rate) -> None:
         """Move w towards several workers' weights at once, summed in their order (see `move`)."""
         with np.errstate(all="ignore"):
             total = weights[0].copy()
@@ -43,7 +38,7 @@ class Elastic:
             self.move(w, total, len(weights), rate)
 
     @staticmethod
-    def move(w: Any, total: Any, workers: int, rate: float | np.floating[Any]) -> None:
+    def move(w: Any, total: Any, workers: int, rate: Rate) -> None:
         """W <- w + a (total - P w), where `total`, which is used up, is the sum of the weights of P workers."""
         number = w.dtype.type
         total -= number(workers) * w

@@ -4,12 +4,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from .adagrad import Adagrad
-from .adam import Adam
-from .adamw import AdamW
-from .caffe_momentum import CaffeMomentum
+from .adam import Adam, AdamW
 from .elastic import Elastic
-from .momentum import Momentum
-from .nesterov import Nesterov
+from .momentum import CaffeMomentum, Momentum, Nesterov
 from .replace import Replace
 from .rule import Rule
 from .sgd import SGD

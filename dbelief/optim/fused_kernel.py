@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.jit import jit
-
-Loop = Callable[..., None]
+from dbelief.arrays.jit import Loop, on_demand
 
 
 def fused(states: int, scalars: int) -> Callable[[Loop], Loop]:
@@ -37,11 +35,10 @@ def fused(states: int, scalars: int) -> Callable[[Loop], Loop]:
     ValueError
         (when called) The arrays are not of one length: compiled code checks no bounds.
     """
+    types = "write float32", "read float32", *["write float32"] * states, *["float32"] * scalars, "void"
 
     def decorate(loop: Loop) -> Loop:
-        @functools.cache
-        def compiled() -> Loop:
-            return _compile(loop, states, scalars)
+        compiled = on_demand(loop, *types)
 
         @functools.wraps(loop)
         def call(*arguments: Any) -> None:
@@ -54,12 +51,3 @@ def fused(states: int, scalars: int) -> Callable[[Loop], Loop]:
         return call
 
     return decorate
-
-
-def _compile(loop: Loop, states: int, scalars: int) -> Loop:
-    import numba
-
-    own = numba.types.Array(numba.float32, 1, "C")
-    pushed = numba.types.Array(numba.float32, 1, "C", readonly=True, aligned=False)
-    signature = numba.void(own, pushed, *[own] * states, *[numba.float32] * scalars)
-    return jit(loop, signature, error_model="numpy")

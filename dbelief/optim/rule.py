@@ -1,8 +1,12 @@
 """What a shard asks of an update rule."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
+
+Rate = float | np.floating[Any]
+"""Learning rate of a push."""
 
 
 class Rule(Protocol):
@@ -12,7 +16,7 @@ class Rule(Protocol):
 
     Each rule is written twice: once as a formula in array operations, for reading, tests and CuPy
     (`apply_reference`), once as one loop that numba compiles (`apply`). In float32 both give the same bits.
-    A rule keeps no per-element state: that lives with the parameters, in vectors named by `state`.
+    A rule keeps no per-element state: that is stored beside the parameters, in vectors named by `state`.
     """
 
     @property
@@ -21,12 +25,8 @@ class Rule(Protocol):
         ...
 
     @property
-    def state(self) -> tuple[str, ...]:
-        """Names of its per-element float32 state vectors, in the order in which `apply` takes them."""
-        ...
-
-    def initial(self, state_name: str) -> float:
-        """Give the value that every element of a state vector starts with."""
+    def state(self) -> Mapping[str, float]:
+        """Its float32 state vectors, in the order in which `apply` takes them: what every element starts with."""
         ...
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
@@ -52,8 +52,6 @@ class Rule(Protocol):
         """
         ...
 
-    def apply_reference(
-        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
-    ) -> None:
+    def apply_reference(self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: Rate, step: int) -> None:
         """Do the same with array operations of `xp`, in the dtype of w (float32 or float64)."""
         ...

@@ -1,9 +1,10 @@
 """Stochastic gradient descent: w <- w - rate (g + weight_decay w).
 
 The decay is the gradient of weight_decay / 2 times the squared norm of all parameters, biases too, as torch.optim.SGD
-and Caffe have it; it acts once per push (see `adamw`).
+and Caffe have it; it acts once per push (see `adam`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from .fused_kernel import fused
 from .options import at_least_zero
+from .rule import Rate
 
 
 @dataclass(frozen=True)
@@ -25,22 +27,16 @@ class SGD:
 
     weight_decay: float = 0.0
     name: ClassVar[str] = "sgd"
-    state: ClassVar[tuple[str, ...]] = ()
+    state: ClassVar[Mapping[str, float]] = {}
 
     def __post_init__(self) -> None:
         at_least_zero(self.name, weight_decay=self.weight_decay)
-
-    def initial(self, state_name: str) -> float:
-        """There is no state; 0."""
-        return 0.0
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w in place, compiled (see `Rule.apply`)."""
         _loop(w, g, rate, self.weight_decay)
 
-    def apply_reference(
-        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
-    ) -> None:
+    def apply_reference(self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: Rate, step: int) -> None:
         """Update w in place, as a formula (see `Rule.apply_reference`)."""
         number = w.dtype.type
         with np.errstate(all="ignore"):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dbelief.core.layout import Box, Layout
-from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.nn.kernels import Blocks
 
 from .cut import OWNER

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dbelief.core.layout import Box, Layout
 from dbelief.errors import ModelError
-from dbelief.nn import Dense, Dropout, Image, Local, Pointwise, Shape, Stage
+from dbelief.nn import Dense, Elementwise, Image, Local, Shape, Stage
 
 from .grid import Grid
 from .window import Window, split
@@ -89,10 +89,9 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
             continue
         if getattr(stage.layer, "padding", 0) or getattr(stage.layer, "ceil_mode", False):
             raise ModelError(f"layer {stage.name}: cannot be cut over ranks: padding and ceil_mode are for one rank")
-        if parts and isinstance(stage.layer, Pointwise | Dropout):
-            outputs = parts[-1].outputs  # each rank has what it needs, however the layer before was cut
-        else:
-            outputs = tuple(_windows(stage, grid))
+        # Element by element, each rank has what it needs, however the layer before was cut.
+        as_before = parts and isinstance(stage.layer, Elementwise)
+        outputs = parts[-1].outputs if as_before else tuple(_windows(stage, grid))
         inputs = tuple(seen(stage, window) for window in outputs)
         parts.append(Part(stage, outputs, inputs, whole))
         whole = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dbelief.core.layout import Layout
 from dbelief.errors import ModelError
 from dbelief.nn import Model, Network, SparseAutoencoder
-from dbelief.nn.stacks import Stacks
+from dbelief.nn.autoencoders.stacks import Stacks
 
 from .blocks import BlockParts
 from .cut import cut, layout

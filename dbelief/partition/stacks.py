@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dbelief.core.layout import Layout
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.layers import Shape
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.pooling import L2Pool
-from dbelief.nn.stack import Shapes, Sizes
-from dbelief.nn.stacks import tensor_name
+from dbelief.nn.autoencoders.autoencoder import Eq1
+from dbelief.nn.autoencoders.stack import Shapes, Sizes
+from dbelief.nn.autoencoders.stacks import tensor_name
+from dbelief.nn.layers.layer import Shape
+from dbelief.nn.layers.lcn import Lcn
+from dbelief.nn.layers.pooling import L2Pool
 
 from .blocks import NOTHING, BlockParts
 from .declared import Declared
@@ -45,13 +45,13 @@ class StackParts:
 
     Attributes
     ----------
-    parts
+    parts, stacks
         Of each stack, the lowest first.
     """
 
     def __init__(self, sizes: Sequence[Sizes], stacks: Sequence[tuple[Eq1, Lcn]], first: int, grid: Grid) -> None:
-        self._sizes, self._stacks, self._first, self._grid = sizes, list(stacks)[: len(sizes)], first, grid
-        self.parts = [BlockParts.of(one.blocks, eq1, grid) for one, (eq1, _) in zip(sizes, self._stacks, strict=True)]
+        self._sizes, self.stacks, self._first, self._grid = sizes, list(stacks)[: len(sizes)], first, grid
+        self.parts = [BlockParts.of(one.blocks, eq1, grid) for one, (eq1, _) in zip(sizes, self.stacks, strict=True)]
 
     @property
     def layout(self) -> Layout:
@@ -72,7 +72,7 @@ class StackParts:
 
     def between(self, place: int, samples: int) -> tuple[Declared, Declared, Declared]:
         """z, p and y of a stack, from 1, that is not the highest."""
-        (eq1, lcn), sizes = self._stacks[place - 1], self._sizes[place - 1]
+        (eq1, lcn), sizes = self.stacks[place - 1], self._sizes[place - 1]
         pooled, output = self._pooled(place), self._output(place)
         assert sizes.output is not None, f"another stack is above one of {sizes}"
         neurons = self.parts[place - 1].neurons
@@ -85,7 +85,7 @@ class StackParts:
 
     def shapes(self, place: int, rank: int) -> Shapes:
         """What a rank's part of a stack, from 1, takes and makes; the highest has neither p nor y."""
-        parts, maps, channels = self.parts[place - 1], self._stacks[place - 1][0].maps, self._sizes[place - 1].image[2]
+        parts, maps, channels = self.parts[place - 1], self.stacks[place - 1][0].maps, self._sizes[place - 1].image[2]
         above = place < len(self.parts)
         pooled, output = (self._pooled(place)[rank], self._output(place)[rank]) if above else (NOTHING, NOTHING)
         (height, width), (rows, columns) = parts.pixels(rank).shape, output.shape
@@ -107,7 +107,7 @@ class StackParts:
         alphas = self.alphas()
         there = [Passage.there("alphas", alphas, itemsize)]
         back = Passage.sums("loss and alphas' slopes", 1 + alphas.shape[0], self._grid.size)
-        for place, ((eq1, _), parts) in enumerate(zip(self._stacks, self.parts, strict=True), start=1):
+        for place, ((eq1, _), parts) in enumerate(zip(self.stacks, self.parts, strict=True), start=1):
             trained = place >= self._first
             if trained:
                 own = layer_step(parts, eq1.maps, samples, itemsize)

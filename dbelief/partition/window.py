@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class Window:
         before, after = tuple(shape[:first_axis]), tuple(shape[last_axis:])
         start = (0,) * len(before) + self.start + (0,) * len(after)
         return Window(start, before + self.stop + after)
+
+    def select(self, array: Any, first_axis: int) -> Any:
+        """A view of this window's cells in an array that may have more axes; see `along`."""
+        return array[self.along(array.shape, first_axis).within(Window.whole(array.shape))]
 
 
 def split(length: int, parts: int) -> list[tuple[int, int]]:

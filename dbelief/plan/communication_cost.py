@@ -9,6 +9,7 @@ from typing import Any
 
 from dbelief.core.reduction_tree import named
 from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
+from dbelief.monitor.format import short_time
 from dbelief.plan.allreduce_cost import Link, ring_seconds, shards_seconds, tree_seconds
 
 from .memory import FLOAT32
@@ -131,18 +132,13 @@ def megabytes(count: float) -> str:
     return f"{count / 1000**power:,.4g} {' kMG'[power]}B"
 
 
-def clock(seconds: float) -> str:
-    """A time for display, in a suitable unit."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
 def _parallel(volumes: Volumes) -> str:
     weights, data = megabytes(volumes.weight_bytes), megabytes(volumes.data_bytes)
     if volumes.data_parallel:
         return f"Data parallelism: gradients, {weights}, are less to exchange than activations, {data}."
     return (
-        f"Model parallelism, a grid of ranks for each replica (docs/ranks.md): activations, {data}, are less to "
-        f"exchange than gradients, {weights}; or larger mini-batches."
+        "Model parallelism, a grid of ranks for each replica (docs/explanation/model_parallelism.md): activations, "
+        f"{data}, are less to exchange than gradients, {weights}; or larger mini-batches."
     )
 
 
@@ -152,18 +148,18 @@ def _fastest(volumes: Volumes, found: Sequence[Sum]) -> str:
     best, other = min(found, key=lambda one: one.seconds), found[0]
     times = other.seconds / best.seconds
     strategy = f"sync-sgd, reduction.way {best.way}"
-    return f"Sum by {best} ({strategy}): it takes {clock(best.seconds)}; {other}, {times:.3g} times as long."
+    return f"Sum by {best} ({strategy}): it takes {short_time(best.seconds)}; {other}, {times:.3g} times as long."
 
 
 def _bound(compute_s: float, found: Sequence[Sum]) -> str:
     best, worst = (pick(one.seconds for one in found) for pick in (min, max))
     if compute_s >= worst:
-        return f"Computing takes {clock(compute_s)}, longer than any of these sums: any of them will do."
+        return f"Computing takes {short_time(compute_s)}, longer than any of these sums: any of them will do."
     if compute_s >= best:
-        return f"Computing takes {clock(compute_s)}, longer than the fastest sum and shorter than the slowest."
+        return f"Computing takes {short_time(compute_s)}, longer than the fastest sum and shorter than the slowest."
     return (
-        f"Computing takes {clock(compute_s)}, {100 * compute_s / (compute_s + best):.2g} % of a step: the network is "
-        "the limit. Larger mini-batches, or elastic averaging with a period above 1, exchange less often."
+        f"Computing takes {short_time(compute_s)}, {100 * compute_s / (compute_s + best):.2g} % of a step: the network "
+        "is the limit. Larger mini-batches, or elastic averaging with a period above 1, exchange less often."
     )
 
 
@@ -178,7 +174,7 @@ def _moved(job: Job, volumes: Volumes, link: Link) -> str:
         size = volumes.weight_bytes // (1 if reduction.wire is None else 2)
         way, chunk = reduction.way, reduction.chunk
         one = predict(way, volumes.replicas, size, numbers, link, chunk, reduction.arity)
-        return f"{said} sums {megabytes(size)} by {one}, in a step: {clock(one.seconds)} on these links."
+        return f"{said} sums {megabytes(size)} by {one}, in a step: {short_time(one.seconds)} on these links."
     fetches, pushes = 1 / strategy.n_fetch, 1 / strategy.n_push
     fetched, pushed = (of(job.wire, volumes.parameters) for of in (fetched_bytes, pushed_bytes))
     in_step, most = strategy.staleness == 0, "at most " if job.wire.push.name == "threshold" else ""
@@ -189,5 +185,5 @@ def _moved(job: Job, volumes: Volumes, link: Link) -> str:
     return (
         f"{said} moves {moved} for each mini-batch of a replica through {shards} "
         f"{'shard' if shards == 1 else 'shards'}: on these links one takes "
-        f"{clock(least)}{' beside computing' if in_step else ', or computing where that is longer'}."
+        f"{short_time(least)}{' beside computing' if in_step else ', or computing where that is longer'}."
     )

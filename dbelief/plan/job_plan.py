@@ -188,7 +188,8 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
             batch=samples * int(np.prod(sample.features, dtype=np.int64)),
             on_device=on_device,
         )
-        sent, messages = (sum(int(of[rank].sum()) for of in each) for each in _both(step))
+        sent = sum(int(passage.sent_bytes[rank].sum()) for passage in step)
+        messages = sum(int(passage.messages[rank].sum()) for passage in step)
         moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
     shards = _shards(job, placement)
@@ -252,10 +253,6 @@ def _talks(layout: Layout, placement: Placement, ranks: int) -> list[list[tuple[
         for rank, segments in sorted(counts.items()):
             found[rank].append((at.shard, segments))
     return found
-
-
-def _both(step: Sequence[Passage]) -> tuple[list[Any], list[Any]]:
-    return [passage.sent_bytes for passage in step], [passage.messages for passage in step]
 
 
 def _clipping(job: Job, grid: Grid) -> list[Passage]:

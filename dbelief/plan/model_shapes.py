@@ -13,10 +13,10 @@ from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.job import AutoencoderModel, Job, LayersModel, StacksModel, ZooModel
 from dbelief.nn import Network, SparseAutoencoder, build_autoencoder, build_network, image_of
-from dbelief.nn.autoencoder import Eq1, step_shapes
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.stack import sizes_of
-from dbelief.nn.stacks import tensor_shapes
+from dbelief.nn.autoencoders.autoencoder import Eq1, step_shapes
+from dbelief.nn.autoencoders.stack import sizes_of
+from dbelief.nn.autoencoders.stacks import tensor_shapes
+from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.blocks import BlockParts
 from dbelief.partition.cut import cut

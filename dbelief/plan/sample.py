@@ -48,7 +48,7 @@ def sample_of(job: Job) -> Sample:
     """
     if isinstance(job.model, PythonModel):
         raise ModelError(
-            f"model {job.model.python}: what a Python model has, only making it can tell: see dbelief job check"
+            f"model {job.model.python}: the sizes of a Python model are known once it is built: see dbelief job check"
         )
     image, field = _image(job.model)
     if image is not None:

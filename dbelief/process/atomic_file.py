@@ -5,19 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from dbelief.errors import WriteFailed
+from dbelief.process.replaceable import replaceable
+from dbelief.process.runtime import runtime
 
 _TEMPORARY = re.compile(r"\.dbelief-[0-9a-f]{16}\.writing")
 
 
 class Disk:
-    """Steps that make a file durable, in the order of their names here; a test may record or fail each."""
+    """Steps that make a file durable, in the order of their names here. A simulation overrides each."""
 
     def create(self, path: Path) -> BinaryIO:
         """Create a file and open it for writing. An existing name, also a symbolic link, is an error."""
@@ -42,11 +43,11 @@ class Disk:
             os.close(descriptor)
 
 
-DISK = Disk()
+disk, use_disk = replaceable(Disk())
 
 
 @contextmanager
-def atomic_write(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file for writing in any order; it gets its name at the end of the `with` block, and is durable then.
 
     Until then it has a temporary name in the same folder. That name is random and unique: of two writers of one path
@@ -58,7 +59,7 @@ def atomic_write(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
         For example, the disk is full; names the file. An existing file of that name is unchanged.
     """
     try:
-        temporary, file = _begin(path.parent, disk)
+        temporary, file = _begin(path.parent)
         try:
             with file:
                 yield file
@@ -94,10 +95,10 @@ def sweep(folder: Path) -> None:
                 _remove_unlocked(path)
 
 
-def _begin(folder: Path, disk: Disk) -> tuple[Path, BinaryIO]:
+def _begin(folder: Path) -> tuple[Path, BinaryIO]:
     """Create a temporary file and lock it."""
     while True:
-        temporary = folder / f".dbelief-{secrets.token_hex(8)}.writing"
+        temporary = folder / f".dbelief-{runtime.random_bytes(8).hex()}.writing"
         file = disk.create(temporary)
         with suppress(OSError):  # a file system without locks: `sweep` removes nothing there
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import select
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
+
+from dbelief.process.runtime import Event, runtime
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ class Clock(Protocol):
         """Seconds since 1970-01-01 UTC; for display, never for durations."""
         ...
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Event, timeout_s: float) -> bool:
         """Block until `event` is set or `timeout_s` seconds have passed; returns whether it is set."""
         ...
 
@@ -32,17 +33,17 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the process's runtime."""
 
     def now(self) -> float:
         """Monotonic seconds since an arbitrary start."""
-        return time.monotonic()
+        return runtime.monotonic()
 
     def wall(self) -> float:
         """Seconds since 1970-01-01 UTC."""
-        return time.time()
+        return runtime.wall()
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Event, timeout_s: float) -> bool:
         """Block until `event` is set or `timeout_s` seconds have passed (infinity is allowed)."""
         return event.wait(min(timeout_s, threading.TIMEOUT_MAX))
 
@@ -100,7 +101,7 @@ class ManualClock:
             self._now_s += seconds
             self._changed.notify_all()
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Event, timeout_s: float) -> bool:
         """Block until `event` is set or the clock was advanced by `timeout_s`; returns whether it is set."""
         return self._until(event.is_set, timeout_s)
 

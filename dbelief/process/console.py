@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import faulthandler
+import logging
 import os
 import re
 import signal
@@ -16,22 +17,11 @@ from types import FrameType
 import click
 
 from dbelief.errors import DbeliefError, UserError
-from dbelief.process import log
+from dbelief.process.log import DEBUG, clear_context
+
+log = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host with colons is in brackets
-
-DEBUG = "DBELIEF_DEBUG"
-"""Environment variable, inherited by child processes: show tracebacks."""
-
-
-def announce(line: str) -> None:
-    """Write one line to standard error, in the configured format: see `dbelief.process.log`."""
-    log.emit(line)
-
-
-def announce_error(line: str, error: BaseException | None = None) -> None:
-    """Write the final error line of a command, with the traceback of `error` if tracebacks are enabled."""
-    log.emit(line, "error", error if os.environ.get(DEBUG) else None)
 
 
 def debug(wanted: bool) -> None:
@@ -50,8 +40,7 @@ def format_error(error: BaseException) -> str:
 
     Its traceback is written first, where tracebacks are enabled.
     """
-    if os.environ.get(DEBUG):
-        log.show_trace(error)
+    log.debug(f"{type(error).__name__}: {error}", exc_info=error)
     return _in_words(error)
 
 
@@ -75,14 +64,11 @@ def cli_errors() -> Iterator[None]:
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
-    except DbeliefError as error:
-        announce_error(_in_words(error), error)
-        raise SystemExit(error.exit_code) from None
-    except Exception as error:  # an unexpected error; the line has its location
-        announce_error(_in_words(error), error)
-        raise SystemExit(1) from None
+    except Exception as error:  # where it is unexpected, the line has its location
+        log.error(_in_words(error), exc_info=error if os.environ.get(DEBUG) else None)
+        raise SystemExit(error.exit_code if isinstance(error, DbeliefError) else 1) from None
     finally:
-        log.clear_context()
+        clear_context()
 
 
 @contextmanager
@@ -107,20 +93,6 @@ def interrupt_event() -> Iterator[threading.Event]:
     finally:
         for number, old in before.items():
             signal.signal(number, signal.SIG_DFL if old is None else old)  # None: not set by Python
-
-
-def parse_overrides(items: tuple[str, ...]) -> dict[str, str]:
-    """FIELD=VALUE options as a mapping.
-
-    Raises
-    ------
-    UserError
-        Where one has no "=".
-    """
-    for item in items:
-        if "=" not in item:
-            raise UserError(f"--set {item}: wanted FIELD=VALUE, for example strategy.batch=64")
-    return dict(item.split("=", 1) for item in items)
 
 
 def host_and_port(address: str) -> tuple[str, int]:

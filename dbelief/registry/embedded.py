@@ -18,14 +18,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.runtime import runtime
 
 _LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the terminating zero
 _LOOK_S = 0.005
@@ -103,9 +102,7 @@ class EmbeddedRegistry:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Stop the server and remove its temporary folder."""
         self._stop()
         self._clear()
@@ -165,10 +162,10 @@ class EmbeddedRegistry:
         until_s = self._clock.now() + self._deadline_s
         while not _answers(path):
             if self.process.poll() is not None:
-                raise RuntimeFailure(f"the registry server in {self._folder} ended at once: {self._last_word()}")
+                raise RuntimeFailure(f"the registry server in {self._folder} ended at once: {self._last_log_message()}")
             if self._clock.now() > until_s:
                 raise Unavailable(f"the registry server in {self._folder} did not answer in {self._deadline_s} s")
-            self._clock.wait(threading.Event(), _LOOK_S)
+            self._clock.wait(runtime.event(), _LOOK_S)
 
     def _stop(self) -> None:
         """Terminate the server, with SIGTERM first, so that it closes its file and removes its socket."""
@@ -190,7 +187,7 @@ class EmbeddedRegistry:
                 if self._clock.now() > until_s:
                     os.close(descriptor)
                     raise UserError(f"{self._folder}: another run has its registry here") from None
-                self._clock.wait(threading.Event(), _LOOK_S)
+                self._clock.wait(runtime.event(), _LOOK_S)
                 continue
             except OSError:
                 pass  # a network file system that cannot lock a folder: continue without a lock
@@ -207,11 +204,11 @@ class EmbeddedRegistry:
     def _log(self) -> Path:
         return self._socket().with_name("registry.log")
 
-    def _last_word(self) -> str:
+    def _last_log_message(self) -> str:
         """The server's last log message, without process, role and time in front; '#' marks a warning."""
         lines = [line for line in self._log().read_text(errors="replace").split("\n") if line.strip()]
         warnings = [line.partition(" # ")[2] for line in lines if " # " in line]
-        return (warnings or lines or ["it said nothing"])[-1].strip()
+        return (warnings or lines or ["its log is empty"])[-1].strip()
 
 
 def _answers(path: Path) -> bool:

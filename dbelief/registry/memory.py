@@ -1,11 +1,11 @@
 """In-memory registry: same behaviour, no server, and not persistent."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dbelief.errors import Rejected
 from dbelief.process.clock import Clock
+from dbelief.process.runtime import runtime
 
 from .registry import check_job, check_ttl, check_values, stale
 
@@ -36,7 +36,7 @@ class MemoryRegistry:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._records: dict[str, _Record] = {}
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def acquire(self, job: str, owner: str, ttl_s: float) -> int | None:
         """Acquire the leader lease; see `Registry.acquire`."""

@@ -90,5 +90,5 @@ def check_values(values: Mapping[str, bytes | None]) -> None:
 
 def stale(job: str, epoch: int, leader: int | None) -> str:
     """Reason of a refused write: its epoch, and the current leader's."""
-    now = f"epoch {leader} leads" if leader is not None else "nobody holds the lease"
+    now = f"epoch {leader} leads" if leader is not None else "no coordinator holds the lease"
     return f"registry: job {job}: write under leader epoch {epoch} refused: {now}"

@@ -13,7 +13,6 @@ Every call is idempotent enough to be retried, since a lost reply does not show 
 `acquire` by the same owner just uses up an epoch, the others return the same result again.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -25,6 +24,7 @@ from redis.retry import Retry
 
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock
+from dbelief.process.runtime import runtime
 from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
@@ -185,7 +185,7 @@ class RedisRegistry:
                     raise Unavailable(f"{self._place} does not answer: {_line(error)}") from error
             except redis_errors.RedisError as error:
                 raise RuntimeFailure(f"{self._place}: {_line(error)}") from error
-            self._clock.wait(threading.Event(), pause_s)
+            self._clock.wait(runtime.event(), pause_s)
             pause_s = min(2 * pause_s, 0.5)
 
 

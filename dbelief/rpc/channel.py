@@ -11,12 +11,15 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from dbelief.errors import DbeliefError, Moved, Rejected, ResourceExhausted, SnapshotError, Unavailable, UserError
-from dbelief.process.console import announce, format_error
+from dbelief.process.console import format_error
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
 from dbelief.security.tls_diagnosis import why_not
 
 from .keepalive import KEEPALIVE, Keepalive
-from .token_channel import TokenChannel
+from .token_channel import token_channel
+from .transport import transport
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -89,15 +92,13 @@ def open_channel(
     options = (*OPTIONS, *keepalive.options, ANY_ANSWER, CLIENT_AHEAD)
     mine = credentials or current()
     if mine is None:
-        plain = grpc.insecure_channel(near or address, options=options)
-        return TokenChannel(plain, Loopback(near).text) if near else plain
+        plain = transport.channel(near or address, options, None)
+        return token_channel(plain, Loopback(near).text) if near else plain
     shown = grpc.ssl_channel_credentials(mine.authority, mine.key, mine.certificate)
     if mine.token:
         shown = grpc.composite_channel_credentials(shown, grpc.access_token_call_credentials(mine.token))
     # By role, on whatever host: containers have no stable names.
-    return grpc.secure_channel(
-        address, shown, options=(*options, ("grpc.ssl_target_name_override", f"{role}.{DOMAIN}"))
-    )
+    return transport.channel(address, (*options, ("grpc.ssl_target_name_override", f"{role}.{DOMAIN}")), shown)
 
 
 def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str = "") -> None:
@@ -148,7 +149,7 @@ def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> No
                 servicer.refused(type(error).__name__)
             context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
     reason = f"{getattr(servicer, 'where', '')}{format_error(error)}"  # an internal fault; the message has its location
-    announce(f"a call failed: {reason}")
+    log.warning(f"a call failed: {reason}")
     context.abort(grpc.StatusCode.UNKNOWN, reason)
     raise error
 

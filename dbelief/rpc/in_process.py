@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 from dbelief.arrays.backend import aligned_float32
 from dbelief.core.placement import Placement
 from dbelief.core.push import PARAMETERS, Push, PushResult
+from dbelief.process.runtime import runtime
 
 
 class LocalShard(Protocol):
@@ -50,9 +50,9 @@ class InProcessParameters:
         waited_s = 0.0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
             run = self.placement.run(place)
-            began_s = time.perf_counter()
+            began_s = runtime.monotonic()
             shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
-            waited_s += time.perf_counter() - began_s
+            waited_s += runtime.monotonic() - began_s
             for span in run:
                 version, data = shard.pull(vector, span.index, int(versions[span.index]))
                 if data is not None:

@@ -1,41 +1,24 @@
 """`events.jsonl`: the event log of a run, one JSON object per line, in chronological order.
 
-Every line has `time` (UTC, ISO 8601), `elapsed_s` (seconds since this log was opened, monotonic) and `event`:
-
-    state        state, reason
-    progress     samples, epoch, loss, staleness, samples_per_s, members
-    evaluation   samples, set ("validation" or "test"), loss, accuracy
-    member       role, id, what ("joined", "left" or "died"), reason
-    snapshot     set
-    warm_start   samples
-
-and of a batch method, once for each iteration, and for each complete pass over its batch:
-
-    iteration    iteration (from 1), loss and gradient_norm at the new parameters, step (in lengths of its direction),
-                 evaluations (passes so far), skipped (pairs that did not count)
-    pass         number, iteration (that contains it), bundles, portions, samples, loss (mean, without l2), seconds
-                 (from the first bundle assigned to the last one reported), launched and won (backups)
-    rolled_back  set, iterations (that are undone)
+Every line has `time`, `elapsed_s` and `event`; `event_specs.py` specifies the events and their fields.
 
 A line is appended in one write, so a reader may follow the file while it grows. A process that is killed during that
 write leaves a torn last line: readers skip it, and opening the log again truncates it.
 """
 
 import json
-import os
-import threading
+import mmap
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dbelief.errors import DataError
 from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.runtime import runtime
 
+from .event_specs import COMMON
 from .json_values import plain
-
-_OWN = ("time", "elapsed_s", "event")
 
 
 class EventLog:
@@ -54,7 +37,7 @@ class EventLog:
     def __init__(self, path: Path, clock: Clock | None = None, earlier_s: float = 0.0) -> None:
         self._clock = clock or SystemClock()
         self._start_s = self._clock.now() - earlier_s
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         _cut_torn_line(path)
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
@@ -69,7 +52,7 @@ class EventLog:
         ValueError
             A field has the name of a field that every event has, or cannot be written as JSON.
         """
-        taken = [name for name in _OWN if name in fields]
+        taken = [name for name in COMMON if name in fields]
         if taken:
             raise ValueError(f"event {event!r}: the field name {taken[0]!r} is taken")
         with self._lock:
@@ -92,9 +75,7 @@ class EventLog:
         """Return the log itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Close the file."""
         self.close()
 
@@ -127,18 +108,10 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 def _cut_torn_line(path: Path) -> None:
     """Truncate the file to its last complete line, lest the next event be appended to a torn one."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         return
     with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        whole = end
-        while whole > 0:
-            start = max(0, whole - 65536)
-            file.seek(start)
-            at = file.read(whole - start).rfind(b"\n")
-            if at >= 0:
-                whole = start + at + 1
-                break
-            whole = start
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end, whole = len(content), content.rfind(b"\n") + 1
         if whole < end:
             file.truncate(whole)

@@ -38,20 +38,15 @@ def export_run(run: Path, form: Format, output: Path | None, vector: str | None)
     Memory: one segment of a set, or one tensor.
     """
     output = output or Path(f"{load_job(run / 'job.yaml').name}.{form}")
-    with result_file(run, vector, scratch=_folder(output)) as (model, taken):
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    with result_file(run, vector, scratch=output.parent) as (model, taken):
         _publish(model, form, output)
     return f"{output}: from {taken}"
 
 
-def _folder(output: Path) -> Path:
-    if not output.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.parent}")
-    return output.parent
-
-
 def _publish(model: Path, form: Format, output: Path) -> None:
     """Convert a safetensors file to the format at its final path, tensor by tensor."""
-    _folder(output)
     try:
         with safe_open(model, framework="numpy") as tensors, atomic_write(output) as file:
             if form == "npz":

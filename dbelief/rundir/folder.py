@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from dbelief.core.layout import Layout
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job, StacksModel
 from dbelief.process.atomic_file import write_whole
-from dbelief.process.console import announce
+
+log = logging.getLogger(__name__)
 
 LAST_PASS = "last_pass.json"
 """File of a run folder with the figures of its last complete pass, and its attempts."""
@@ -43,7 +45,7 @@ def prepare_folder(job: Job, resume: bool) -> Path:
         if folder.exists():
             _refuse_if_held(folder)
         if folder.exists() and not resume:
-            announce(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
+            log.info(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"run folder {folder}: {error.strerror or error}") from error
@@ -86,7 +88,7 @@ def check_start(job: Job) -> None:
         if folder.resolve() in {path.resolve(), path.resolve().parent}:  # a run, or a file in one
             raise UserError(
                 f"{field}: {path} is moved aside where a new run named {job.name} begins; give this run another name, "
-                f"or go on with --resume"
+                f"or continue it with --resume"
             )
 
 
@@ -111,8 +113,7 @@ def held(folder: Path) -> Iterator[None]:
     """Lock the folder against another run of that name within the `with` block."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with _where_locks_work():
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _lock(descriptor, fcntl.LOCK_SH)
         yield
     finally:
         os.close(descriptor)
@@ -121,19 +122,17 @@ def held(folder: Path) -> Iterator[None]:
 def _refuse_if_held(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with _where_locks_work():
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor, fcntl.LOCK_EX)
     except BlockingIOError:
-        raise UserError(f"{folder}: a run is under way there; end it first, or give this one another name") from None
+        raise UserError(f"{folder}: a run is in progress there; end it first, or give this one another name") from None
     finally:
         os.close(descriptor)
 
 
-@contextmanager
-def _where_locks_work() -> Iterator[None]:
-    """Ignore the lock on network file systems that cannot lock a folder."""
+def _lock(descriptor: int, kind: int) -> None:
+    """Lock a folder; without effect on network file systems that cannot lock one."""
     try:
-        yield
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +13,16 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from dbelief.checkpoint.export import write_model
+from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.shard_file import read_segments
 from dbelief.checkpoint.snapshot_set import latest_valid_set, sets_in
 from dbelief.core.layout import Layout, SegmentSpan, make_segments
 from dbelief.core.push import PARAMETERS
 from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.job import Job, load_job
-from dbelief.process.console import announce
 from dbelief.rundir.summary import read_summary
+
+log = logging.getLogger(__name__)
 
 BEST = "best"
 """Alias of the named vector that holds the parameters of the best evaluation."""
@@ -128,7 +130,7 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
         raise UserError(f"{run}: holds neither model.safetensors nor a complete snapshot set")
     set_id, state, skipped = latest_valid_set(snapshots, job.name, job.strategy.at_shards.name)
     for torn in skipped:
-        announce(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
+        log.warning(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
     try:
         layout, nominal = Layout.from_rows(state["boxes"]), int(state["nominal_length"])
         best, samples = state["progress"]["best"], int(state["progress"]["samples"])

@@ -39,18 +39,18 @@ class Summary(BaseModel):
     epochs: float = Field(ge=0, description="samples over the size of the training set")
     steps: int = Field(ge=0, description="mini-batches computed")
     pushes: int = Field(ge=0, description="pushes applied")
-    pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were handed out again after a death")
+    pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were leased again after a failure")
     staleness_mean: float | None = Field(description="versions, mean over all pushes")
 
-    wall_s: float = Field(ge=0, description="seconds from start to end; where it was resumed, the sum over its legs")
+    wall_s: float = Field(ge=0, description="seconds from start to end; of a resumed run, the sum over its processes")
     last_leg_s: float | None = Field(default=None, ge=0, description="seconds since it was resumed last")
-    replicas: int = Field(ge=0, description="replicas the job asked for")
-    shards: int = Field(ge=0, description="shards the job asked for")
-    members_lost: int = Field(ge=0, description="members that died or fell silent")
+    replicas: int = Field(ge=0, description="replicas in the job file")
+    shards: int = Field(ge=0, description="shards in the job file")
+    members_lost: int = Field(ge=0, description="members that failed or missed heartbeats")
     died: list[str] = Field(
         default_factory=list, description="which ones, in order (by name before a takeover); a coordinator too"
     )
-    pushes_lost: int = Field(default=0, ge=0, description="pushes that died with a shard, which came back without them")
+    pushes_lost: int = Field(default=0, ge=0, description="pushes lost with a failed shard")
     residual_lost: float = Field(
         default=0.0, ge=0, description="magnitudes that codecs have left out and never sent, in gradient units"
     )

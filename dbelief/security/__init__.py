@@ -3,7 +3,7 @@
 A job that spans several machines has its own certificate authority, and a process the folder that `dbelief certs` made
 for its role. Its certificate proves that the process belongs to the job, and names its role: callers check the role,
 never a host's name, for containers have no stable one. Its token defines what it may call (`permissions`).
-`docs/security.md` lists the attacks that each of these prevents.
+`docs/explanation/security.md` lists the attacks that each of these prevents.
 """
 
 from .credentials import DOMAIN, PERSONS, ROLES, SERVER, Credentials

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import logging
 import os
 from pathlib import Path
 
 from dbelief.errors import UserError
-from dbelief.process.console import announce, host_and_port
+from dbelief.process.console import host_and_port
 from dbelief.process.log import redact
 
 from .credentials import Credentials
 from .loopback import Loopback, loopback_address
+
+log = logging.getLogger(__name__)
 
 FOLDER = "DBELIEF_CREDENTIALS"
 INSECURE = "DBELIEF_INSECURE"
@@ -21,9 +24,9 @@ INSECURE = "DBELIEF_INSECURE"
 class _Identity:
     """Credentials of this process, and whether it may listen without."""
 
-    taken: Credentials | None = None
+    loaded: Credentials | None = None
     insecure = False
-    told: set[str] = set()  # noqa: RUF012 - shared by the whole process on purpose
+    warned: set[str] = set()  # noqa: RUF012 - shared by the whole process on purpose
 
 
 def load(folder: Path, roles: tuple[str, ...] = ()) -> None:
@@ -37,7 +40,7 @@ def load(folder: Path, roles: tuple[str, ...] = ()) -> None:
     found = _read(folder)
     if roles and found.role not in roles:
         raise UserError(f"credentials {folder}: they are for {found.role}, wanted {' or '.join(roles)}")
-    _Identity.taken = found
+    _Identity.loaded = found
 
 
 def current() -> Credentials | None:
@@ -49,7 +52,7 @@ def current() -> Credentials | None:
         The environment names a folder without credentials.
     """
     folder = os.environ.get(FOLDER)
-    return _read(Path(folder)) if _Identity.taken is None and folder else _Identity.taken
+    return _read(Path(folder)) if _Identity.loaded is None and folder else _Identity.loaded
 
 
 @functools.lru_cache(maxsize=8)
@@ -86,9 +89,9 @@ def may_listen(address: str) -> None:
             f"not listening on {address} without TLS and a token, since other machines reach it: give --credentials "
             "DIR (`dbelief certs` makes some), or --insecure where the network keeps strangers out"
         )
-    if address not in _Identity.told:
-        _Identity.told.add(address)
-        announce(f"--insecure: {address} is open to anybody who reaches it, without TLS and without a token")
+    if address not in _Identity.warned:
+        _Identity.warned.add(address)
+        log.warning(f"--insecure: {address} is open to anybody who reaches it, without TLS and without a token")
 
 
 def must_show(address: str) -> Loopback | None:
@@ -100,7 +103,7 @@ def must_show(address: str) -> Loopback | None:
     if near is None:
         return None
     if _Identity.insecure:
-        announce(f"--insecure: {address} is open to every user of this machine")
+        log.warning(f"--insecure: {address} is open to every user of this machine")
         return None
     return Loopback(near)
 

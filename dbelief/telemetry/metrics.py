@@ -5,6 +5,7 @@ those of one role on its own registry. A total that is counted elsewhere is read
 that counting costs nothing more.
 """
 
+import logging
 import math
 import shutil
 import ssl
@@ -26,10 +27,11 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dbelief.process.console import announce
 from dbelief.security import current
 from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metric_specs import STATES, TABLE, MetricSpec
+
+log = logging.getLogger(__name__)
 
 MOST_SERIES = 512
 """Maximum number of series of one counter. Label values may come from other processes: further series, and long values,
@@ -169,8 +171,16 @@ class Metrics:
 
         One counter may have several totals. A total that decreased has restarted at 0.
         """
-        counter = getattr(self, name)
-        self._scraped.before.append(_CallbackCollector(counter.labels(**labels) if labels else counter, total))
+        counter, seen = getattr(self, name), 0.0
+        series = counter.labels(**labels) if labels else counter
+
+        def update() -> None:
+            nonlocal seen
+            now = total()
+            series.inc(now - seen if now >= seen else now)
+            seen = now
+
+        self._scraped.before.append(update)
 
     def settle(self) -> None:
         """Add the last increases of the callbacks' totals, and remove the callbacks: a job and its objects are gone."""
@@ -214,7 +224,7 @@ class Metrics:
         mine = current()
         context = mine.context(ssl.Purpose.CLIENT_AUTH) if mine else None
         self._server = WebServer(listen, make_wsgi_app(self._registry), "metrics", context)
-        announce(f"metrics on {self.url}")
+        log.info(f"metrics on {self.url}")
 
     @property
     def url(self) -> str:
@@ -260,35 +270,16 @@ class _Counter(Counter):
 
 def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:
     """Make a row's collector, not registered yet."""
-    name, labels = f"dbelief_{role}_{row.name}", tuple(row.labels)
-    tells = f"{row.help} ({row.unit})"
-    collector: Counter | Gauge | Histogram
-    if row.kind == "counter":
-        collector = _Counter(name, tells, labels, registry=None)
-    elif row.kind == "gauge":
-        collector = Gauge(name, tells, labels, registry=None)
-    else:
-        collector = Histogram(name, tells, labels, registry=None, buckets=row.buckets)
+    labels, kinds = tuple(row.labels), {"counter": _Counter, "gauge": Gauge, "histogram": Histogram}
+    options = {"buckets": row.buckets} if row.buckets else {}
+    name, text = f"dbelief_{role}_{row.name}", f"{row.help} ({row.unit})"
+    collector: Counter | Gauge | Histogram = kinds[row.kind](name, text, labels, registry=None, **options)
     # A series that exists from the start can be distinguished from a missing one.
     series = [collector.labels(known) for values in row.labels.values() for known in values] if labels else [collector]
     for one in series:
         if isinstance(one, Gauge):
             one.set(math.nan)
     return collector
-
-
-class _CallbackCollector:
-    """Callback that adds the increase of a total to a counter."""
-
-    def __init__(self, counter: Counter, total: Callable[[], float]) -> None:
-        self._counter, self._total, self._seen = counter, total, 0.0
-
-    def __call__(self) -> None:
-        total = self._total()
-        if total < self._seen:
-            self._seen = 0.0
-        self._counter.inc(total - self._seen)
-        self._seen = total
 
 
 class _Scraped(Collector):

@@ -14,7 +14,6 @@ towards the job's limits like those of replicas. While a job with data has no re
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -25,12 +24,13 @@ from dbelief.arrays.backend import aligned
 from dbelief.core.push import PushResult, StalenessHistogram
 from dbelief.errors import JobError, ModelError, Rejected, Unavailable
 from dbelief.job import Asynchronous, Downpour, Job
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.evaluation import evaluate
 from dbelief.training.schedule import learning_rate
 from dbelief.training.session import JobContext, Session
 
-_TOLD_EVERY_S = 1.0
+_ALIVE_EVERY_S = 1.0
 """Interval of progress reports during a long evaluation, in seconds."""
 
 
@@ -39,8 +39,8 @@ class Client:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._told = wire.Progress()
-        self._told_s = time.monotonic()
+        self._progress = wire.Progress()
+        self._reported_s = runtime.monotonic()
         self._closing = False
         self._spread = StalenessHistogram()
         size, segments = session.layout.size, len(session.parameters.placement.spans)
@@ -101,21 +101,19 @@ class Client:
         if self._versions[0] < 0:
             raise Rejected("push() before pull(): a gradient is computed from pulled parameters")
         self._fill(gradient)
-        job, told = self._session.job, self._told
+        job, progress = self._session.job, self._progress
         if rate is None:
-            rate = learning_rate(job, told.samples, job.limits.samples)
-        pushed = self._session.push(
-            self._gradient, self._versions, self._session.next_sequence(), rate, samples, clock=told.pushes
-        )
-        told.pushes += 1
-        told.samples += samples
-        told.staleness_sum += pushed.staleness
+            rate = learning_rate(job, progress.samples, job.limits.samples)
+        pushed = self._session.push(self._gradient, self._versions, rate, samples, clock=progress.pushes)
+        progress.pushes += 1
+        progress.samples += samples
+        progress.staleness_sum += pushed.staleness
         self._spread.add(pushed.staleness)
-        told.lost += pushed.lost
+        progress.lost += pushed.lost
         if loss is not None:
-            told.steps += 1
-            told.loss_sum += loss * samples
-        reply = self._report(progress=told, staleness=self._spread.counts, wire=self._session.parameters.figures())
+            progress.steps += 1
+            progress.loss_sum += loss * samples
+        reply = self._report(progress=progress, staleness=self._spread.counts, wire=self._session.parameters.figures())
         if reply.evaluate:
             work = self._lease()
             if work.HasField("evaluation"):
@@ -143,11 +141,11 @@ class Client:
         values, versions = aligned(session.layout.size, np.float32), np.full(len(self._versions), -1, np.int64)
         session.parameters.pull(values, versions, vector=lease.vector, exact=True)
         views = session.layout.views(session.backend.to_device(values))
-        loss, accuracy = evaluate(session.model, views, split, session.layout, session.backend, self._moved)
+        loss, accuracy = evaluate(session.model, views, split, session.layout, session.backend, self._report_alive)
         reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy))
-        if reply.keep_as:
-            session.assign(reply.keep_as, values)
-            self._report(kept=lease.lease)
+        if reply.store_as:
+            session.assign(reply.store_as, values)
+            self._report(stored_lease=lease.lease)
 
     def _evaluate_last(self) -> None:
         """Run the evaluations that the job's end depends on, while no replica takes them.
@@ -158,18 +156,18 @@ class Client:
             No evaluation was assigned for `deadlines.join_s`, and the job has not ended.
         """
         patience_s = self.job.deadlines.join_s
-        until_s = time.monotonic() + patience_s
+        until_s = runtime.monotonic() + patience_s
         while (work := self._lease()).WhichOneof("work") != "stop":
             if work.HasField("evaluation"):
                 self._evaluate(work.evaluation)
-                until_s = time.monotonic() + patience_s
-            elif time.monotonic() > until_s:
+                until_s = runtime.monotonic() + patience_s
+            elif runtime.monotonic() > until_s:
                 raise Unavailable(f"waited {patience_s:g} s for the last evaluations of job {self.job.name}")
             else:
-                time.sleep(work.wait_s)
+                runtime.sleep(work.wait_s)
 
-    def _moved(self) -> None:
-        if time.monotonic() - self._told_s > _TOLD_EVERY_S:
+    def _report_alive(self) -> None:
+        if runtime.monotonic() - self._reported_s > _ALIVE_EVERY_S:
             self._report()
 
     # -- the coordinator ---------------------------------------------------------------------------------
@@ -180,7 +178,7 @@ class Client:
         return reply
 
     def _report(self, **fields: Any) -> wire.ReportReply:
-        self._told_s = time.monotonic()
+        self._reported_s = runtime.monotonic()
         reply: wire.ReportReply = self._session.member.call("Report", wire.ReportRequest(**fields))
         self._closing = self._closing or reply.state >= wire.STATE_CLOSING
         return reply

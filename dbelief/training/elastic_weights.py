@@ -17,7 +17,7 @@ import numpy as np
 from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.core.layout import RankPart
 from dbelief.nn import Batch, Model
-from dbelief.optim.clip import clip_by_norm
+from dbelief.optim.gradients import clip_by_norm
 
 
 class ElasticWeights:

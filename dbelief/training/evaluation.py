@@ -10,7 +10,7 @@ import numpy as np
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Layout, RankPart
 from dbelief.data import BatchBuffer, Split
-from dbelief.nn import Batch, Evaluates, Model, TellsClasses
+from dbelief.nn import Batch, Evaluates, HasLogProbabilities, Model
 
 BATCH = 1_000
 """Samples per forward pass: large enough for efficient BLAS, small relative to the data."""
@@ -30,13 +30,13 @@ def evaluate(
     each batch.
     """
     scratch: dict[str, Any] | None = None
-    loss_sum, right, tells = 0.0, 0, isinstance(model, Evaluates)
+    loss_sum, right, evaluates = 0.0, 0, isinstance(model, Evaluates)
     for batch in _batches(split, backend):
         if isinstance(model, Evaluates):
             loss, hits = model.evaluate(views, batch)
             loss_sum += loss
             if hits is None:
-                tells = False
+                evaluates = False
             else:
                 right += hits
         else:
@@ -44,7 +44,7 @@ def evaluate(
                 scratch = layout.views(backend.to_device(aligned(layout.size, np.float32)))
             loss_sum += model.loss_and_gradient(views, batch, scratch) * len(batch)
         moved()
-    return loss_sum / len(split), right / len(split) if tells else None
+    return loss_sum / len(split), right / len(split) if evaluates else None
 
 
 def evaluate_groups(
@@ -58,7 +58,7 @@ def evaluate_groups(
     if split.groups is None:
         return None
     groups, firsts, place = np.unique(split.groups, return_index=True, return_inverse=True)
-    if not isinstance(model, TellsClasses):
+    if not isinstance(model, HasLogProbabilities):
         return len(groups), None
     sums, first = None, 0
     for batch in _batches(split, backend):
@@ -76,6 +76,4 @@ def _batches(split: Split, backend: Backend) -> Iterator[Batch]:
     buffer = BatchBuffer(split, min(BATCH, len(split)))
     for first in range(0, len(split), BATCH):
         batch = split.gather(np.arange(first, min(first + BATCH, len(split))), buffer)
-        if backend.name != "numpy":
-            batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
-        yield batch
+        yield Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))

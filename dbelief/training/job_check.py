@@ -13,7 +13,7 @@ from dbelief.core.layout import Layout
 from dbelief.data import Dataset, load
 from dbelief.job import Job, PythonModel, Sandblaster, load_job
 from dbelief.nn import Model
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
 from dbelief.rundir.folder import check_resumed, check_start
 from dbelief.training.model_check import ModelCheck

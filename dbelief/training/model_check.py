@@ -16,7 +16,7 @@ from dbelief.core.layout import Layout
 from dbelief.data import BatchBuffer, Split
 from dbelief.errors import ModelError, NonFinite
 from dbelief.nn import Batch, Evaluates, Model
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from dbelief.process.console import format_error
 
 _ALONE = 8
@@ -108,8 +108,7 @@ class ModelCheck:
 
     def _run(self, what: str, samples: np.ndarray, compute: Callable[[Batch], float]) -> float:
         batch = self._train.gather(samples, BatchBuffer(self._train, len(samples)))
-        if self._backend.name != "numpy":
-            batch = Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
+        batch = Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
         try:
             return float(compute(batch))
         except Exception as error:  # any exception of a user's model code

@@ -17,9 +17,9 @@ from dbelief.arrays.backend import Backend
 from dbelief.errors import DataError, ModelError, UserError
 from dbelief.job import Job, StacksModel
 from dbelief.nn import image_of
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.stacks import Stacks, tensor_shapes
+from dbelief.nn.autoencoders.autoencoder import Eq1
+from dbelief.nn.autoencoders.stacks import Stacks, tensor_shapes
+from dbelief.nn.layers.lcn import Lcn
 from dbelief.rundir.result import result_file
 
 Image = tuple[int, int, int]

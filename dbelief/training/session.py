@@ -5,17 +5,17 @@ Used by the worker and by custom training loops (`dbelief.connect`), which imple
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
-from dbelief.arrays.push_source import Source
 from dbelief.core.layout import Layout, Range, RankPart
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup, SingleRank
@@ -23,15 +23,17 @@ from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
 from dbelief.nn import Model, SharesTensors, build_autoencoder, build_network, load_python_model
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from dbelief.partition import Grid, layout_of
-from dbelief.process.console import announce, format_error
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.process.console import format_error
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient, MemberView
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
 from dbelief.training.pretrained import build_stacks
+
+log = logging.getLogger(__name__)
 
 
 def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
@@ -193,7 +195,7 @@ class Session:
         cls,
         task: JobContext,
         role: wire.Role.ValueType,
-        wish: int | None = None,
+        preferred_id: int | None = None,
         name: str | None = None,
         ranks: RankGroup | None = None,
         address: str = "",
@@ -203,7 +205,7 @@ class Session:
 
         Parameters
         ----------
-        wish, name
+        preferred_id, name
             See `MembershipClient`.
         ranks
             This rank and the others; None: a model that is not partitioned.
@@ -238,7 +240,7 @@ class Session:
                     address,
                     layout=layout,
                     source_digest=source,
-                    wish=wish,
+                    preferred_id=preferred_id,
                     name=name,
                     train_samples=samples,
                 )
@@ -268,7 +270,7 @@ class Session:
             values, taken = begin()
             leads = self.ranks.rank == 0
             if taken and leads:
-                announce(f"job {self.job.name} starts from {taken}")
+                log.info(f"job {self.job.name} starts from {taken}")
             self.assign(PARAMETERS, values)
             del values
             self.ranks.barrier()
@@ -299,24 +301,13 @@ class Session:
         self.sequences[vector] = self.next_sequence(vector)
         self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
 
-    def push(
-        self,
-        gradient: Any,
-        versions: np.ndarray,
-        sequence: int,
-        rate: float,
-        samples: int,
-        clock: int = 0,
-        sent: np.ndarray | Source | None = None,
-    ) -> PushResult:
-        """Push a checked gradient under the job's rule; returns when all shards have it.
+    def push(self, gradient: np.ndarray, versions: np.ndarray, rate: float, samples: int, clock: int) -> PushResult:
+        """Push the next gradient under the job's rule, if it is finite; returns when all shards have it.
 
         Parameters
         ----------
         gradient
-            Of the rank's part, float32, on the device that computed it.
-        sent
-            Array or source that is transmitted, where it is not the gradient itself.
+            Of the rank's part: float32, on the host.
 
         Raises
         ------
@@ -324,9 +315,9 @@ class Session:
             Raised before the first byte is sent; names the tensor.
         """
         check_finite(gradient, self.part)
-        push = Push(self.pusher, sequence, np.float32(rate), samples, clock=clock)
-        self.sequences[PARAMETERS] = sequence
-        return self.parameters.push(gradient if sent is None else sent, versions, push)
+        self.sequences[PARAMETERS] = self.next_sequence()
+        push = Push(self.pusher, self.sequences[PARAMETERS], np.float32(rate), samples, clock=clock)
+        return self.parameters.push(gradient, versions, push)
 
     def close(self, reason: str) -> None:
         """Leave the job and close all channels."""
@@ -359,8 +350,8 @@ def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str
 def _placed(membership: MembershipClient, ranks: RankGroup, join_s: float) -> MembershipClient:
     """Wait until all shards have joined, and send the member's identity to the other ranks."""
     membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
-    life = wire.JoinReply(id=membership.id, incarnation=membership.incarnation, run_id=membership.run_id)
-    ranks.share(life.SerializeToString())
+    identity = wire.JoinReply(id=membership.id, incarnation=membership.incarnation, run_id=membership.run_id)
+    ranks.share(identity.SerializeToString())
     return membership
 
 
@@ -385,7 +376,7 @@ def _parameters(
 
 def _wait_for_placement(client: CoordinatorClient, role: wire.Role.ValueType, ranks: RankGroup) -> MemberView:
     """View of the member that rank 0 registered, once all shards have joined."""
-    life = wire.JoinReply.FromString(ranks.share(b""))
-    member = MemberView(client, role, life.id, life.incarnation, life.run_id)
+    identity = wire.JoinReply.FromString(ranks.share(b""))
+    member = MemberView(client, role, identity.id, identity.incarnation, identity.run_id)
     member.placed()
     return member

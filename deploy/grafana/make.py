@@ -1,9 +1,9 @@
-"""The dashboards: boards/*.yaml says what is on them, this file what Grafana wants to be told about each panel.
+"""Generator of the Grafana dashboards: boards/*.yaml describes the panels, this file adds Grafana's settings.
 
-`make dashboards` writes dashboards/*.json. In a board, `number`, `lines` or `heat` names a panel, `tells` describes it,
-`asks` has its queries by what their lines are called (`{{label}}` stands for a label's value); the other keys are the
-arguments of the function of that name below. A query that may have no series, on a machine without a GPU say, ends in
-`or vector(0)`: a 0 without a name.
+`make dashboards` writes dashboards/*.json. In a board, the key `number`, `lines` or `heat` selects the kind of a panel,
+and its value is the title. `queries` maps the names of its lines to PromQL (`{{label}}` is replaced by the label's
+value). The other keys are arguments of the function of that kind below. A query that may have no series, for example on
+a machine without a GPU, ends in `or vector(0)`: a 0 without a name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 HERE = Path(__file__).parent
 
 WINDOW = "$__rate_interval"
-"""What Grafana puts a time for that suits the graph's width; `[]` in a query stands for `[WINDOW]`."""
+"""Grafana variable for a rate window that suits the graph's width; `[]` in a query is replaced by `[WINDOW]`."""
 
 WIDTH = 24
 _SOURCE = {"type": "prometheus", "uid": "prometheus"}
@@ -28,33 +28,33 @@ _SIZES = {"stat": (4, 4), "timeseries": (12, 8), "heatmap": (12, 8)}
 """Columns and rows of a panel."""
 
 Queries = Mapping[str, str]
-"""PromQL by what its lines are called."""
+"""PromQL by the names of its lines."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel; `field` and `options` as Grafana has them."""
+    """One panel; `field` and `options` in Grafana's format."""
 
     kind: Literal["stat", "timeseries", "heatmap"]
     title: str
-    tells: str
-    asks: Queries
+    description: str
+    queries: Queries
     field: dict[str, Any]
     options: dict[str, Any]
 
     def json(self, number: int, x: int, y: int) -> dict[str, Any]:
-        """What the dashboard's file says of it, at this place."""
+        """Entry of the panel in the dashboard's file, at this position."""
         width, height = _SIZES[self.kind]
         return {
             "id": number,
             "type": self.kind,
             "title": self.title,
-            "description": self.tells,
+            "description": self.description,
             "datasource": _SOURCE,
             "gridPos": {"h": height, "w": width, "x": x, "y": y},
             "fieldConfig": {"defaults": self.field, "overrides": []},
             "options": self.options,
-            "targets": [self._target(*one) for one in zip(ascii_uppercase, self.asks.items(), strict=False)],
+            "targets": [self._target(*one) for one in zip(ascii_uppercase, self.queries.items(), strict=False)],
         }
 
     def _target(self, letter: str, query: tuple[str, str]) -> dict[str, Any]:
@@ -65,13 +65,13 @@ class Panel:
 
 def number(
     title: str,
-    tells: str,
-    asks: Queries,
+    description: str,
+    queries: Queries,
     unit: str = "none",
     decimals: int | None = None,
     shows: Literal["auto", "name", "value_and_name"] = "auto",
 ) -> Panel:
-    """The newest value of a query, large."""
+    """Panel of the newest value of a query, in large type."""
     field: dict[str, Any] = {"unit": unit, "color": {"mode": "fixed", "fixedColor": "text"}}
     if decimals is not None:
         field["decimals"] = decimals
@@ -86,30 +86,35 @@ def number(
         "showPercentChange": False,
         "percentChangeColorMode": "standard",
     }
-    return Panel("stat", title, tells, asks, field, options)
+    return Panel("stat", title, description, queries, field, options)
 
 
 def lines(
-    title: str, tells: str, asks: Queries, unit: str = "short", logarithmic: bool = False, whole: bool = False
+    title: str,
+    description: str,
+    queries: Queries,
+    unit: str = "short",
+    logarithmic: bool = False,
+    stacked: bool = False,
 ) -> Panel:
-    """Queries over time; `whole`: shares that are stacked up to 1."""
+    """Panel of queries over time; `stacked`: shares that add up to 1."""
     custom: dict[str, Any] = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 0}
     if logarithmic:
         custom["scaleDistribution"] = {"type": "log", "log": 10}
     custom |= {"showPoints": "never", "spanNulls": True}
     field: dict[str, Any] = {"unit": unit, "custom": custom}
-    if whole:
+    if stacked:
         custom |= {"lineWidth": 0, "fillOpacity": 60, "stacking": {"mode": "normal", "group": "A"}}
         field |= {"min": 0, "max": 1}
     options = {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
-    return Panel("timeseries", title, tells, asks, field, options)
+    return Panel("timeseries", title, description, queries, field, options)
 
 
-def heat(title: str, tells: str, asks: Queries) -> Panel:
-    """A histogram's buckets over time."""
+def heat(title: str, description: str, queries: Queries) -> Panel:
+    """Panel of a histogram's buckets over time."""
     options = {
         "calculate": False,
         "cellGap": 1,
@@ -130,38 +135,38 @@ def heat(title: str, tells: str, asks: Queries) -> Panel:
         "yAxis": {"axisPlacement": "left", "reverse": False, "unit": "none"},
     }
     field = {"custom": {"scaleDistribution": {"type": "linear"}}}
-    return Panel("heatmap", title, tells, asks, field, options)
+    return Panel("heatmap", title, description, queries, field, options)
 
 
 _KINDS: Mapping[str, Callable[..., Panel]] = {"number": number, "lines": lines, "heat": heat}
 
 
-def _panel(told: dict[str, Any]) -> Panel:
-    (kind,) = told.keys() & _KINDS.keys()
-    return _KINDS[kind](told.pop(kind), **told)
+def _panel(panel: dict[str, Any]) -> Panel:
+    (kind,) = panel.keys() & _KINDS.keys()
+    return _KINDS[kind](panel.pop(kind), **panel)
 
 
 @dataclass(frozen=True)
 class Board:
-    """A dashboard: rows of panels, each under a heading; "" for none."""
+    """Dashboard: rows of panels, each with a heading; "" for none."""
 
     name: str
-    tells: str
+    description: str
     rows: Sequence[tuple[str, Sequence[Panel]]]
 
     @classmethod
     def read(cls, file: Path) -> Board:
-        """The board that a file describes."""
-        told = yaml.safe_load(file.read_text())
-        rows = [(row["heading"], [_panel(panel) for panel in row["panels"]]) for row in told["rows"]]
-        return cls(file.stem, told["tells"], rows)
+        """Board that a file describes."""
+        board = yaml.safe_load(file.read_text())
+        rows = [(row["heading"], [_panel(panel) for panel in row["panels"]]) for row in board["rows"]]
+        return cls(file.stem, board["description"], rows)
 
     def text(self) -> str:
-        """What is in its file: a panel a line."""
+        """Content of its file, with one panel per line."""
         head = {
             "uid": f"dbelief-{self.name}",
             "title": f"dbelief: {self.name.capitalize()}",
-            "description": self.tells,
+            "description": self.description,
             "tags": ["dbelief"],
             "schemaVersion": 39,
             "editable": True,
@@ -175,12 +180,12 @@ class Board:
             "annotations": {"list": []},
             "templating": {"list": []},
         }
-        told = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+        fields = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
         panels = ",\n".join(f"    {json.dumps(panel)}" for panel in self._placed())
-        return "{\n" + ",\n".join(told) + f',\n  "panels": [\n{panels}\n  ]\n}}\n'
+        return "{\n" + ",\n".join(fields) + f',\n  "panels": [\n{panels}\n  ]\n}}\n'
 
     def _placed(self) -> Iterator[dict[str, Any]]:
-        """Left to right, and below where there is no room."""
+        """Panels with their positions: left to right, then the next line."""
         y = count = 0
         for heading, panels in self.rows:
             if heading:
@@ -220,12 +225,12 @@ _LINK = {
 
 
 def boards() -> list[Board]:
-    """All of them."""
+    """All boards, sorted by file name."""
     return [Board.read(file) for file in sorted((HERE / "boards").glob("*.yaml"))]
 
 
 def main() -> None:
-    """Write the files that Grafana reads."""
+    """Write the dashboard files."""
     for board in boards():
         (HERE / "dashboards" / f"{board.name}.json").write_text(board.text())
 

@@ -1,8 +1,8 @@
-"""The build backend: setuptools', whose editable install is made to come before a folder called `dbelief`.
+"""Build backend: setuptools, with an editable install that takes precedence over a folder called `dbelief`.
 
-A script that lies beside a clone called `dbelief` has that folder on its path. Python takes a folder without
-`__init__.py` for a namespace package, before it asks the finder that setuptools adds behind its own. So a second `.pth`
-file, read after that of setuptools, moves this finder to the front. It knows `dbelief` alone.
+A script beside a clone called `dbelief` has that folder on its path. Python treats a folder without `__init__.py` as a
+namespace package, and its own finders run before the finder that setuptools appends. So a second `.pth` file, read
+after that of setuptools, moves this finder to the front. The finder resolves `dbelief` alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import build_meta
-from setuptools.build_meta import *  # noqa: F403  (the hooks that stay as they are)
+from setuptools.build_meta import *  # noqa: F403  (hooks that are not changed)
 
 NAME = "dbelief-first.pth"
 LINE = b"import sys; sys.meta_path.sort(key=lambda finder: '__editable___dbelief' not in str(finder.__module__))\n"
@@ -23,7 +23,7 @@ LINE = b"import sys; sys.meta_path.sort(key=lambda finder: '__editable___dbelief
 def build_editable(
     wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
 ) -> str:
-    """Build the editable wheel, with one file more in it; its name."""
+    """Build the editable wheel with the additional `.pth` file; return its name."""
     name: str = build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
     wheel = Path(wheel_directory) / name
     with zipfile.ZipFile(wheel) as archive:

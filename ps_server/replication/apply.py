@@ -14,7 +14,7 @@ from ..store.segment import VERSIONS_PER_INCARNATION, Segment
 from ..store.shard import Shard
 
 
-def apply(shard: Shard, segment: Segment, deed: JournalRecord) -> None:
+def apply(shard: Shard, segment: Segment, record: JournalRecord) -> None:
     """Apply a journal record to the follower's copy of a segment; the leader has already validated the push.
 
     Raises
@@ -23,38 +23,40 @@ def apply(shard: Shard, segment: Segment, deed: JournalRecord) -> None:
         The segment does not have the version that the leader's had before the change.
     """
     with segment.lock:
-        if segment.version != deed.version:
-            raise Rejected(f"segment {deed.index}: version {segment.version} here, and {deed.version} where it leads")
-        if isinstance(deed, PushRecord):
-            _push(shard, segment, deed)
-        elif isinstance(deed, RoundRecord):
+        if segment.version != record.version:
+            versions = f"version {segment.version} here, and {record.version} at the leader"
+            raise Rejected(f"segment {record.index}: {versions}")
+        if isinstance(record, PushRecord):
+            _push(shard, segment, record)
+        elif isinstance(record, RoundRecord):
             segment.close_round(frozenset())
-        elif isinstance(deed, DropStagedRecord):
-            segment.drop_staged(deed.incarnations)
-        elif isinstance(deed, ForgetRecord):
-            segment.forget(deed.incarnations)
-            shard.answers.forget(deed.incarnations)
-        elif isinstance(deed, ProgramRecord):
-            run(deed.program, segment)
+        elif isinstance(record, DropStagedRecord):
+            segment.drop_staged(record.incarnations)
+        elif isinstance(record, ForgetRecord):
+            segment.forget(record.incarnations)
+            shard.answers.forget(record.incarnations)
+        elif isinstance(record, ProgramRecord):
+            run(record.program, segment)
 
 
-def _push(shard: Shard, segment: Segment, deed: PushRecord) -> None:
-    push = deed.push
+def _push(shard: Shard, segment: Segment, record: PushRecord) -> None:
+    push = record.push
     if push.bundle is not None:
-        segment.add(push, deed.values, shard.ordered)
+        segment.add(push, record.values, shard.ordered)
         return
-    if deed.exchange:
-        shard.answers.keep(push, deed.exchange, deed.index, segment.present())
+    if record.exchange:
+        shard.answers.keep(push, record.exchange, record.index, segment.present())
     segment.ledger.rebase(push)
-    if deed.skipped:
+    if record.skipped:
         segment.ledger.skip(push)
     elif push.assign:
-        segment.assign(push, deed.values, deed.offset)
+        segment.assign(push, record.values, record.offset)
     elif shard.staleness == 0:
-        segment.stage(push, deed.values)
+        segment.stage(push, record.values)
     else:
-        segment.apply(push, deed.values, deed.offset, push.rate)
-        if not deed.exchange:  # as `StalenessBarrier.applied`, which also updates the members
+        segment.apply(push, record.values, record.offset, push.rate)
+        # As `StalenessBarrier.applied`, which also updates the members.
+        if shard.staleness is not None and not record.exchange:
             segment.rounds = max(segment.rounds, push.clock + 1)
 
 

@@ -12,12 +12,11 @@ effect is then as if the worker had never read it.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from enum import Enum
 
 from dbelief.errors import Moved
+from dbelief.process.runtime import runtime
 
 from ..store.journal import JournalRecord
 
@@ -28,9 +27,9 @@ MOST_QUEUED = 64 << 20
 class LinkState(Enum):
     """State of the link between a shard and its follower."""
 
-    ALONE = "alone"
+    UNREPLICATED = "unreplicated"
     CATCHING_UP = "catching up"
-    WHOLE = "whole"
+    IN_SYNC = "in sync"
     LOST = "lost"
 
 
@@ -51,35 +50,35 @@ class ReplicationLink:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.link = LinkState.ALONE
+        self.state = LinkState.UNREPLICATED
         self.confirmed = False
         self.why = ""
-        self._told = self._acknowledged = 0  # journal records
+        self._appended = self._acknowledged = 0  # journal records
         self._needed: int | None = None  # records appended when the last segment was sent: with them it is in sync
-        self._heard = False  # the follower has acknowledged every segment
+        self._complete = False  # the follower has acknowledged every segment
         self._queued = 0  # bytes
-        self._deeds: deque[JournalRecord] = deque()
-        self._changed = threading.Condition()
+        self._records: deque[JournalRecord] = deque()
+        self._changed = runtime.condition()
 
     def begin(self, epoch: int, followed: bool) -> None:
         """Begin a link epoch, with a follower or without one; calls that wait for the previous follower return."""
         with self._changed:
             self.epoch = epoch
-            self.link = LinkState.CATCHING_UP if followed else LinkState.ALONE
+            self.state = LinkState.CATCHING_UP if followed else LinkState.UNREPLICATED
             self.why = ""
-            self._forget()
-            self._acknowledged = self._told
+            self._clear()
+            self._acknowledged = self._appended
             self._changed.notify_all()
 
     # -- called by pushes ----------------------------------------------------------------------------------
 
-    def append(self, deed: JournalRecord) -> None:
+    def append(self, record: JournalRecord) -> None:
         """Queue the record of a change to a segment that the follower has, or is about to receive."""
         with self._changed:
-            if self.link in (LinkState.CATCHING_UP, LinkState.WHOLE):
-                self._deeds.append(deed)
-                self._queued += deed.nbytes
-                self._told += 1
+            if self.state in (LinkState.CATCHING_UP, LinkState.IN_SYNC):
+                self._records.append(record)
+                self._queued += record.nbytes
+                self._appended += 1
                 self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
@@ -91,15 +90,15 @@ class ReplicationLink:
             After `timeout_s`; a retry may succeed.
         """
         with self._changed:
-            epoch, mark = self.epoch, self._told
+            epoch, appended = self.epoch, self._appended
 
             def done() -> bool:
-                stands = self.link is LinkState.ALONE or self.epoch != epoch
-                stands = stands or (self.link is LinkState.CATCHING_UP and self._queued <= MOST_QUEUED)
-                return stands or (self.link is LinkState.WHOLE and self._acknowledged >= mark)
+                free = self.state is LinkState.UNREPLICATED or self.epoch != epoch
+                free = free or (self.state is LinkState.CATCHING_UP and self._queued <= MOST_QUEUED)
+                return free or (self.state is LinkState.IN_SYNC and self._acknowledged >= appended)
 
             if not self._changed.wait_for(done, timeout_s):
-                why = f"was lost: {self.why}" if self.link is LinkState.LOST else "has not heard of it yet"
+                why = f"was lost: {self.why}" if self.state is LinkState.LOST else "has not acknowledged it yet"
                 raise Moved(f"nothing is acknowledged without the follower, which {why}")
 
     # -- called by the follower stream ---------------------------------------------------------------------
@@ -109,58 +108,58 @@ class ReplicationLink:
 
         Each record is returned only once: a caller that fails to send it must call `lose`.
         """
-        until_s = time.monotonic() + timeout_s
+        until_s = runtime.monotonic() + timeout_s
         with self._changed:
-            while not self._deeds and self._runs(epoch) and (left_s := until_s - time.monotonic()) > 0:
+            while not self._records and self._is_active(epoch) and (left_s := until_s - runtime.monotonic()) > 0:
                 self._changed.wait(left_s)
-            if not self._runs(epoch):
+            if not self._is_active(epoch):
                 return None
             taken: list[JournalRecord] = []
             filled = 0
-            while self._deeds and (not taken or filled + self._deeds[0].nbytes <= most_bytes):
-                taken.append(self._deeds.popleft())
+            while self._records and (not taken or filled + self._records[0].nbytes <= most_bytes):
+                taken.append(self._records.popleft())
                 filled += taken[-1].nbytes
             self._queued -= filled
             self._changed.notify_all()
-            return taken, self._told - len(self._deeds)
+            return taken, self._appended - len(self._records)
 
     @property
     def behind(self) -> bool:
         """Whether records are queued."""
-        return bool(self._deeds)
+        return bool(self._records)
 
     def is_current(self, epoch: int) -> bool:
         """Whether the link of this epoch is still active."""
         with self._changed:
-            return self._runs(epoch)
+            return self._is_active(epoch)
 
-    def _forget(self) -> None:
-        self._deeds.clear()
-        self._queued, self._needed, self._heard, self.confirmed = 0, None, False, False
+    def _clear(self) -> None:
+        self._records.clear()
+        self._queued, self._needed, self._complete, self.confirmed = 0, None, False, False
 
-    def _runs(self, epoch: int) -> bool:
-        return self.epoch == epoch and self.link in (LinkState.CATCHING_UP, LinkState.WHOLE)
+    def _is_active(self, epoch: int) -> bool:
+        return self.epoch == epoch and self.state in (LinkState.CATCHING_UP, LinkState.IN_SYNC)
 
     def has_segments(self, epoch: int) -> None:
         """Record that every segment has been sent: from now on acknowledgements wait for the follower."""
         with self._changed:
-            if self._runs(epoch):
-                self.link, self._needed = LinkState.WHOLE, self._told
+            if self._is_active(epoch):
+                self.state, self._needed = LinkState.IN_SYNC, self._appended
 
-    def acknowledged(self, epoch: int, deeds: int, whole: bool) -> None:
-        """Record that the follower has the first `deeds` journal records; `whole`: and every segment."""
+    def acknowledged(self, epoch: int, records: int, complete: bool) -> None:
+        """Record that the follower has the first `records` journal records; `complete`: and every segment."""
         with self._changed:
-            if self._runs(epoch):
-                self._acknowledged = max(self._acknowledged, deeds)
-                self._heard = self._heard or whole
-                self.confirmed = self._heard and self._needed is not None and self._acknowledged >= self._needed
+            if self._is_active(epoch):
+                self._acknowledged = max(self._acknowledged, records)
+                self._complete = self._complete or complete
+                self.confirmed = self._complete and self._needed is not None and self._acknowledged >= self._needed
                 self._changed.notify_all()
 
     def lose(self, epoch: int, why: str) -> None:
         """Mark the follower as lost; if it was in sync, waiting calls block until the coordinator's next command."""
         with self._changed:
-            if self._runs(epoch):
-                self.link = LinkState.LOST if self.link is LinkState.WHOLE else LinkState.ALONE
+            if self._is_active(epoch):
+                self.state = LinkState.LOST if self.state is LinkState.IN_SYNC else LinkState.UNREPLICATED
                 self.why = why or "it ended"
-                self._forget()
+                self._clear()
                 self._changed.notify_all()

@@ -11,10 +11,10 @@ it: the sending shard may have been suspended meanwhile, declared failed and rep
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dbelief.errors import Moved, Rejected
+from dbelief.process.runtime import runtime
 
 from ..store.journal import JournalRecord
 from ..store.segment import Segment
@@ -28,11 +28,11 @@ class Migration:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._given: dict[int, Segment] = {}
-        self._come: dict[int, Segment] = {}
-        self._told: dict[int, Mapping[int, int] | None] = {}
+        self._sent: dict[int, Segment] = {}
+        self._received: dict[int, Segment] = {}
+        self._reported: dict[int, Mapping[int, int] | None] = {}
         self._generation = 0
-        self._lock = threading.Lock()  # guards the generation, and the segments received in it
+        self._lock = runtime.lock()  # guards the generation, and the segments received in it
 
     def send(self, indices: Sequence[int], where: str, send: Callable[[SegmentState], None]) -> int:
         """Send segments to another shard, one after another; returns the bytes of numbers sent.
@@ -44,27 +44,27 @@ class Migration:
         Exception
             What `send` raised: the segments passed to it are served by neither shard until the next `commit`.
         """
-        missing = sorted(set(indices) - self._shard.segments.keys() - self._given.keys())
+        missing = sorted(set(indices) - self._shard.segments.keys() - self._sent.keys())
         if missing:
-            raise Rejected(f"segment {missing[0]} does not live here, and cannot be given to {where}")
+            raise Rejected(f"segment {missing[0]} is not on this shard, and cannot be sent to {where}")
         sent = 0
         for index in indices:
-            carried = self._give(index, where)
+            carried = self._stop_serving(index, where)
             send(carried)
             sent += carried.nbytes
         return sent
 
-    def _give(self, index: int, where: str) -> SegmentState:
+    def _stop_serving(self, index: int, where: str) -> SegmentState:
         """Stop serving a segment and capture its state; a segment whose transfer failed before is captured again."""
         shard = self._shard
-        segment = self._given.get(index) or shard.segments[index]
+        segment = self._sent.get(index) or shard.segments[index]
         acquire_exclusive(segment)
         try:
             segment.moved_to = f"is on its way to {where}"
-            carried = capture(segment, shard.dial.passed_clocks(index), shard.answers.for_segment(index), copy=False)
+            carried = capture(segment, shard.barrier.passed_clocks(index), shard.answers.for_segment(index), copy=False)
         finally:
             segment.lock.release()
-        self._given[index] = segment
+        self._sent[index] = segment
         shard.set_segments({i: one for i, one in shard.segments.items() if i != index}, {})
         return carried
 
@@ -72,7 +72,7 @@ class Migration:
         """Receiver of one incoming stream of segments, valid until the next `commit`."""
         return Arrival(self, self._generation)
 
-    def come(self, carried: SegmentState, generation: int | None = None) -> None:
+    def receive(self, carried: SegmentState, generation: int | None = None) -> None:
         """Receive a segment, without serving it yet.
 
         Parameters
@@ -87,23 +87,20 @@ class Migration:
         Rejected
             This shard serves the segment already, or its state is that of another update rule.
         """
+        shard, index = self._shard, carried.span.index
         with self._lock:
             if generation not in (None, self._generation):
-                raise Moved(f"segment {carried.span.index}: the stream that brings it is of an earlier move")
-            self._take_in(carried)
+                raise Moved(f"segment {index}: the stream that brings it is of an earlier move")
+            if index in shard.segments:
+                raise Rejected(f"segment {index} is on this shard already")
+            segment = shard.make(carried.span)
+            with segment.lock:
+                install(carried, segment)
+            shard.answers.import_segment(index, carried.answers)
+            self._received[index], self._reported[index] = segment, carried.reported
+            shard.elsewhere.add(index)  # not served yet: a call for it must be retried
 
-    def _take_in(self, carried: SegmentState) -> None:
-        shard, index = self._shard, carried.span.index
-        if index in shard.segments:
-            raise Rejected(f"segment {index} lives here already")
-        segment = shard.make(carried.span)
-        with segment.lock:
-            install(carried, segment)
-        shard.answers.import_segment(index, carried.answers)
-        self._come[index], self._told[index] = segment, carried.told
-        shard.elsewhere.add(index)  # not served yet: a call for it must be retried
-
-    def follow(self, deed: JournalRecord) -> None:
+    def apply(self, record: JournalRecord) -> None:
         """Apply a leader's journal record to a segment that was received and is not served yet.
 
         Raises
@@ -111,20 +108,20 @@ class Migration:
         Rejected
             The segment was not received, or its version differs from the leader's.
         """
-        if deed.index not in self._come:
-            raise Rejected(f"segment {deed.index}: something was done to it, and it has not come")
-        apply(self._shard, self._come[deed.index], deed)
+        if record.index not in self._received:
+            raise Rejected(f"segment {record.index}: a journal record for a segment that was not received")
+        apply(self._shard, self._received[record.index], record)
 
     def promote(self, shard_epoch: int) -> None:
         """Prepare the received segments for promotion: this shard will own them in this incarnation."""
-        for segment in self._come.values():
+        for segment in self._received.values():
             promote(segment, shard_epoch)
-        self._told = {index: {} for index in self._come}
+        self._reported = {index: {} for index in self._received}
 
     @property
     def most(self) -> int:
         """Number of segments present: received, sent or served."""
-        return len(self._come) + len(self._given) + len(self._shard.segments)
+        return len(self._received) + len(self._sent) + len(self._shard.segments)
 
     def commit(self, indices: Collection[int]) -> None:
         """Serve these segments from now on, and drop all others.
@@ -134,35 +131,32 @@ class Migration:
         Moved
             One of them is not present; nothing has changed.
         """
-        with self._lock:
-            self._hold(indices)
-
-    def _hold(self, indices: Collection[int]) -> None:
         shard = self._shard
-        had = {**self._come, **self._given, **shard.segments}
-        missing = sorted(set(indices) - had.keys())
-        if missing:
-            raise Moved(f"segment {missing[0]} is not here, and cannot be held ({len(missing)} are not)")
-        held = {index: had[index] for index in indices}
-        for index, segment in had.items():
-            with segment.lock:
-                segment.moved_to = "" if index in held else segment.moved_to or "lives at another shard now"
-        shard.set_segments(held, {index: told for index, told in self._told.items() if index in held})
-        for gone in (self._given, self._come, self._told):
-            gone.clear()
-        self._generation += 1
+        with self._lock:
+            had = {**self._received, **self._sent, **shard.segments}
+            missing = sorted(set(indices) - had.keys())
+            if missing:
+                raise Moved(f"segment {missing[0]} is not here, and cannot be held ({len(missing)} are not)")
+            held = {index: had[index] for index in indices}
+            for index, segment in had.items():
+                with segment.lock:
+                    segment.moved_to = "" if index in held else segment.moved_to or "is at another shard now"
+            shard.set_segments(held, {index: clocks for index, clocks in self._reported.items() if index in held})
+            for table in (self._sent, self._received, self._reported):
+                table.clear()
+            self._generation += 1
 
 
 class Arrival:
     """Receiver of one incoming stream of segments."""
 
-    def __init__(self, moves: Migration, generation: int) -> None:
-        self._moves, self._generation = moves, generation
+    def __init__(self, migration: Migration, generation: int) -> None:
+        self._migration, self._generation = migration, generation
 
-    def come(self, carried: SegmentState) -> None:
-        """See `Migration.come`."""
-        self._moves.come(carried, self._generation)
+    def receive(self, carried: SegmentState) -> None:
+        """See `Migration.receive`."""
+        self._migration.receive(carried, self._generation)
 
-    def follow(self, deed: JournalRecord) -> None:
+    def apply(self, record: JournalRecord) -> None:
         """See `Migration.follow`."""
-        self._moves.follow(deed)
+        self._migration.apply(record)

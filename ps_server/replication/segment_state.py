@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +10,7 @@ import numpy as np
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.errors import Rejected, Unavailable
+from dbelief.process.runtime import runtime
 
 from ..store.accumulator import BundleAccumulator
 from ..store.exchange_cache import Answer
@@ -30,7 +30,7 @@ class SegmentState:
     ----------
     state
         The update rule's vectors, by name.
-    told
+    reported
         With staleness bound 0, in a restored shard: by replica, the clocks that it reported as passed; None: the shard
         was not restored.
     answers
@@ -49,7 +49,7 @@ class SegmentState:
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)
-    told: dict[int, int] | None = None
+    reported: dict[int, int] | None = None
     sum: BundleAccumulator = field(default_factory=BundleAccumulator)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     answers: dict[tuple[Pusher, int], Answer] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class SegmentState:
 
 
 def capture(
-    segment: Segment, told: Mapping[int, int] | None, answers: Mapping[tuple[Pusher, int], Answer], copy: bool
+    segment: Segment, reported: Mapping[int, int] | None, answers: Mapping[tuple[Pusher, int], Answer], copy: bool
 ) -> SegmentState:
     """State of a segment; the caller holds its lock.
 
@@ -96,7 +96,7 @@ def capture(
         ledger=dict(segment.ledger.last),
         based=dict(segment.ledger.bases),
         passed=dict(segment.passed),
-        told=dict(told) if told is not None else None,
+        reported=dict(reported) if reported is not None else None,
         sum=replace(segment.sum, added=set(segment.sum.added), waiting=dict(segment.sum.waiting)),
         staged={clock: dict(waiting) for clock, waiting in segment.staged.items()},
         answers=dict(answers),
@@ -113,7 +113,7 @@ def install(carried: SegmentState, segment: Segment) -> None:
     """
     names = tuple(segment.rule.state)
     if set(carried.state) != set(names):
-        raise Rejected(f"segment {carried.span.index} came with the state {sorted(carried.state)}, not {sorted(names)}")
+        raise Rejected(f"segment {carried.span.index} has the state {sorted(carried.state)}, not {sorted(names)}")
     segment.version, segment.first_version, segment.applied = carried.version, carried.born, carried.applied
     segment.rounds = carried.rounds
     segment.vectors, segment.filled = carried.vectors, carried.filled
@@ -131,12 +131,12 @@ def acquire_exclusive(segment: Segment) -> None:
     Unavailable
         The pushes did not finish within `_BUSY_S`.
     """
-    until_s = time.monotonic() + _BUSY_S
+    until_s = runtime.monotonic() + _BUSY_S
     while True:
         segment.lock.acquire()
         if not segment.busy:
             return
         segment.lock.release()
-        if time.monotonic() > until_s:
+        if runtime.monotonic() > until_s:
             raise Unavailable(f"segment {segment.span.index}: pushes within it did not end for {_BUSY_S:g} s")
-        time.sleep(_LOOK_S)
+        runtime.sleep(_LOOK_S)

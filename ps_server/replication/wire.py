@@ -1,4 +1,4 @@
-"""Wire format of segments between two shards, encoded and decoded message by message; see protos/carried.proto."""
+"""Wire format of segments between two shards, encoded and decoded message by message; see protos/replication.proto."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy as np
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.errors import Rejected
-from dbelief.rpc import carried_pb2 as wire
-from dbelief.rpc import parameters_pb2 as parameters
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as parameters
+from dbelief.rpc.pb import replication_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.bulk import CODECS, DTYPES
 from dbelief.rpc.wire.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
 
 from ..store.accumulator import BundleAccumulator
+from ..store.admission import MOST_CARRIED
 from ..store.journal import DropStagedRecord, ForgetRecord, JournalRecord, ProgramRecord, PushRecord, RoundRecord
-from ..store.limits import MOST_CARRIED
 from ..store.segment import Staged
 from .segment_state import SegmentState
 
 
-def encode(carried: SegmentState) -> Iterator[parameters.CarryRequest]:
-    """Encode a segment: its head, then its arrays. Cost: one copy of each array."""
+def encode(carried: SegmentState) -> Iterator[bytes]:
+    """Encode a segment: its head, then its arrays, a message each. Cost: copies of one array at a time."""
     arrays = list(_arrays(carried))
-    yield parameters.CarryRequest(head=_head(carried, len(arrays)))
+    yield parameters.CarryRequest(head=_head(carried, len(arrays))).SerializeToString()
     for message, numbers in arrays:
         message.codec = cast("segments.Codec.ValueType", CODECS[numbers.dtype])
         message.data = numbers.tobytes()
-        yield parameters.CarryRequest(array=message)
+        yield parameters.CarryRequest(array=message).SerializeToString()
 
 
 def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
@@ -45,12 +45,12 @@ def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
         lost=carried.lost,
         filled=carried.filled,
         passed=carried.passed,
-        sum=wire.CarriedSum(number=total.number, added=sorted(total.added), next=total.next),
+        sum=wire.BundleSum(number=total.number, added=sorted(total.added), next=total.next),
         arrays=arrays,
     )
-    if carried.told is not None:
-        head.told.SetInParent()
-        head.told.clocks.update(carried.told)
+    if carried.reported is not None:
+        head.reported.SetInParent()
+        head.reported.clocks.update(carried.reported)
     for (vector, pusher), last in carried.ledger.items():
         head.ledger.add(vector=vector, pusher=pusher_to_wire(pusher), last=last)
     for (vector, pusher), (base, lost) in carried.based.items():
@@ -58,20 +58,22 @@ def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
     return head
 
 
-def _arrays(carried: SegmentState) -> Iterator[tuple[wire.CarriedArray, np.ndarray]]:
+def _arrays(carried: SegmentState) -> Iterator[tuple[wire.SegmentArray, np.ndarray]]:
     for name, numbers in carried.vectors.items():
-        yield wire.CarriedArray(vector=name), numbers
+        yield wire.SegmentArray(vector=name), numbers
     for name, numbers in carried.state.items():
-        yield wire.CarriedArray(state=name), numbers
+        yield wire.SegmentArray(state=name), numbers
     for bundle, numbers in carried.sum.waiting.items():
-        yield wire.CarriedArray(waiting=bundle), numbers
+        yield wire.SegmentArray(waiting=bundle), numbers
     for clock, round_ in carried.staged.items():
         for pusher, one in round_.items():
-            about = wire.Staged(clock=clock, pusher=pusher_to_wire(pusher), samples=one.samples, rate=float(one.rate))
-            yield wire.CarriedArray(staged=about), one.gradient
+            about = wire.StagedGradient(
+                clock=clock, pusher=pusher_to_wire(pusher), samples=one.samples, rate=float(one.rate)
+            )
+            yield wire.SegmentArray(staged=about), one.gradient
     for (pusher, sequence), (version, numbers) in carried.answers.items():
-        asked = wire.CarriedAnswer(pusher=pusher_to_wire(pusher), sequence=sequence, version=version)
-        yield wire.CarriedArray(answer=asked), numbers
+        asked = wire.CachedReply(pusher=pusher_to_wire(pusher), sequence=sequence, version=version)
+        yield wire.SegmentArray(answer=asked), numbers
 
 
 class Decoder:
@@ -102,7 +104,7 @@ class Decoder:
             self._coming, self._left = _begun(message.head), message.head.arrays
         elif message.HasField("array"):
             if self._coming is None:
-                raise Rejected("an array came of no segment")
+                raise Rejected("an array without a segment")
             _add(self._coming, message.array)
             self._left -= 1
         if self._coming is None or self._left:
@@ -125,16 +127,16 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
         ledger={(row.vector, pusher_from_wire(row.pusher)): row.last for row in head.ledger},
         based={(row.vector, pusher_from_wire(row.pusher)): (row.last, row.lost) for row in head.based},
         passed=dict(head.passed),
-        told=dict(head.told.clocks) if head.HasField("told") else None,
+        reported=dict(head.reported.clocks) if head.HasField("reported") else None,
         sum=BundleAccumulator(head.sum.number, set(head.sum.added), next=max(1, head.sum.next)),
     )
 
 
-def _add(carried: SegmentState, message: wire.CarriedArray) -> None:
+def _add(carried: SegmentState, message: wire.SegmentArray) -> None:
     """Store one array in the field that it belongs to."""
     what = message.WhichOneof("what")
     if what is None:
-        raise Rejected(f"segment {carried.span.index}: an array that is nothing")
+        raise Rejected(f"segment {carried.span.index}: an empty array")
     numbers = _numbers(carried.span, message)
     if what == "staged":
         about = message.staged
@@ -152,7 +154,7 @@ def _add(carried: SegmentState, message: wire.CarriedArray) -> None:
         into[what][getattr(message, what)] = numbers
 
 
-def _numbers(span: SegmentSpan, message: wire.CarriedArray) -> np.ndarray:
+def _numbers(span: SegmentSpan, message: wire.SegmentArray) -> np.ndarray:
     """(length,) writable numbers. Cost: a copy."""
     dtype = DTYPES.get(message.codec)
     if dtype is None or len(message.data) != span.length * dtype.itemsize:
@@ -163,10 +165,10 @@ def _numbers(span: SegmentSpan, message: wire.CarriedArray) -> np.ndarray:
 class Receiver(Protocol):
     """Receiver of segments, and of journal records that change them."""
 
-    def come(self, carried: SegmentState) -> None:
+    def receive(self, carried: SegmentState) -> None:
         """Receive a segment."""
 
-    def follow(self, deed: JournalRecord) -> None:
+    def apply(self, record: JournalRecord) -> None:
         """Apply a journal record to a received segment."""
 
 
@@ -180,32 +182,32 @@ def receive(
     begin
         Called with the opening, returns the receiver.
     """
-    taker: Receiver | None = None
+    receiver: Receiver | None = None
     reader, taken, follows = Decoder(), 0, False
     for message in requests:
         taken += 1
         begun, parts = bulk.decode(message)
         request = bulk.parse(parameters.CarryRequest, message) if begun is None else parameters.CarryRequest()
         if request.HasField("opening"):
-            taker, follows = begin(request.opening), request.opening.follow
-        elif taker is None:
+            receiver, follows = begin(request.opening), request.opening.follow
+        elif receiver is None:
             raise Rejected("a stream of segments begins with its opening")
-        elif begun is not None or request.HasField("deed"):
+        elif begun is not None or request.HasField("record"):
             if not follows:
-                raise Rejected("a deed came to a shard that does not follow")
-            for deed in _pushed(begun, parts) if begun is not None else [_deed(request.deed)]:
-                taker.follow(deed)
+                raise Rejected("a journal record for a shard that is no follower")
+            for record in _push_records(begun, parts) if begun is not None else [_record(request.record)]:
+                receiver.apply(record)
         elif (carried := reader.take(request)) is not None:
-            taker.come(carried)
+            receiver.receive(carried)
         if follows:
-            yield parameters.CarryReply(taken=taken)
+            yield parameters.CarryReply(received=taken)
     if reader.within:
         raise Rejected("the stream ended within a segment")
     if not follows:
-        yield parameters.CarryReply(taken=taken)
+        yield parameters.CarryReply(received=taken)
 
 
-def _pushed(begun: bytes, parts: Sequence[bulk.SegmentPayload]) -> Iterator[JournalRecord]:
+def _push_records(begun: bytes, parts: Sequence[bulk.SegmentPayload]) -> Iterator[JournalRecord]:
     opening = bulk.parse(parameters.PushOpening, begun)
     push = push_from_wire(opening)
     for part in parts:
@@ -220,14 +222,14 @@ def _pushed(begun: bytes, parts: Sequence[bulk.SegmentPayload]) -> Iterator[Jour
         )
 
 
-def _deed(told: parameters.Deed) -> JournalRecord:
-    what = told.WhichOneof("what")
+def _record(message: parameters.JournalRecord) -> JournalRecord:
+    what = message.WhichOneof("what")
     if what == "program":
-        return ProgramRecord(told.segment, told.version, program_from_wire(told.program.operations))
+        return ProgramRecord(message.segment, message.version, program_from_wire(message.program.operations))
     if what == "dropped":
-        return DropStagedRecord(told.segment, told.version, frozenset(told.dropped.incarnations))
+        return DropStagedRecord(message.segment, message.version, frozenset(message.dropped.incarnations))
     if what == "forgotten":
-        return ForgetRecord(told.segment, told.version, frozenset(told.forgotten.incarnations))
+        return ForgetRecord(message.segment, message.version, frozenset(message.forgotten.incarnations))
     if what == "round":
-        return RoundRecord(told.segment, told.version)
-    raise Rejected(f"segment {told.segment}: a deed that is nothing")
+        return RoundRecord(message.segment, message.version)
+    raise Rejected(f"segment {message.segment}: an empty journal record")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
 from ..store.exchange_cache import Answer
-from .shared_memory import ConnectionBlocks
-from .upload import UploadHandler, Wait
+from .upload import Blocks, UploadHandler, Wait
 
 
 class ExchangeHandler(UploadHandler):
@@ -25,15 +24,15 @@ class ExchangeHandler(UploadHandler):
     what: ClassVar[str] = "an exchange"
 
     def __init__(
-        self, life: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+        self, controller: ShardController, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes
     ) -> None:
-        super().__init__(life, metrics, wait, blocks, message)
+        super().__init__(controller, metrics, wait, blocks, message)
         asked, own = self.opening.rule.name, self._shard.rule.name
         if asked != own:
             raise Rejected(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         self._based = self.opening.HasField("base")
         self._codec = payloads.answering(self.opening.answers)
-        self._target = blocks.area(self.opening.shared_answers) if self.opening.HasField("shared_answers") else None
+        self._target = blocks().area(self.opening.shared_answers) if self.opening.HasField("shared_answers") else None
         self._taken = 0
         self._sent = self._put = 0  # bytes, of messages and in shared memory
 
@@ -53,12 +52,12 @@ class ExchangeHandler(UploadHandler):
             raise Rejected(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # synchronous: the centre as the previous round left it
             self._wait(self._shard, [part.index for part in parts], self._push.clock)
-        began_s = time.perf_counter()
+        began_s = runtime.monotonic()
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
-        self._metrics.apply_seconds.observe(time.perf_counter() - began_s)
+        self._metrics.apply_seconds.observe(runtime.monotonic() - began_s)
         self._metrics.duplicates_total.inc(duplicates)
-        self._life.wait_replicated()
-        self.check_life()  # an earlier incarnation's answer must not be sent under this epoch
+        self._controller.wait_replicated()
+        self.check_incarnation()  # an earlier incarnation's answer must not be sent under this epoch
         if self._based:
             yield wire.ExchangeReply(lost=lost).SerializeToString()
             self._based = False

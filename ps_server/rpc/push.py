@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import ClassVar
 
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
 from ..store.segment import Outcome
 from ..store.shard import SegmentResult
-from .shared_memory import ConnectionBlocks
-from .upload import UploadHandler, Wait
+from .upload import Blocks, UploadHandler, Wait
 
 ACKNOWLEDGE_EVERY = 16
 """Segments per acknowledgement: a reply to each segment costs a fifth of the push throughput."""
@@ -27,9 +26,9 @@ class PushHandler(UploadHandler):
     what: ClassVar[str] = "a push"
 
     def __init__(
-        self, life: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+        self, controller: ShardController, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes
     ) -> None:
-        super().__init__(life, metrics, wait, blocks, message)
+        super().__init__(controller, metrics, wait, blocks, message)
         self._staged: list[int] = []
         self._reply = wire.PushReply()
         self._acknowledged = 0  # segments that the replies sent so far acknowledge
@@ -45,7 +44,7 @@ class PushHandler(UploadHandler):
         if len(parts) > left:
             raise Rejected(f"a push of {self._count} segments went on with segment {parts[left].index}")
         if parts and parts[0].shared:
-            taken = self._life.hands.map(self._apply, parts)
+            taken = self._controller.threads.map(self._apply, parts)
         else:
             taken = [self._apply(part) for part in parts]
         for part, one in zip(parts, taken, strict=True):
@@ -59,9 +58,9 @@ class PushHandler(UploadHandler):
     def _apply(self, part: bulk.SegmentPayload) -> SegmentResult:
         """Apply one segment."""
         values = self._numbers(part)
-        began = time.perf_counter()
+        began = runtime.monotonic()
         taken = self._shard.push(self._push, part.index, values, part.offset, part.version, payloads.form_of(part))
-        self._metrics.apply_seconds.observe(time.perf_counter() - began)
+        self._metrics.apply_seconds.observe(runtime.monotonic() - began)
         return taken
 
     def _count_in(self, part: bulk.SegmentPayload, taken: SegmentResult) -> None:
@@ -86,8 +85,8 @@ class PushHandler(UploadHandler):
             return
         if ended and self._staged:  # with staleness bound 0, a push is done when its round is applied
             self._wait(self._shard, self._staged, self._push.clock + 1)
-        self._life.wait_replicated()
-        self.check_life()  # an earlier incarnation's pushes must not be acknowledged under this epoch
+        self._controller.wait_replicated()
+        self.check_incarnation()  # an earlier incarnation's pushes must not be acknowledged under this epoch
         if ended and self._reply.acknowledged:
             self._record_metrics()
         yield self._reply

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-import numpy as np
 
-from dbelief.codec import Codec
-from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.errors import Moved, Rejected, Unavailable
-from dbelief.rpc import coordination_pb2
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import answers, streams
+from dbelief.rpc.pb import coordination_pb2
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.server.server import HANDLERS
-from dbelief.rpc.wire import bulk, payloads
+from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
 from dbelief.telemetry.metrics import Metrics
 
@@ -28,8 +24,9 @@ from ..controller import LOOK_AGAIN_S, ShardController
 from ..replication.wire import receive
 from ..store.shard import Shard
 from .exchange import ExchangeHandler
+from .pull import PullHandler
 from .push import PushHandler
-from .shared_memory import BlockView, ConnectionBlocks, SharedMemoryRegistry
+from .shared_memory import SharedMemoryRegistry
 from .upload import handle_stream
 
 _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
@@ -41,9 +38,6 @@ _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
 }
 """Request deserializer and reply serializer of each stream in gRPC; None where messages may be bulk."""
 
-Rows = Sequence[tuple[int, int | None]]
-"""Requested segments, each with the version that the client has."""
-
 
 class StreamLimiter:
     """Counter of open streams, one per `with` block. An idle stream may stay open while at most `most` are open."""
@@ -51,7 +45,7 @@ class StreamLimiter:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open = 0
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     @property
     def over_limit(self) -> bool:
@@ -63,27 +57,10 @@ class StreamLimiter:
         with self._lock:
             self._open += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Count one stream less."""
         with self._lock:
             self._open -= 1
-
-
-def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
-    """Encode one segment of a pull reply, its numbers by a codec or as a plain copy."""
-    if values is None:
-        return bulk.encode(bulk.SegmentPayload(index, version, unchanged=True))
-    return bulk.encode(payloads.part_of(index, version, values, codec))
-
-
-def _written(span: SegmentSpan, area: BlockView, version: int, values: np.ndarray | None) -> tuple[int, int]:
-    """Write one segment to the client's shared memory; returns its version and the bytes written."""
-    if values is None:
-        return version, 0
-    area.put(span, values)
-    return version, values.nbytes
 
 
 class ShardService(stubs.ParametersServicer):
@@ -111,10 +88,10 @@ class ShardService(stubs.ParametersServicer):
         handlers: int = HANDLERS,
         shares_memory: bool = True,
     ) -> None:
-        self.life = ShardController(metrics, deadline_s, record)
+        self.controller = ShardController(metrics, deadline_s, record)
         self._metrics = metrics
         # Each waiting call holds a handler's thread. Waiting pulls must leave some to the pushes that end the wait.
-        self._waiters = {what: threading.BoundedSemaphore(handlers // 4) for what in ("pulls", "pushes")}
+        self._waiters = {what: runtime.semaphore(handlers // 4) for what in ("pulls", "pushes")}
         self._streams = StreamLimiter(handlers // 2)
         self._attached = SharedMemoryRegistry(shares_memory)
 
@@ -129,7 +106,7 @@ class ShardService(stubs.ParametersServicer):
     @property
     def where(self) -> str:
         """Prefix of every error message."""
-        return self.life.error_prefix
+        return self.controller.error_prefix
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered with an error of this kind."""
@@ -140,91 +117,39 @@ class ShardService(stubs.ParametersServicer):
     @answers
     def Configure(self, request: wire.ConfigureRequest, context: grpc.ServicerContext) -> wire.ConfigureReply:
         """See protos/parameters.proto."""
-        return self.life.configure(request)
+        return self.controller.configure(request)
 
     @answers
     def Snapshot(self, request: wire.SnapshotRequest, context: grpc.ServicerContext) -> wire.SnapshotReply:
         """See protos/parameters.proto."""
-        return self.life.snapshot(request)
+        return self.controller.snapshot(request)
 
     @answers
     def Restore(self, request: wire.RestoreRequest, context: grpc.ServicerContext) -> wire.RestoreReply:
         """See protos/parameters.proto."""
-        return self.life.restore(request)
+        return self.controller.restore(request)
 
     @answers
     def Operate(self, request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
         """See protos/parameters.proto."""
-        return self.life.operate(request)
+        return self.controller.operate(request)
 
     @answers
     def Give(self, request: wire.GiveRequest, context: grpc.ServicerContext) -> wire.GiveReply:
         """See protos/parameters.proto."""
-        return self.life.give(request)
+        return self.controller.give(request)
 
     # -- data --------------------------------------------------------------------------------------------
 
     @streams
     def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
-        """See protos/parameters.proto; replies are encoded here, by hand."""
+        """See protos/parameters.proto; replies are encoded by hand."""
+        peer, wait = context.peer(), functools.partial(self._wait, "pulls")
         with self._streams:
             for message in messages:
-                yield from self._answer(bulk.parse(wire.PullRequest, message), self._attached.of(context.peer()))
+                yield from PullHandler(self.controller, self._metrics, wait, self._attached.of(peer), message).answers()
                 if self._streams.over_limit:
                     return
-
-    def _answer(self, request: wire.PullRequest, blocks: ConnectionBlocks) -> Iterator[bytes]:
-        """Reply messages to one pull request."""
-        shard = self.life.shard_for(request.target)
-        if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
-            raise Rejected(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
-        if shard.staleness is not None and request.HasField("pusher"):
-            segments = list(request.segments)
-            shard.record_clock(segments, request.pusher.replica, request.clock)
-            self._wait("pulls", shard, segments, request.clock)
-            yield b""  # no segments: the wait is over
-        known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
-        rows = list(zip(request.segments, known, strict=True))
-        shared = request.HasField("shared")
-        for message in self._put(request, shard, blocks, rows) if shared else self._encoded(request, shard, rows):
-            if self.life.shard_for(request.target) is not shard:
-                raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
-            yield message
-
-    def _encoded(self, request: wire.PullRequest, shard: Shard, rows: Rows) -> Iterator[bytes]:
-        """Segments encoded in messages, small ones combined."""
-        codec = payloads.answering(request.codec)
-        together: list[bytes] = []
-        filled = sent = 0
-        for index, newer_than in rows:
-            answer = shard.read(request.vector, index, newer_than, functools.partial(_encode, index, codec))
-            if filled + len(answer) > bulk.FULL_BYTES and together:
-                yield together[0] if len(together) == 1 else b"".join(together)
-                together, filled = [], 0
-            together.append(answer)
-            filled += len(answer)
-            sent += len(answer)
-        self._metrics.bytes_total.labels("sent").inc(sent)
-        if rows:  # else the vector's existence is unverified
-            self._metrics.pulls_total.labels(request.vector).inc()
-        yield together[0] if len(together) == 1 else b"".join(together)
-
-    def _put(self, request: wire.PullRequest, shard: Shard, blocks: ConnectionBlocks, rows: Rows) -> Iterator[bytes]:
-        """Write segments to shared memory, and yield the messages that list them."""
-        area = blocks.area(request.shared)
-
-        def put(row: tuple[int, int | None]) -> tuple[int, int]:
-            index, newer_than = row
-            form = functools.partial(_written, shard.segment(index).span, area)
-            return shard.read(request.vector, index, newer_than, form)
-
-        for first in range(0, max(1, len(rows)), bulk.FULL_SHARED):
-            some = rows[first : first + bulk.FULL_SHARED]
-            done = self.life.hands.map(put, some)
-            self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
-            if rows and first + len(some) == len(rows):
-                self._metrics.pulls_total.labels(request.vector).inc()
-            yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
 
     @streams
     def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
@@ -239,28 +164,25 @@ class ShardService(stubs.ParametersServicer):
     def _transfers(
         self, kind: type[PushHandler | ExchangeHandler], messages: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[Any]:
-        peer, wait = context.peer(), functools.partial(self._wait, "pushes")
-
-        def begin(opening: bytes) -> PushHandler | ExchangeHandler:
-            return kind(self.life, self._metrics, wait, self._attached.of(peer), opening)
-
+        blocks = functools.partial(self._attached.of, context.peer())
+        begin = functools.partial(kind, self.controller, self._metrics, functools.partial(self._wait, "pushes"), blocks)
         with self._streams:
             yield from handle_stream(messages, kind, begin, lambda: not self._streams.over_limit)
 
     @streams
     def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
-        yield from receive(messages, self.life.migration_for)
+        yield from receive(messages, self.controller.migration_for)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]
         if not waiters.acquire(blocking=False):
             raise Rejected(f"too many {what} wait for a round already")
-        patience_s = min(self.life.deadline_s, LOOK_AGAIN_S)
+        patience_s = min(self.controller.deadline_s, LOOK_AGAIN_S)
         try:
             shard.wait_for_clock(indices, clock, patience_s)
         except Unavailable as error:
-            if patience_s < self.life.deadline_s:
+            if patience_s < self.controller.deadline_s:
                 raise Moved(str(error)) from None
             raise
         finally:
@@ -272,14 +194,14 @@ class ShardService(stubs.ParametersServicer):
         with self._attached.connected(context.peer()) as answer:
             for message in messages:
                 request = bulk.parse(wire.AttachRequest, message)
-                self.life.shard_for(request.target)
+                self.controller.shard_for(request.target)
                 yield answer(request)
 
     # -- statistics ------------------------------------------------------------------------------------
 
     def figures(self) -> coordination_pb2.ShardFigures | None:
         """Statistics of this incarnation for a heartbeat; None before it has segments."""
-        shard = self.life.shard
+        shard = self.controller.shard
         if shard is None:
             return None
         received, sent = (
@@ -292,17 +214,17 @@ class ShardService(stubs.ParametersServicer):
             bytes_sent=sent,
             segments=len(shard.segments),
             parameters=shard.size,
-            chain_epoch=self.life.chain.epoch,
-            followed=self.life.chain.confirmed,
-            unfollowed=self.life.chain.why,
+            link_epoch=self.controller.link.epoch,
+            in_sync=self.controller.link.confirmed,
+            follower_error=self.controller.link.why,
         )
 
     @answers
     def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:
         """See protos/parameters.proto."""
-        shard = self.life.require_shard()
+        shard = self.controller.require_shard()
         reply = wire.StatsReply(
-            shard_epoch=self.life.epoch,
+            shard_epoch=self.controller.epoch,
             segments=len(shard.segments),
             parameters=shard.size,
             pushes=shard.counters.pushes,

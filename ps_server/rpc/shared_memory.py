@@ -7,7 +7,6 @@ even if its client has exited: `dbelief.arrays.shared_memory` explains why that 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,10 +16,11 @@ from dbelief.arrays.shared_memory import Block, open_block, remove_stale_blocks
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import Moved, Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.segments_pb2 import SharedArray
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb.segments_pb2 import SharedArray
 
-from ..store.limits import MOST_BLOCKS, MOST_SHARED_BYTES
+from ..store.admission import MOST_BLOCKS, MOST_SHARED_BYTES
 
 _NUMBER_BYTES = 4
 
@@ -75,7 +75,7 @@ class ConnectionBlocks:
         self.held: dict[str, Block] = {}
         self.streams = 0
 
-    def area(self, told: SharedArray) -> BlockView:
+    def area(self, reference: SharedArray) -> BlockView:
         """View of a block from the given offset to the block's end.
 
         Raises
@@ -85,13 +85,13 @@ class ConnectionBlocks:
         Rejected
             The offset is not within the block, or is not a multiple of a number's size.
         """
-        block = self.held.get(told.block)
+        block = self.held.get(reference.block)
         if block is None:
-            raise Moved(f"has no block {told.block[:32]!r} of this connection")
-        if told.offset % _NUMBER_BYTES:
-            raise Rejected(f"an array at {told.offset}: no number of {_NUMBER_BYTES} bytes begins there")
-        whole = max(0, block.size - told.offset) // _NUMBER_BYTES * _NUMBER_BYTES
-        return BlockView(block.bytes(told.offset, whole).view(np.float32), told.origin)
+            raise Moved(f"has no block {reference.block[:32]!r} of this connection")
+        if reference.offset % _NUMBER_BYTES:
+            raise Rejected(f"an array at {reference.offset}: no number of {_NUMBER_BYTES} bytes begins there")
+        length = max(0, block.size - reference.offset) // _NUMBER_BYTES * _NUMBER_BYTES
+        return BlockView(block.bytes(reference.offset, length).view(np.float32), reference.origin)
 
 
 class SharedMemoryRegistry:
@@ -111,7 +111,7 @@ class SharedMemoryRegistry:
         self._allowed, self._most_blocks, self._most_bytes = allowed, most_blocks, most_bytes
         self._peers: dict[str, ConnectionBlocks] = {}
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def of(self, peer: str) -> ConnectionBlocks:
         """Blocks that a connection has attached."""
@@ -137,7 +137,7 @@ class SharedMemoryRegistry:
 
     def _answer(self, blocks: ConnectionBlocks, mine: set[str], request: wire.AttachRequest) -> wire.AttachReply:
         """Detach the blocks that the request lists, and attach one; if that fails, the reply holds the reason."""
-        for name in mine.intersection(request.left):
+        for name in mine.intersection(request.released):
             self._leave(blocks, name)
             mine.remove(name)
         if not request.HasField("block"):

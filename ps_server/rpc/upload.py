@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dbelief.errors import Moved, Rejected
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import push_from_wire
 from dbelief.telemetry.metrics import Metrics
@@ -19,6 +19,7 @@ from ..store.shard import Shard
 from .shared_memory import ConnectionBlocks
 
 Wait = Callable[[Shard, list[int], int], None]
+Blocks = Callable[[], ConnectionBlocks]
 
 
 class UploadHandler(ABC):
@@ -29,7 +30,7 @@ class UploadHandler(ABC):
     wait
         Blocks until all rounds before a clock are applied to the given segments.
     blocks
-        Shared memory that may hold its segments.
+        Returns the connection's shared memory, which may hold its segments.
     message
         The `PushOpening`, encoded.
 
@@ -42,12 +43,12 @@ class UploadHandler(ABC):
     what: ClassVar[str]
 
     def __init__(
-        self, life: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+        self, controller: ShardController, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes
     ) -> None:
         self.opening = bulk.parse(wire.PushOpening, message)
-        self._life, self._metrics, self._wait = life, metrics, wait
-        self._area = blocks.area(self.opening.shared) if self.opening.HasField("shared") else None
-        self._shard = life.shard_for(self.opening.target)
+        self._controller, self._metrics, self._wait = controller, metrics, wait
+        self._area = blocks().area(self.opening.shared) if self.opening.HasField("shared") else None
+        self._shard = controller.shard_for(self.opening.target)
         self._push = push_from_wire(self.opening)
         self._count = self.opening.segments
         self._received = self._shared = 0  # bytes, of messages and in shared memory
@@ -88,7 +89,7 @@ class UploadHandler(ABC):
         self._metrics.bytes_total.labels("received").inc(self._received)
         self._metrics.shared_bytes_total.labels("received").inc(self._shared)
 
-    def check_life(self) -> None:
+    def check_incarnation(self) -> None:
         """Check that the shard is still in the incarnation that this upload is addressed to.
 
         Raises
@@ -96,8 +97,8 @@ class UploadHandler(ABC):
         Moved
             It is not.
         """
-        if self._life.shard_for(self.opening.target) is not self._shard:
-            raise Moved(f"was given its segments anew in epoch {self._life.epoch}")
+        if self._controller.shard_for(self.opening.target) is not self._shard:
+            raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")
 
 
 def handle_stream(
@@ -113,10 +114,11 @@ def handle_stream(
         if opening is not None:
             if under_way is not None:
                 raise Rejected(f"{kind.what} was opened before the one before it was complete")
-            under_way = begin(opening)
-        if under_way is None:
+            under_way = begin(opening)  # for this incarnation
+        elif under_way is None:
             raise Rejected(f"{kind.what} begins with its opening")
-        under_way.check_life()
+        else:
+            under_way.check_incarnation()
         yield from under_way.answers(parts)
         if under_way.complete:
             under_way = None

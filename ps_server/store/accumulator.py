@@ -9,7 +9,7 @@ import numpy as np
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.push import MOST_AHEAD
 
-from .limits import check_limit
+from .admission import check_limit
 
 
 @dataclass

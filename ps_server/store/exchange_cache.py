@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
+from dbelief.process.runtime import runtime
 
 Answer = tuple[int, np.ndarray]
 """Version and numbers of a segment before the exchange."""
@@ -43,7 +43,7 @@ class ExchangeReplyCache:
     def __init__(self) -> None:
         self._kept: dict[Pusher, deque[_Message]] = {}
         self._messages = 0
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def number(self) -> int:
         """Assign a number to a received message."""

@@ -50,7 +50,7 @@ class PushLedger:
         if push.sequence > last + 1:
             raise Rejected(
                 f"segment {self.segment}: push {push.sequence} of replica {push.pusher.replica} on {push.vector!r} "
-                f"came where {last + 1} was expected"
+                f"was received where {last + 1} was expected"
             )
         return push.sequence == last + 1
 

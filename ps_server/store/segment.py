@@ -37,11 +37,11 @@ from dbelief.optim import Rule, apply_rule
 from dbelief.optim.elastic import Elastic
 
 from .accumulator import BundleAccumulator
+from .admission import MOST_ROUNDS, MOST_VECTORS, check_limit
+from .concurrency import TimedLock
 from .copy_on_write import SnapshotView
 from .journal import DropStagedRecord, ForgetRecord, JournalRecord, RoundRecord
 from .ledger import PushLedger
-from .limits import MOST_ROUNDS, MOST_VECTORS, check_limit
-from .lock import TimedLock
 
 VERSIONS_PER_INCARNATION = 1 << 40
 """Versions reserved for each incarnation of a shard: enough for four months at 100,000 pushes per second."""
@@ -118,7 +118,7 @@ class Segment:
         Called with each journal record that changes the segment, under its lock; None: no follower has a copy of it.
     moved_to
         Where the segment has migrated, as text; no call may use it here any more. "" while it is served here.
-    mark
+    snapshot_view
         Snapshot view for a set that is being written; None where there is none, or the segment is written.
     """
 
@@ -141,17 +141,17 @@ class Segment:
     moved_to: str = ""
     journal: Callable[[JournalRecord], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
-    mark: SnapshotView | None = None
+    snapshot_view: SnapshotView | None = None
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
     def __post_init__(self) -> None:
         self.ledger = PushLedger(self.span.index)
         self._aside: AbstractContextManager[object] = ReleasedLock(self) if self.lock_free else nullcontext()
 
-    def append_journal(self, deed: Callable[[], JournalRecord]) -> None:
-        """Append a journal record; `deed` builds it, and is called only where a follower is attached."""
+    def append_journal(self, make_record: Callable[[], JournalRecord]) -> None:
+        """Append a journal record; `make_record` builds it, and is called only where a follower is attached."""
         if self.journal is not None:
-            self.journal(deed())
+            self.journal(make_record())
 
     def holds(self, vector: str) -> bool:
         """Whether all of a named vector's numbers were assigned here."""
@@ -159,9 +159,9 @@ class Segment:
 
     def drop_staged(self, incarnations: Collection[int]) -> None:
         """Drop the staged gradients of these incarnations, and their ledger entries."""
-        lives = frozenset(incarnations)
-        if any(pusher.incarnation in lives for round_ in self.staged.values() for pusher in round_):
-            self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, lives))
+        ended = frozenset(incarnations)
+        if any(pusher.incarnation in ended for round_ in self.staged.values() for pusher in round_):
+            self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, ended))
         for clock, round_ in list(self.staged.items()):
             for pusher in [pusher for pusher in round_ if pusher.incarnation in incarnations]:
                 del round_[pusher]
@@ -316,14 +316,14 @@ class Segment:
         arrays = {name: values for name, values in self.vectors.items() if self.holds(name)}
         arrays |= {state_key(name): values for name, values in zip(self.rule.state, self.state, strict=True)}
         ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}
-        self.mark = SnapshotView(
+        self.snapshot_view = SnapshotView(
             StoredSegment(self.span, self.version, self.applied, self.rounds, self.ledger.lost, ledger, arrays)
         )
 
     def before_write(self, *arrays: np.ndarray) -> None:
         """Preserve these arrays for the snapshot view; called before every write to them."""
-        if self.mark is not None:
-            self.mark.preserve(arrays)
+        if self.snapshot_view is not None:
+            self.snapshot_view.preserve(arrays)
 
     # -- recovery ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ table of segments is never changed in place: a migration (`replication/migration
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
@@ -22,11 +21,11 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
+from dbelief.process.runtime import runtime
 
-from .admission import PushValidator
+from .admission import PushAdmission
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord, owned_copy
-from .limits import Pushers
 from .segment import Outcome, Segment
 from .staleness import StalenessBarrier
 
@@ -53,7 +52,7 @@ class SegmentResult(NamedTuple):
     lost: int
 
 
-def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
+def _copy(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
     return version, None if values is None else values.tobytes()
 
 
@@ -101,22 +100,21 @@ class Shard:
         self.staleness = staleness
         self._loading = False  # a set is being loaded over the former contents
         self.counters = Counters()
-        self.saving = threading.Lock()  # one set is written at a time
+        self.saving = runtime.lock()  # one set is written at a time
         self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
         self.segments = {span.index: self.make(span) for span in spans}
         self.elsewhere: set[int] = set()  # migrated from here, or received and not served yet
-        self.dial = StalenessBarrier(staleness, self.segments)
-        self._admission = PushValidator(staleness)
+        self.barrier = StalenessBarrier(staleness, self.segments)
+        self._admission = PushAdmission(staleness)
         self.answers = ExchangeReplyCache()
-        self._pushers = Pushers()
 
     def make(self, span: SegmentSpan) -> Segment:
         """New segment, before any assignment."""
         segment = self._make(span)
         segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
         segment.state = tuple(aligned(span.length, np.float32) for _ in self.rule.state)
-        for name, state in zip(self.rule.state, segment.state, strict=True):
-            state.fill(self.rule.initial(name))
+        for state, value in zip(segment.state, self.rule.state.values(), strict=True):
+            state.fill(value)
         return segment
 
     @property
@@ -135,14 +133,14 @@ class Shard:
             return self.segments[index]
         except KeyError:
             if index in self.elsewhere:
-                raise Moved(f"segment {index}: lives at another shard now") from None
-            raise Rejected(f"segment {index} does not live here") from None
+                raise Moved(f"segment {index}: is at another shard now") from None
+            raise Rejected(f"segment {index} is not on this shard") from None
 
-    def set_segments(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
-        """Set the segments to serve; `told`: clocks reported to the former owner of each one that has migrated here."""
+    def set_segments(self, segments: Mapping[int, Segment], reported: Mapping[int, Mapping[int, int] | None]) -> None:
+        """Set the segments to serve; `reported`: clocks that the former owners of migrated ones had received."""
         self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
         self.segments = dict(sorted(segments.items()))
-        self.dial.set_segments(self.segments, told)
+        self.barrier.set_segments(self.segments, reported)
 
     # -- commands of the coordinator ---------------------------------------------------------------------
 
@@ -173,26 +171,26 @@ class Shard:
                 # Every push that was admitted before has finished by now. A staged gradient is dropped, and its data
                 # is assigned again: a snapshot would not hold it.
                 segment.drop_staged(self._admission.fenced)
-        self.dial.close_rounds(self.segments)
+        self.barrier.close_rounds(self.segments)
 
     def forget(self, incarnations: Iterable[int]) -> None:
         """Drop the ledger rows of incarnations that are fenced permanently."""
-        gone = frozenset(incarnations)
-        self.answers.forget(gone)
-        self._pushers.forget(gone)
+        ended = frozenset(incarnations)
+        self.answers.forget(ended)
+        self._admission.forget(ended)
         for segment in self.segments.values():
             with segment.lock:
-                segment.forget(gone)
+                segment.forget(ended)
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `StalenessBarrier.set_membership`."""
-        return self.dial.set_membership(member_epoch, rounds)
+        return self.barrier.set_membership(member_epoch, rounds)
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
         """Version and bytes of one segment of a named vector; bytes None where it is not newer than `newer_than`."""
-        return self.read(vector, index, newer_than, _whole)
+        return self.read(vector, index, newer_than, _copy)
 
     def read(self, vector: str, index: int, newer_than: int | None, form: Callable[[int, np.ndarray | None], T]) -> T:
         """Call `form` with one segment of a named vector and return its result; `form` must copy what it keeps.
@@ -216,11 +214,11 @@ class Shard:
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`; see `StalenessBarrier.wait`. Without a bound: no wait."""
-        self.dial.wait([self.segment(index) for index in indices], clock, timeout_s)
+        self.barrier.wait([self.segment(index) for index in indices], clock, timeout_s)
 
     def record_clock(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """See `StalenessBarrier.record_clock`."""
-        self.dial.record_clock([self.segment(index).span.index for index in indices], replica, clock)
+        self.barrier.record_clock([self.segment(index).span.index for index in indices], replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -256,8 +254,7 @@ class Shard:
         with segment.lock:
             segment.taken += 1
             self._check_here(segment)
-            self._admission.check(push, segment, gradient)
-            self._pushers.admit(push.pusher)
+            self._admission.admit(push, segment.span, segment.vectors, gradient)
             version, rate, staleness = segment.version, push.rate, 0
             lost = segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
@@ -271,15 +268,17 @@ class Shard:
                 rate = self._rate(push, late)
                 outcome = segment.apply(push, gradient, offset, rate)
                 staleness = late if outcome is Outcome.APPLIED else 0
-                self.dial.applied(segment, push)
+                if self.staleness is not None:
+                    self.barrier.applied(segment, push)
             skipped = push.assign and outcome is Outcome.DUPLICATE
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
-                done = replace(push, rate=rate)
                 segment.append_journal(
-                    lambda: PushRecord(index, version, done, owned_copy(gradient), offset, form, skipped=skipped)
+                    lambda: PushRecord(
+                        index, version, replace(push, rate=rate), owned_copy(gradient), offset, form, skipped=skipped
+                    )
                 )
-        if not push.assign and push.bundle is None:
-            self.dial.arrived(segment, push)
+        if self.staleness is not None and not push.assign and push.bundle is None:
+            self.barrier.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
         return SegmentResult(outcome, staleness, lost)
@@ -308,8 +307,7 @@ class Shard:
                 segment.taken += 1
                 before = segment.present()  # first: may release the lock (lock-free); the checks below need it held
                 self._check_here(segment)
-                self._admission.check(push, segment, weights)
-                self._pushers.admit(push.pusher)
+                self._admission.admit(push, segment.span, segment.vectors, weights)
                 most = max(most, segment.ledger.rebase(push))
                 again = not segment.ledger.expect(push)
                 answer = self.answers.find(push, index) if again else before
@@ -324,7 +322,8 @@ class Shard:
                         segment.apply(push, weights, 0, push.rate)
                     segment.append_journal(functools.partial(_exchanged, index, before[0], push, weights, message))
             answers.append(answer)
-            self.dial.arrived(segment, push)
+            if self.staleness is not None:
+                self.barrier.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates
         self.counters.duplicates += duplicates
         return answers, duplicates, most
@@ -365,7 +364,7 @@ class Shard:
         return [segment.version for _, segment in sorted(self.segments.items())]
 
     def lost(self) -> list[int]:
-        """Pushes that are gone with earlier lives, of every segment, by rising index."""
+        """Pushes that were lost with earlier incarnations, of every segment, by rising index."""
         return [segment.ledger.lost for _, segment in sorted(self.segments.items())]
 
     def taken(self) -> dict[int, int]:
@@ -397,4 +396,4 @@ class Shard:
         segment = self.segment(stored.span.index)
         with segment.lock:
             segment.load(stored, shard_epoch, again)
-            self.dial.restored(segment)
+            self.barrier.restored(segment)

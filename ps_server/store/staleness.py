@@ -15,16 +15,37 @@ its own first call: it may itself be waiting at another shard for the replica th
 
 from __future__ import annotations
 
+import bisect
 import functools
-import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dbelief.core.push import Push
 from dbelief.errors import Moved, Unavailable
+from dbelief.process.runtime import runtime
 
-from .membership import Membership
 from .segment import Segment
+
+
+@dataclass
+class Membership:
+    """Members of each clock: (first clock, replica numbers) by rising clock."""
+
+    member_epoch: int = 0
+    rounds: list[tuple[int, frozenset[int]]] = field(default_factory=list)
+
+    def at(self, clock: int) -> frozenset[int]:
+        """Replica numbers of the members of `clock`."""
+        row = bisect.bisect_right(self.rounds, clock, key=lambda row: row[0]) - 1
+        return self.rounds[row][1] if row >= 0 else frozenset()
+
+    def any_after(self, clock: int) -> bool:
+        """Whether a later clock has members."""
+        return any(first > clock and replicas for first, replicas in reversed(self.rounds))
+
+    def ever(self) -> frozenset[int]:
+        """All replicas that are members of some clock."""
+        return frozenset[int]().union(*(replicas for _, replicas in self.rounds))
 
 
 class StalenessBarrier:
@@ -34,9 +55,9 @@ class StalenessBarrier:
         self.staleness = staleness
         self._segments = segments
         self._membership = Membership()  # replaced by a new object, never changed
-        self._turn = threading.Condition()  # signals: a round closed, a clock was pushed, members changed
-        self._came_back = False
-        self._told: dict[tuple[int, int], int] = {}  # after a restore, with bound 0: clocks passed, by segment, replica
+        self._changed = runtime.condition()  # signals: a round closed, a clock was pushed, members changed
+        self._restored = False
+        self._reported: dict[tuple[int, int], int] = {}  # restored, with bound 0: clocks, by segment, replica
 
     # -- members -----------------------------------------------------------------------------------------
 
@@ -56,34 +77,34 @@ class StalenessBarrier:
 
     def _add_members(self, known: Membership, new: Membership) -> None:
         before, now = known.ever(), new.ever()
-        unheard = self._came_back and not known.member_epoch  # these were members before this shard was restored
+        unreported = self._restored and not known.member_epoch  # these were members before this shard was restored
         for segment in self._segments.values():
             with segment.lock:
                 for replica in before - now:
                     segment.passed.pop(replica, None)
-                for replica in () if unheard else now - before:
+                for replica in () if unreported else now - before:
                     segment.passed[replica] = segment.rounds
 
     def passed_clocks(self, index: int) -> dict[int, int] | None:
         """Clocks that replicas reported for a segment; None in a shard that was not restored."""
-        if not self._came_back:
+        if not self._restored:
             return None
-        return {replica: clock for (one, replica), clock in self._told.items() if one == index}
+        return {replica: clock for (one, replica), clock in self._reported.items() if one == index}
 
-    def set_segments(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
-        """Set the shard's segments; `told` holds what was reported elsewhere for those that have migrated here.
+    def set_segments(self, segments: Mapping[int, Segment], reported: Mapping[int, Mapping[int, int] | None]) -> None:
+        """Set the shard's segments; `reported` holds what was reported elsewhere for those that have migrated here.
 
         Wakes the calls that wait for a segment, also those whose segment has migrated away.
         """
         self._segments = segments
-        for index, known in told.items():
-            self._came_back = self._came_back or known is not None
-            self._told.update(((index, replica), clock) for replica, clock in (known or {}).items())
-        self.close_rounds(told)
+        for index, known in reported.items():
+            self._restored = self._restored or known is not None
+            self._reported.update(((index, replica), clock) for replica, clock in (known or {}).items())
+        self.close_rounds(reported)
 
     def restored(self, segment: Segment) -> None:
         """Record that the segment was loaded from a snapshot; its lock is held."""
-        self._came_back = True
+        self._restored = True
         segment.passed.clear()
 
     # -- rounds and clocks -------------------------------------------------------------------------------
@@ -95,8 +116,8 @@ class StalenessBarrier:
         concerned: each rank of a replica has segments of its own, and one rank may be behind another.
         """
         if self.staleness == 0:
-            late = [i for i in indices if clock > self._told.get((i, replica), 0)] if self._came_back else []
-            self._told.update(((index, replica), clock) for index in late)
+            late = [i for i in indices if clock > self._reported.get((i, replica), 0)] if self._restored else []
+            self._reported.update(((index, replica), clock) for index in late)
             moved = bool(late)
         else:
             moved = self.staleness is not None and self._raise(indices, replica, clock - self.staleness)
@@ -129,26 +150,24 @@ class StalenessBarrier:
 
     def close_rounds(self, indices: Iterable[int]) -> None:
         """Wake the waiting calls; with bound 0, first apply every complete round of these segments."""
-        if self.staleness is None:
-            return
         segments = self._segments
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             with segment.lock:
                 if segment.moved_to:
                     continue  # it migrated before the lock was acquired: its round closes at its new owner
-                while self._goes_on(segment.rounds) and segment.close_round(self._expected(segment)):
+                while self._has_members_from(segment.rounds) and segment.close_round(self._expected(segment)):
                     pass
-        with self._turn:
-            self._turn.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
-    def _goes_on(self, clock: int) -> bool:
+    def _has_members_from(self, clock: int) -> bool:
         """Whether this round or a later one has members: otherwise its members are not known yet."""
-        return bool(self._membership.at(clock)) or self._membership.goes_on_after(clock)
+        return bool(self._membership.at(clock)) or self._membership.any_after(clock)
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""
         clock, index = segment.rounds, segment.span.index
-        return frozenset(r for r in self._membership.at(clock) if self._told.get((index, r), 0) <= clock)
+        return frozenset(r for r in self._membership.at(clock) if self._reported.get((index, r), 0) <= clock)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
@@ -164,11 +183,11 @@ class StalenessBarrier:
         """
         if self.staleness is None:
             return
-        until_s = time.monotonic() + timeout_s
+        until_s = runtime.monotonic() + timeout_s
         for segment in segments:  # sequentially: a clock once reached stays reached, except for new members
-            with self._turn:
+            with self._changed:
                 reached = functools.partial(self._reached, segment, clock - self.staleness)
-                if not self._turn.wait_for(reached, max(0.0, until_s - time.monotonic())):
+                if not self._changed.wait_for(reached, max(0.0, until_s - runtime.monotonic())):
                     raise Unavailable(f"segment {segment.span.index}: {self._describe_stall(segment, clock)}")
             if segment.moved_to:
                 raise Moved(f"segment {segment.span.index}: {segment.moved_to}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.core.states import Assignment, EvaluationLease, ProgressReport, Stop
+from coordinator.core.messages import Assignment, EvaluationLease, ProgressReport, Stop, WorkRequest
 from coordinator.scheduling.sizing import cadence
 from dbelief.core.layout import Layout
 from dbelief.core.lease import DataLease
@@ -42,7 +42,7 @@ class Replica:
     def __init__(
         self,
         world: World,
-        wish: int | None = None,
+        requested: int | None = None,
         kind: str = "replica",
         layout: Layout = LAYOUT,
         source: str = "",
@@ -52,7 +52,14 @@ class Replica:
         self.kind = kind
         self.token = token or next_token()
         member = world.machine.join(
-            kind, self.token, f"r{self.token}", "", world.now_s, layout, source_digest=source, wish=wish
+            kind,
+            self.token,
+            f"r{self.token}",
+            "",
+            world.now_s,
+            layout,
+            source_digest=source,
+            requested_number=requested,
         )
         self.number, self.incarnation = member.number, member.incarnation
         self.mute = False
@@ -108,7 +115,7 @@ class Replica:
     def ask(self) -> Assignment:
         """Ask for work, and take it up."""
         next_sequence = self.sequences.get(PARAMETERS, 0) + 1
-        work = self.world.machine.lease(self.number, self.incarnation, next_sequence, self.world.now_s)
+        work = self.world.machine.lease(WorkRequest(self.number, self.incarnation, next_sequence), self.world.now_s)
         if isinstance(work, DataLease):
             assert work.first_sequence == next_sequence
             self.lease, self.told, self._unsent = work, ProgressReport(work.id), None
@@ -213,7 +220,8 @@ class Replica:
         return unsent
 
     def tell(self) -> None:
-        """Report the lease's progress."""
+        """Report the lease's progress, as the service does."""
+        self.world.machine.record_heartbeat_progress(self.number, self.incarnation, self.world.now_s)
         self.world.machine.report_progress(self.number, self.incarnation, self.told, self.world.now_s)
 
     def train(self, pushes: int | None = None, tell: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What `dbelief coordinator` takes from its surroundings: a registry that comes up later, fields and address."""
+"""`dbelief coordinator` and its surroundings: a registry that starts later, fields and address."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -37,7 +37,8 @@ from coordinator.core.effects import (
     SetMembership,
     TakeSnapshot,
 )
-from coordinator.core.states import DatasetSizes, EvaluationLease, State
+from coordinator.core.messages import EvaluationLease
+from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
 from coordinator.job.persistence import load_unfinished, restore, serialize
 from coordinator.runtime.executor import EffectExecutor
@@ -50,6 +51,7 @@ from dbelief.core.vector_program import Operation
 from dbelief.errors import Moved, Unavailable
 from dbelief.job import Job, build_job
 from dbelief.process.clock import ManualClock
+from dbelief.rundir.event_specs import EVENTS
 from ps_server.programs import ProgramExecutor
 from ps_server.replication.migration import Migration
 from ps_server.store.shard import Shard
@@ -65,10 +67,7 @@ class Adding:
     """The rule w <- w + g, without a loop that must be compiled."""
 
     name = "adding"
-    state: tuple[str, ...] = ()
-
-    def initial(self, state_name: str) -> float:
-        raise AssertionError(state_name)
+    state: ClassVar[dict[str, float]] = {}
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         w += g
@@ -186,11 +185,13 @@ class World:
 
     # -- members -----------------------------------------------------------------------------------------
 
-    def shard(self, token: int | None = None, wish: int | None = None, again: str = "") -> int:
+    def shard(self, token: int | None = None, requested: int | None = None, again: str = "") -> int:
         """A shard joins; its number. `again`: the name of a process that was started again."""
         token = token or next_token()
         name = again or f"s{token}"
-        member = self.machine.join("shard", token, name, f"10.0.0.{token}:1", self.now_s, wish=wish, again=bool(again))
+        member = self.machine.join(
+            "shard", token, name, f"10.0.0.{token}:1", self.now_s, requested_number=requested, restarted=bool(again)
+        )
         self.shard_members.append((member.number, member.incarnation))
         return member.number
 
@@ -230,10 +231,10 @@ class World:
         for _ in range(max(1, round(seconds / 0.5))):
             self.now_s += min(seconds, 0.5)
             for number, incarnation in self.shard_members:
-                self.machine.beat("shard", number, incarnation, self.now_s)
+                self.machine.heartbeat("shard", number, incarnation, self.now_s)
             for replica in self.replicas:
                 if not replica.mute:
-                    self.machine.beat(replica.kind, replica.number, replica.incarnation, self.now_s)
+                    self.machine.heartbeat(replica.kind, replica.number, replica.incarnation, self.now_s)
             self.machine.tick(self.now_s)
 
     def act(self) -> Action | None:
@@ -252,6 +253,12 @@ class World:
                 self.waiting.appendleft(action)
                 return None
             return action
+        if isinstance(action, LogEvent):
+            logged = {"samples_per_s"} if action.event == "progress" else set()  # by the event loop
+            unlogged = {"runs"} if action.event == "pass" else set()
+            optional = {"residual"} if action.event == "member" else set()
+            listed = set(EVENTS[action.event].fields) - logged
+            assert listed - optional <= action.fields.keys() - unlogged <= listed, action
         self.done.append(action)
         return action
 
@@ -300,7 +307,7 @@ class World:
             machine.members.unforgotten.discard(action.incarnation)
         elif isinstance(action, SetMembership):
             clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.holders]
-            machine.membership_set(action.member_epoch, max(clocks))
+            machine.training.policy.shards_acknowledged(action.member_epoch, max(clocks))
         elif isinstance(action, RunProgram):
             if machine.program_due(action.ticket):
                 machine.program_ran(action.ticket, self._program(action.program), now_s)
@@ -389,7 +396,7 @@ class World:
         if self.shards:
             self._put(number, shard)
         self.dead.discard(number)
-        machine.revived(action, set_id, self.now_s)
+        machine.shard_recovered(action, set_id, self.now_s)
 
     def _put(self, number: int, shard: Shard) -> None:
         """A process is the shard of this number from now on, in a life of its own."""
@@ -414,23 +421,23 @@ class World:
             raise Unavailable(f"shard {number} does not answer")
         return self.moves[number]
 
-    def move(self, move: MigrateSegments) -> int:
-        """See `Shards.move`; `at` is called at each step of it."""
+    def migrate(self, move: MigrateSegments) -> int:
+        """See `ShardClient.migrate`; `at` is called at each step of it."""
         self.at("begun")
-        giver = self.reach(move.giver)
-        sent = giver.send(move.segments, "another", lambda carried: self.reach(move.taker).come(carried))
+        giver = self.reach(move.sender)
+        sent = giver.send(move.segments, "another", lambda carried: self.reach(move.receiver).receive(carried))
         self.at("given")
-        self.reach(move.taker)
+        self.reach(move.receiver)
         self.at("there")
         return sent
 
     def set_ownership(self, shards: Collection[int]) -> None:
-        """See `Shards.hold`."""
+        """See `ShardClient.set_ownership`."""
         assert self.placement is not None
         self.at("over")
         silent: Unavailable | None = None
         for place in self.placement.places:
-            if place.shard in shards and not self.machine.recovery.is_away(place):
+            if place.shard in shards and not self.machine.recovery.is_unavailable(place):
                 try:
                     self.reach(place.shard).commit(list(place.segments))
                 except Unavailable as error:

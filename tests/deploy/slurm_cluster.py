@@ -110,13 +110,21 @@ class SlurmCluster:
         return done.stdout
 
     def kill(self, node: str) -> None:
-        """SIGKILL a node's daemon and all that runs on the node: it is silent from now on."""
+        """SIGKILL a node's daemon and all that runs on the node: it is silent from now on.
+
+        As on a machine that loses power, no process acts on the end of another: all are suspended before one ends. Else
+        srun's own child, which outlives it for a moment, would cancel its step on another node.
+        """
         self._daemons[node].kill()
         self._daemons[node].wait()
-        for _ in range(3):  # what is started between a look and its kill is found by the next look
+        suspended: list[int] = []
+        for _ in range(3):  # what is started between a look and its signal is found by the next look
             processes = self.on_node(node)
-            for process in (*_keepers(processes), *processes):  # keepers first: they would report the others' end
-                _kill(process)
+            suspended = [*_keepers(processes), *processes]
+            for process in suspended:
+                _signal(process, signal.SIGSTOP)
+        for process in suspended:
+            _signal(process, signal.SIGKILL)
 
     def revive(self, node: str) -> None:
         """Start a killed node's daemon again."""
@@ -188,7 +196,7 @@ class SlurmCluster:
             subprocess.run(("scancel", "--user=root"), env=self.environment, timeout=60, check=False)
         for node in self.nodes:  # what a job left on a node ends with it
             for process in self.on_node(node):
-                _kill(process)
+                _signal(process, signal.SIGKILL)
         for daemon in reversed(self._daemons.values()):
             daemon.terminate()
             try:
@@ -233,9 +241,9 @@ def _keepers(processes: list[int]) -> list[int]:
     return sorted(parents)
 
 
-def _kill(process: int) -> None:
+def _signal(process: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
+        os.kill(process, number)
 
 
 def _free_ports(nodes: int) -> tuple[int, int]:

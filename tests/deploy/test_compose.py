@@ -1,4 +1,4 @@
-"""What the compose files and the image's file say, held against each other and against the programs; none is started.
+"""Compose files and Dockerfile, against each other and against the programs; none is started.
 
 `make test-containers` starts them.
 """
@@ -60,7 +60,7 @@ def test_compose_files_are_of_the_specification(name: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_every_service_is_there_starts_again_and_may_do_little() -> None:
+def test_services_restart_with_limited_privileges() -> None:
     assert set(SERVICES) == set(CONFINED)
     for name, service in SERVICES.items():
         assert service["restart"] == ("no" if name == "tool" else "on-failure:10"), name
@@ -79,7 +79,7 @@ def test_counts_are_the_job_files() -> None:
     assert SERVICES["worker"]["scale"] == job.replicas
 
 
-def test_only_this_machine_reaches_what_is_published() -> None:
+def test_published_ports_are_local() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert len(ports) >= 2
     assert all(port.startswith("127.0.0.1:") for port in ports)
@@ -96,7 +96,7 @@ def test_commands_have_the_options_they_are_given(service: str) -> None:
     assert [wanted for wanted in (*options, *variables) if wanted not in told] == []
 
 
-def test_the_two_coordinators_differ_in_nothing_but_their_addresses() -> None:
+def test_coordinators_differ_only_in_addresses() -> None:
     one, other = dict(SERVICES["coordinator"]), dict(SERVICES["standby"])
     assert other.pop("networks") == {"default": {"aliases": ["coordinator"]}}
     one.pop("ports", None), other.pop("ports", None)
@@ -118,7 +118,7 @@ def test_each_process_has_its_own_credentials_and_no_others() -> None:
     assert made == {"authority", *owners.values()}
 
 
-def test_what_hands_credentials_out_knows_the_roles_there_are(tmp_path: Path) -> None:
+def test_credentials_service_knows_all_roles(tmp_path: Path) -> None:
     make_credentials(tmp_path, 1, ["registry"], ["localhost"])
     rows = re.search(r"for row in (.*); do", SERVICES["certs"]["command"][0])
     assert rows
@@ -158,7 +158,7 @@ def test_the_gpu_file_changes_services_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("text", DOCKERFILES, ids=["cpu", "gpu"])
-def test_the_image_is_no_roots_and_signals_reach_the_process(text: str) -> None:
+def test_image_runs_unprivileged_and_forwards_signals(text: str) -> None:
     last = text.rpartition("\nFROM ")[2]
     assert re.search(r"^USER 1000:1000$", last, re.MULTILINE)
     assert re.search(r'^ENTRYPOINT \["dbelief"\]$', last, re.MULTILINE)
@@ -172,7 +172,7 @@ def test_the_image_is_no_roots_and_signals_reach_the_process(text: str) -> None:
     assert all(cache.startswith("/tmp/") for cache in caches), "all else may be read-only"
 
 
-def test_the_image_is_built_from_what_is_installed() -> None:
+def test_image_is_built_from_installed_files_only() -> None:
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert sorted(kept) == sorted(
         ["pyproject.toml", "README.md", "LICENSE", "dbelief", "coordinator", "ps_server", "worker", "deploy/packaging"]

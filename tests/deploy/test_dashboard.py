@@ -18,11 +18,11 @@ import grpc
 import pytest
 
 from dbelief.errors import Rejected
-from dbelief.rpc import coordination_pb2 as coordination
-from dbelief.rpc import coordination_pb2_grpc
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.pb import coordination_pb2 as coordination
+from dbelief.rpc.pb import coordination_pb2_grpc
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from tests.deploy.dashboard import FILES, RULES, ask, expressions, rules
 from tests.processes.conftest import Operator, Role, operating, redis_server, wait_for
 
@@ -161,7 +161,7 @@ def _be_refused_by_both(cluster: Cluster) -> None:
     _be_refused(
         shard,
         lambda channel: list(stubs.ParametersStub(channel).Pull(iter([pull]), timeout=10)),
-        "a call for job 'another' came here",
+        "a call for job 'another' is not for this shard",
     )
     join = coordination.JoinRequest(job="another", role=coordination.ROLE_SHARD)
     _be_refused(
@@ -191,7 +191,7 @@ def _kill_one_that_holds_a_lease(cluster: Cluster, prometheus: str, until: Calla
 
 
 @pytest.mark.timeout(600)
-def test_every_expression_has_an_answer_through_all_that_goes_wrong(cluster: Cluster, prometheus: str) -> None:
+def test_every_dashboard_query_answers_during_faults(cluster: Cluster, prometheus: str) -> None:
     def until(expression: str, least: float = 1.0) -> None:
         wait_for(
             lambda: True if max(ask(prometheus, expression), default=-1.0) >= least else None,
@@ -227,7 +227,7 @@ def test_every_expression_has_an_answer_through_all_that_goes_wrong(cluster: Clu
     until("dbelief_coordinator_shards_back_total")
     until('sum(dbelief_worker_retries_total{to="ps"})')
     cluster.leader.kill()
-    cluster.standby.said(r"(going on where another coordinator)")
+    cluster.standby.said(r"(taking over from another coordinator)")
     cluster.scraped()
     until("dbelief_coordinator_takeovers_total")
     until('sum(dbelief_worker_retries_total{to="coordinator"})')
@@ -272,7 +272,7 @@ def test_dashboards_have_grafanas_types(file: Path, compiler: Path) -> None:
     assert "is not assignable to type" in problems(file.read_text().replace('"multi"', '"mutli"'))
 
 
-def test_the_rules_are_prometheus_own_and_each_alert_fires_when_it_has_to() -> None:
+def test_prometheus_rules_are_valid_and_alerts_fire() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("no promtool on this machine (Debian: apt-get install prometheus)")

@@ -1,4 +1,4 @@
-"""What deploy/kubernetes comes to, overlay by overlay, held against the API's schemas and the programs."""
+"""The overlays of deploy/kubernetes, against the API's schemas and the programs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_pods_keep_to_the_restricted_profile(overlay: str) -> None:
 
 
 @each_overlay
-def test_nothing_names_what_is_not_there(overlay: str) -> None:
+def test_manifests_reference_only_existing_objects(overlay: str) -> None:
     claims, maps = _of(overlay, "PersistentVolumeClaim"), _of(overlay, "ConfigMap")
     for name, manifest in _of(overlay, *WORKLOADS).items():
         pod = _pod(manifest)
@@ -128,7 +128,7 @@ def test_there_are_as_many_shards_as_the_job_has(overlay: str) -> None:
 
 
 @each_overlay
-def test_nobody_is_called_but_by_those_who_should(overlay: str) -> None:
+def test_network_policies_allow_only_intended_callers(overlay: str) -> None:
     policies = _of(overlay, "NetworkPolicy")
     nothing = policies.pop("nothing")["spec"]
     assert nothing == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}

@@ -1,4 +1,4 @@
-"""What dashboards and rules say, held against each other and against the programs; nothing is started."""
+"""Dashboards and rules, against each other and against the programs; nothing is started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _shown() -> set[str]:
     return _asked(one for several in expressions().values() for one in several)
 
 
-def test_dashboards_and_rules_ask_for_nothing_that_no_process_tells() -> None:
+def test_dashboards_and_rules_query_only_known_metrics() -> None:
     assert len(_shown()) > 50
     assert _shown() <= _names()
     assert _asked(rule["expr"] for kind in ("alert", "record") for rule in rules(kind)) <= _names()
@@ -62,15 +62,14 @@ def test_recorded_names_are_recorded_by_some_rule() -> None:
     assert used <= recorded
 
 
-def test_every_alert_has_its_section_in_the_runbook_and_a_test_each_way() -> None:
-    book = (DEPLOY.parent / "docs" / "operations.md").read_text()
-    alerts = book.partition("\n## Alerts\n")[2].partition("\n## ")[0]
-    sections = re.findall(r"^### (\w+)$", alerts, re.MULTILINE)
+def test_every_alert_has_a_runbook_section_and_tests() -> None:
+    book = (DEPLOY.parent / "docs" / "reference" / "alerts.md").read_text()
+    sections = re.findall(r"^## (\w+)$", book, re.MULTILINE)
     named = {rule["alert"]: rule for rule in rules("alert")}
     assert sections == list(named)
     for name, rule in named.items():
-        assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
-        section = alerts.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        assert rule["annotations"]["runbook"] == f"docs/reference/alerts.md#{name.lower()}"
+        section = book.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         for part in ("**Means.**", "**Lost.**", "**Do.**"):
             assert part in section, f"{name} lacks {part}"
     tests = yaml.safe_load((DEPLOY / "prometheus" / "rules_test.yml").read_text())["tests"]
@@ -85,7 +84,7 @@ def test_every_prometheus_is_given_the_rules(name: str) -> None:
     assert yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["rule_files"] == ["rules.yml"]
 
 
-def test_the_dashboards_are_those_that_their_boards_describe() -> None:
+def test_dashboards_match_their_boards() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import make; print([(b.name, b.text()) for b in make.boards()])"],
         cwd=DEPLOY / "grafana",
@@ -110,7 +109,7 @@ def test_panels_fill_a_grid_without_overlap(file: Path) -> None:
     assert max(x for x, _ in cells) == 23
 
 
-def test_the_dashboards_source_is_the_one_that_is_provisioned() -> None:
+def test_dashboard_source_is_provisioned() -> None:
     (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
     (provider,) = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/job.yaml").read_text())["providers"]
     assert {panel["datasource"]["uid"] for file in FILES for panel in panels(file)} == {source["uid"]}

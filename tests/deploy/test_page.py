@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.monitoring.status_page import StatusPage
+from coordinator.monitoring.status_page.application import StatusPage
 from dbelief.monitor.status import to_dict
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.http_server import WebServer
 from tests.deploy.browser import DESK, PHONE, Browser, find_browser
 from tests.processes.conftest import Operator, Role, operating
@@ -134,7 +134,7 @@ def test_a_job_that_failed(browser: Browser, operator: Operator, job: tuple[Role
     coordinator.process.wait()
 
 
-def test_what_a_job_says_is_text(browser: Browser) -> None:
+def test_page_escapes_the_jobs_texts(browser: Browser) -> None:
     name = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
     status = wire.StatusReply(job=name, state=wire.STATE_FAILED, reason=f"</p>{name}", run_folder=name)
     status.members.add(role=wire.ROLE_REPLICA, id=0, name=name, state=name)
@@ -152,7 +152,7 @@ def test_what_a_job_says_is_text(browser: Browser) -> None:
     assert texts["folder"].strip() == name
 
 
-def test_a_coordinator_that_does_not_answer_is_told(browser: Browser) -> None:
+def test_page_reports_an_unresponsive_coordinator(browser: Browser) -> None:
     server = WebServer("127.0.0.1:0", StatusPage(), "the status page")
     try:
         texts = browser.texts(server.url)

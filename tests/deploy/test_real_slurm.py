@@ -1,4 +1,4 @@
-"""Whole jobs on a real Slurm cluster on this host, and what a node costs that dies in the middle: `make test-slurm`."""
+"""Whole jobs on a real Slurm cluster on this host, and the cost of a node's death: `make test-slurm`."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_shards_node_dies(start: Callable[..., SlurmCluster], folder: Path) ->
     assert f"ps-0 was silent on node {node}" in batch.output() or f"lost with node {node}" in batch.output()
 
 
-def test_a_shard_that_is_followed_goes_on_where_its_node_dies(start: Callable[..., SlurmCluster], folder: Path) -> None:
+def test_follower_takes_over_when_its_node_dies(start: Callable[..., SlurmCluster], folder: Path) -> None:
     cluster = start(4, 1)
     batch = submit(cluster, folder, "--nodes=4", "--ntasks=4", epochs=LONG, DBELIEF_SET="replication=2")
     batch.wait_trained(4 * EPOCH)
@@ -189,7 +189,7 @@ def test_a_shard_that_is_followed_goes_on_where_its_node_dies(start: Callable[..
     assert summary["pushes_lost"] == 0, "nothing that was acknowledged is lost"
 
 
-def test_a_requeued_job_goes_on_from_its_newest_set(start: Callable[..., SlurmCluster], folder: Path) -> None:
+def test_requeued_job_resumes_from_its_newest_set(start: Callable[..., SlurmCluster], folder: Path) -> None:
     cluster = start(2, 2)
     batch = submit(cluster, folder, "--nodes=2", "--ntasks=4", epochs=LONG)
     batch.wait_trained(8 * EPOCH)
@@ -200,7 +200,7 @@ def test_a_requeued_job_goes_on_from_its_newest_set(start: Callable[..., SlurmCl
     assert batch.shown("Restarts") == "1"
 
 
-def test_another_job_goes_on_where_a_cancelled_one_was(start: Callable[..., SlurmCluster], folder: Path) -> None:
+def test_new_job_resumes_a_cancelled_one(start: Callable[..., SlurmCluster], folder: Path) -> None:
     cluster = start(2, 2)
     first = submit(cluster, folder, "--nodes=2", "--ntasks=4", epochs=LONG)
     first.wait_trained(8 * EPOCH)
@@ -230,7 +230,7 @@ def test_the_coordinators_node_dies(start: Callable[..., SlurmCluster], folder: 
     wait_until(batch.sets, "a snapshot set")
     cluster.kill(cluster.nodes[0])
     wait_until(lambda: batch.shown("Restarts") == "1", "the job to be requeued", END_S)
-    assert f"node {cluster.nodes[0]} of the coordinator is dead" in batch.output()
+    assert f"node {cluster.nodes[0]} of the coordinator failed" in batch.output()
     summary = batch.succeeds(LONG * EPOCH)
     assert batch.shown("BatchHost") != cluster.nodes[0]
     assert "requeued: going on from the newest snapshot set" in batch.output(), summary

@@ -101,13 +101,13 @@ def test_a_script_outside_a_batch_job_is_refused(submit: Submit, tmp_path: Path)
     assert "SLURM_TASKS_PER_NODE='some': 'some' is no number of tasks" in _told(tmp_path)
 
 
-def test_too_few_tasks_are_told(submit: Submit, tmp_path: Path) -> None:
+def test_too_few_tasks_are_reported(submit: Submit, tmp_path: Path) -> None:
     assert submit(JOB.format(epochs=1), 3).wait(60) == 2
     assert "3 tasks are too few" in _told(tmp_path)
 
 
 @pytest.mark.long
-def test_a_batch_job_trains_over_tls_and_ends_with_the_jobs_code(submit: Submit, tmp_path: Path) -> None:
+def test_batch_job_trains_over_tls_with_the_jobs_exit_code(submit: Submit, tmp_path: Path) -> None:
     code = submit(JOB.format(epochs=4), 4).wait(200)
     assert code == 0, _told(tmp_path)
     summary = json.loads((tmp_path / "runs" / "batch" / "summary.json").read_text())
@@ -125,9 +125,7 @@ def test_a_batch_job_with_a_mistake_in_it_ends_with_2(submit: Submit, tmp_path: 
 
 
 @pytest.mark.long
-def test_a_batch_job_whose_time_is_up_stops_with_a_set_and_goes_on_when_it_is_requeued(
-    submit: Submit, tmp_path: Path
-) -> None:
+def test_time_limit_writes_a_set_and_requeue_resumes(submit: Submit, tmp_path: Path) -> None:
     batch = submit(JOB.format(epochs=2_000), 4)
     events = tmp_path / "runs" / "batch" / "events.jsonl"
     wait_for(lambda: (events.exists() and '"progress"' in events.read_text()) or None, "training", 100)

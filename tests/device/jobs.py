@@ -41,7 +41,7 @@ class Example:
 
     model: str
     strategy: str
-    limits: str = "{epochs: 1}"
+    limits: str = "{samples: 700}"
     grid: str = "[1]"
     replicas: int = 1
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dbelief.bench import kernels
 from dbelief.cli.main import main
+from dbelief.tools.bench import kernels
 from tests.device.standin.cupy import standing_in
 
 SMALL = "--tiles", "5", "4", "--window", "3", "--depth", "4", "--neurons", "3", "--batch", "8", "--device", "cuda"

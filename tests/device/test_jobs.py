@@ -60,7 +60,9 @@ LONG = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in (*EXACT, *CLOSE)]
 )
-def test_a_job_gives_what_numpy_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_matches_numpy_without_steady_allocations(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     example = (EXACT | CLOSE)[name]
     expected = example.run(tmp_path / "host", monkeypatch, "cpu")
     with standing_in(devices=2) as machine:

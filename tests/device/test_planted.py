@@ -20,7 +20,7 @@ from dbelief.nn import Batch, build_network
 from dbelief.nn.kernels import Blocks, make_kernels
 from dbelief.nn.kernels.batched_gemm import Matrices
 from dbelief.nn.kernels.device import DeviceKernels
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from dbelief.training.elastic_weights import ElasticWeights
 from dbelief.training.evaluation import evaluate_groups
 from tests.device.jobs import DENSE, Example, by
@@ -152,7 +152,7 @@ def test_a_buffer_that_is_used_before_its_copy_is_over(eagerness: float, monkeyp
         assert not np.array_equal(sent(DeviceSource(xp, values)), expected)
 
 
-def test_a_host_buffer_that_is_filled_again_while_it_is_read() -> None:
+def test_early_reuse_of_a_host_buffer_is_found() -> None:
     """A device that reads pageable memory itself, where a driver does not stage it."""
     with standing_in(eagerness=0.0, staged=False):
         backend = select_backend("cuda")
@@ -173,7 +173,7 @@ def test_a_default_stream_beside_another_one(cuda: Backend, monkeypatch: pytest.
         sent(source)
 
 
-def test_a_kernel_that_reads_what_another_stream_writes(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_of_another_streams_write_is_found(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParameterBuffer, "to_device", beside)
     with pytest.raises(DeviceMistake, match="and nothing orders them"):
         step(cuda, fetched(cuda), samples(cuda))
@@ -193,7 +193,7 @@ def test_memory_of_another_device(cuda: Backend, monkeypatch: pytest.MonkeyPatch
         values, expected = gradient(cuda.xp)
     layout = Layout.of({"w": expected})
     assert check_finite(values, layout) == pytest.approx(np.linalg.norm(expected))
-    monkeypatch.setattr("dbelief.optim.finite.on_device_of", lambda array: nullcontext())
+    monkeypatch.setattr("dbelief.optim.gradients.on_device_of", lambda array: nullcontext())
     with pytest.raises(ValueError, match="array device = 1 while current = 0"):
         check_finite(values, layout)
 
@@ -279,7 +279,7 @@ def test_a_whole_job_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         example.run(tmp_path / "device", monkeypatch, "cuda")
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_cupy_function_is_named() -> None:
     machine = Machine()
     cupy: Any = modules(machine, Blas(machine))["cupy"]
     with pytest.raises(AttributeError, match=r"the stand-in for CuPy has no cupy\.einsum"):

@@ -64,7 +64,7 @@ def test_the_default_stream_orders_those_that_block(xp: Any) -> None:
     np.testing.assert_array_equal(array.get(), np.full(8, 42, np.float32))
 
 
-def test_what_is_copied_to_pinned_memory_is_there_when_it_is_waited_for(xp: Any) -> None:
+def test_asynchronous_copy_is_complete_after_synchronize(xp: Any) -> None:
     stream = xp.cuda.Stream(non_blocking=True)
     host = np.frombuffer(xp.cuda.alloc_pinned_memory(4 * 6), np.float32, 6)
     assert np.isnan(host).all()
@@ -108,7 +108,7 @@ def test_time_is_of_events_that_came_to_pass(xp: Any) -> None:
         xp.cuda.get_elapsed_time(begin, xp.cuda.get_current_stream().record(xp.cuda.Event(disable_timing=True)))
 
 
-def test_a_mistake_that_nobody_saw_is_raised_at_the_end() -> None:
+def test_suppressed_mistake_is_raised_at_the_end() -> None:
     with pytest.raises(AssertionError, match="never recorded"), standing_in(), suppress(DeviceMistake):
         select_backend("cuda").xp.cuda.Event().synchronize()
 

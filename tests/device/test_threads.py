@@ -10,7 +10,7 @@ import pytest
 from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Split
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from tests.device.standin.cupy import standing_in
 from worker.pipeline.batches import BatchLoader
 

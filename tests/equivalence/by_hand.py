@@ -19,7 +19,7 @@ class Server:
     def __init__(self, start: np.ndarray, rule: Rule) -> None:
         self.w = start.copy()
         self.rule = rule
-        self.states = tuple(np.full_like(start, rule.initial(name)) for name in rule.state)
+        self.states = tuple(np.full_like(start, value) for value in rule.state.values())
         self.step = 0
 
     def push(self, gradient: np.ndarray, rate: float) -> None:

@@ -13,9 +13,9 @@ from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Pusher, PushResult
 from dbelief.optim import make_rule
 from dbelief.rpc.in_process import InProcessParameters
-from dbelief.rundir.worker_record import Recorder
+from dbelief.rundir.record import BatchRecorder
 from worker.pipeline.buffers import PushStats
-from worker.strategies.downpour import PhaseTimer
+from worker.pipeline.phases import PhaseTimer
 from worker.strategies.elastic import Elastic, Settings
 
 from .harness import HOST, Problem, serve
@@ -33,22 +33,20 @@ class Worker:
         centre: InProcessParameters,
         settings: Settings,
         number: int = 0,
-        recorder: Recorder | None = None,
+        recorder: BatchRecorder | None = None,
     ) -> None:
         self.problem, self.done = problem, list[tuple[PushStats, PushResult]]()
         self._settings, self._sequence, self._samples = settings, 0, 0
-        segments, self.pusher = len(centre.placement.spans), Pusher(number, 10 + number)
+        self.pusher = Pusher(number, 10 + number)
         self._elastic = Elastic(
             problem.make(),
             problem.layout.part(0),
             HOST,
             centre,
-            segments,
             self.pusher,
             problem.batch,
             settings,
             PhaseTimer(),
-            lambda weights: None,
             self._acknowledged,
             None if recorder is None else recorder.note,
         )

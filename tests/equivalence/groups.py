@@ -21,8 +21,8 @@ from worker.comm.engine import Engine
 from worker.comm.threads import Group as Threads
 from worker.comm.threads import ThreadEngine
 from worker.pipeline.buffers import PushStats
+from worker.pipeline.phases import PhaseTimer
 from worker.rendezvous import GroupSpec
-from worker.strategies.downpour import PhaseTimer
 from worker.strategies.group import GroupTrainer, ShardAccess, Traffic
 from worker.strategies.group_methods import AllreduceEasgd, AllreduceSgd
 
@@ -146,10 +146,10 @@ class Workers:
         part, strategy = self.problem.layout.part(0), self.strategy
         method: AllreduceSgd | AllreduceEasgd
         if isinstance(strategy, job.SyncSgd):
-            method = AllreduceSgd(self.problem.make(), part, HOST, strategy, lambda gradient: None)
+            method = AllreduceSgd(self.problem.make(), part, HOST, strategy)
         else:
             moving = self._moving_rate or (lambda rate: strategy.moving_rate(rate, len(self.members)))
-            method = AllreduceEasgd(self.problem.make(), part, HOST, strategy, moving, lambda weights: None)
+            method = AllreduceEasgd(self.problem.make(), part, HOST, strategy, moving)
         meeting: Any = InHall(self.hall)
         done: list[PushStats] = []
         shards = ShardAccess(self._read, self._write)

@@ -17,12 +17,11 @@ from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.nn import Array, Batch, Model, build_network
 from dbelief.optim import Rule
 from dbelief.rpc.in_process import InProcessParameters
-from dbelief.rundir.worker_record import Recorder
+from dbelief.rundir.record import BatchRecorder
 from ps_server.store.shard import Shard
-from worker.pipeline.buffers import GradientBuffer, ParameterBuffer
-from worker.pipeline.fetch_thread import FetchThread
-from worker.pipeline.push_thread import PushThread
-from worker.strategies.downpour import Downpour, PhaseTimer, Settings
+from worker.pipeline.buffers import GradientBuffer
+from worker.pipeline.phases import PhaseTimer
+from worker.strategies.downpour import Downpour, Settings
 
 HOST = Backend("numpy", np)
 Rate = Callable[[int], float]
@@ -165,24 +164,25 @@ class Replica:
         number: int = 0,
         life: int | None = None,
     ) -> None:
-        segments = len(parameters.placement.spans)
-        part = problem.layout.part(0)
         self.pusher = Pusher(number, number + 1 if life is None else life)
         self.pushes: list[Acknowledged] = []
         self.fetched: list[tuple[int, ...]] = []
-        self._recorder = Recorder()
-        self._parameters = parameters
+        self._recorder = BatchRecorder()
         self._cadence = settings.cadence
         self._sequence = self._samples = self._clock = 0
-        self._fetcher = FetchThread(
-            parameters, (ParameterBuffer.make(part, segments, HOST), ParameterBuffer.make(part, segments, HOST))
-        )
-        self._sender = PushThread(
-            self._push, [GradientBuffer.make(part, segments, HOST) for _ in range(2)], self._acknowledged
-        )
         self._downpour = Downpour(
-            problem.make(), part, HOST, self._fetcher, self._sender, problem.batch, settings, PhaseTimer(), self._noted
+            problem.make(),
+            problem.layout.part(0),
+            HOST,
+            parameters,
+            self.pusher,
+            problem.batch,
+            settings,
+            PhaseTimer(),
+            self._acknowledged,
+            self._noted,
         )
+        self.close = self._downpour.close
 
     def train(self, start: int, stop: int, epoch: int = 0) -> None:
         """Train one lease of samples [start, stop)."""
@@ -194,14 +194,6 @@ class Replica:
 
     def write_record(self, folder: Path) -> None:
         self._recorder.write(folder, self.pusher)
-
-    def close(self) -> None:
-        self._fetcher.close()
-        self._sender.close()
-
-    def _push(self, slot: GradientBuffer) -> PushResult:
-        push = Push(self.pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
-        return self._parameters.push(slot.sent, slot.versions, push)
 
     def _acknowledged(self, slot: GradientBuffer, pushed: PushResult) -> None:
         self._recorder.acknowledged(slot.sequence)

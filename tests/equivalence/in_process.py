@@ -21,9 +21,9 @@ from coordinator.runtime.leader_lease import LeaderLease
 from dbelief.job.load import parse_job
 from dbelief.process.clock import SystemClock
 from dbelief.registry import MemoryRegistry
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.session import JobContext
@@ -75,8 +75,8 @@ def _shard(address: str, job: str) -> None:
         client = CoordinatorClient(address)
         stack.callback(client.close)
         member = MembershipClient(client, wire.ROLE_SHARD, job, address=server.address)
-        service.life.index = member.id
-        assert service.life.stopped.wait(300)
+        service.controller.index = member.id
+        assert service.controller.stopped.wait(300)
         member.leave("the job is over")
 
 

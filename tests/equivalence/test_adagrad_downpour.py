@@ -41,7 +41,7 @@ def fed(start: np.ndarray, gradients: Iterable[np.ndarray]) -> InProcessParamete
     return parameters
 
 
-def test_fetching_and_pushing_every_time_is_sequential_adagrad(problem: Problem) -> None:
+def test_fetch_and_push_every_step_is_sequential_adagrad(problem: Problem) -> None:
     w = trained(problem)
     assert np.array_equal(w, sequential(problem, LEASES, BATCH, ADAGRAD, RATE))
     assert gap(problem.start, w) > 0.1, "nothing was trained"
@@ -56,7 +56,7 @@ def test_an_accrued_push_counts_as_one_gradient(problem: Problem, literal: bool)
 
 
 @pytest.mark.parametrize("scale", [2.0**9, 2.0**-7])
-def test_gradients_scaled_by_a_power_of_two_leave_the_trajectory_as_it_is(scale: float) -> None:
+def test_gradient_scale_of_a_power_of_two_changes_nothing(scale: float) -> None:
     scaled = quadratic(SAMPLES, scale=scale)
     assert np.array_equal(trained(scaled), trained(PROBLEMS["quadratic"]))
     assert not np.array_equal(
@@ -64,7 +64,7 @@ def test_gradients_scaled_by_a_power_of_two_leave_the_trajectory_as_it_is(scale:
     )
 
 
-def test_gradients_scaled_by_anything_else_leave_it_to_rounding() -> None:
+def test_other_gradient_scales_change_only_rounding() -> None:
     assert gap(trained(quadratic(SAMPLES, scale=3.0)), trained(PROBLEMS["quadratic"])) < 1e-5
 
 
@@ -83,7 +83,7 @@ def test_a_constant_gradient_walks_like_the_inverse_roots() -> None:
     assert gap(w, -np.sign(g) * walked) < 1e-5
 
 
-def test_a_coordinate_whose_gradients_are_nothing_does_not_move() -> None:
+def test_coordinates_with_zero_gradient_do_not_move() -> None:
     """Nothing: exactly 0, or so small that its square is 0 in float32."""
     start = np.linspace(-1, 1, 20).astype(np.float32)
     gradients = np.random.default_rng(0).normal(size=(30, 20)).astype(np.float32)

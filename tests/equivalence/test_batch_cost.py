@@ -1,4 +1,4 @@
-"""What an iteration of the batch method costs in messages and bytes: docs/sandblaster.md's table, counted.
+"""Messages and bytes of an iteration of the batch method: docs/explanation/sandblaster.md's table, counted.
 
 A whole job in one process over real gRPC; a tracing transport counts what each call's messages weigh on the wire.
 """
@@ -119,7 +119,7 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Cost]]
         yield {size: run(folder / str(size), size, monkeypatch) for size in (SMALL, LARGE)}
 
 
-def test_programs_are_two_an_iteration_and_one_or_two_a_trial(costs: dict[int, Cost]) -> None:
+def test_program_count_per_iteration_and_trial(costs: dict[int, Cost]) -> None:
     for cost in costs.values():
         trials = cost.evaluations - 1
         rounds = 2 + 2 * cost.iterations + trials + (trials - cost.iterations)
@@ -136,7 +136,7 @@ def test_vectors_go_between_shards_and_replicas(costs: dict[int, Cost]) -> None:
         assert cost.evaluations + beside <= pulled <= 1.01 * (REPLICAS * cost.evaluations + beside)
 
 
-def test_what_goes_through_the_coordinator_does_not_depend_on_the_models_size(costs: dict[int, Cost]) -> None:
+def test_coordinator_traffic_does_not_depend_on_model_size(costs: dict[int, Cost]) -> None:
     small, large = costs[SMALL], costs[LARGE]
     assert (small.iterations, small.evaluations, small.bundles) == (large.iterations, large.evaluations, large.bundles)
     for way in ("in", "out"):
@@ -148,7 +148,7 @@ def test_what_goes_through_the_coordinator_does_not_depend_on_the_models_size(co
         assert through < 10_000, "half a million numbers are 2,000,000"
 
 
-def test_a_bundle_is_told_of_once(costs: dict[int, Cost]) -> None:
+def test_each_bundle_is_reported_once(costs: dict[int, Cost]) -> None:
     for cost in costs.values():
         # Beside: looks, initial values, and that work comes on, once a second.
         assert cost.bundles <= cost.trace.messages["Report", "in"] <= 1.1 * cost.bundles + cost.looks + 2

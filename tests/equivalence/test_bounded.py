@@ -45,7 +45,7 @@ def test_one_replica_is_sequential_sgd(problem: Problem, staleness: int) -> None
         (4, 4, 1, False, False),
     ],
 )
-def test_at_the_least_dial_of_a_cadence_nobody_waits_forever_nor_leads_too_far(
+def test_minimal_staleness_bound_neither_blocks_nor_leads(
     staleness: int, n_fetch: int, n_push: int, overlap: bool, literal: bool, eager_threads: None
 ) -> None:
     """Leads are read from each segment's order of pushes; every replica makes the same 30 mini-batches."""

@@ -66,7 +66,7 @@ MAKE_ALLREDUCE = group_methods.make_allreduce
 
 @pytest.mark.parametrize("at", [1, 2, STEPS])
 @pytest.mark.parametrize("lacks", LACKING, ids=str)
-def test_who_lacks_the_last_step_ends_as_if_it_had_it(
+def test_member_without_last_step_ends_with_the_same_bits(
     strategy: job.SyncSgd | job.Elastic, lacks: tuple[int, ...], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others have the sum, and go on in vain; or all lack it, and make the step again."""
@@ -123,7 +123,7 @@ def test_a_group_may_break_at_any_message(strategy: job.SyncSgd | job.Elastic, r
 
 
 @pytest.mark.parametrize("last", range(1, 16))
-def test_who_is_given_half_of_a_step_has_none_of_it(
+def test_half_received_step_is_discarded(
     strategy: job.SyncSgd | job.Elastic, last: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one has a step, and dies at some message while it gives it to the others: those two still agree."""
@@ -141,7 +141,7 @@ def test_who_is_given_half_of_a_step_has_none_of_it(
         assert np.isfinite(group.stored).all()
 
 
-def test_who_joins_gets_what_the_others_have() -> None:
+def test_joining_member_gets_the_groups_state() -> None:
     """Velocities too; and who is left when one dies goes on with them."""
     problem = network(5 * BATCH)
     with workers(problem, sgd(RULES[0], "server"), 2) as group:
@@ -164,7 +164,7 @@ def test_who_joins_gets_what_the_others_have() -> None:
 
 
 @pytest.mark.parametrize("form", [2, 3])
-def test_who_joins_begins_at_the_centre(form: int) -> None:
+def test_joining_member_starts_at_the_centre(form: int) -> None:
     problem = network(2 * EACH + BATCH)
     with workers(problem, easgd(form), 2, moving_rate=lambda rate: A) as group:
         group.train(*even(2, EACH))

@@ -49,9 +49,7 @@ def test_each_push_has_the_rate_of_the_samples_before_it(problem: Problem) -> No
 
 @pytest.mark.parametrize("literal", [False, True])
 @pytest.mark.parametrize("n_fetch", [2, 3, 4, 1000])
-def test_pushing_every_time_is_sequential_sgd_however_seldom_it_fetches(
-    problem: Problem, n_fetch: int, literal: bool
-) -> None:
+def test_pushing_every_step_is_sequential_sgd(problem: Problem, n_fetch: int, literal: bool) -> None:
     """The server runs SGD at the local rate, and each fetch sees all earlier pushes."""
     w, one = trained(problem, settings(RATE, BATCH, n_fetch, literal=literal))
     assert np.array_equal(w, sequential(problem, LEASES, BATCH, SGD, RATE))
@@ -59,15 +57,13 @@ def test_pushing_every_time_is_sequential_sgd_however_seldom_it_fetches(
 
 
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(2, 2), (4, 4), (4, 2), (6, 3), (1000, 5)])
-def test_aligned_pushes_that_divide_the_fetches_are_sgd_to_rounding(
-    problem: Problem, n_fetch: int, n_push: int
-) -> None:
+def test_aligned_dividing_pushes_match_sgd_to_rounding(problem: Problem, n_fetch: int, n_push: int) -> None:
     w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push))
     assert gap(w, sequential(problem, LEASES, BATCH, SGD, RATE)) < ROUNDING
 
 
 @pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 2), (1, 4), (2, 4), (3, 2)])
-def test_aligned_pushes_that_do_not_divide_the_fetches_are_stale(problem: Problem, n_fetch: int, n_push: int) -> None:
+def test_aligned_non_dividing_pushes_are_stale(problem: Problem, n_fetch: int, n_push: int) -> None:
     w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push))
     assert gap(w, sequential(problem, LEASES, BATCH, SGD, RATE)) > 100 * ROUNDING
 
@@ -84,7 +80,7 @@ def test_every_cadence_is_the_pseudocode(n_fetch: int, n_push: int, literal: boo
     assert np.array_equal(w, by_hand)
 
 
-def test_a_local_rate_of_its_own_matters_between_fetches_only(problem: Problem) -> None:
+def test_separate_local_rate_matters_only_between_fetches(problem: Problem) -> None:
     between, _ = trained(problem, settings(RATE, BATCH, 4, local_rate=0.02))
     never, _ = trained(problem, settings(RATE, BATCH, 1, local_rate=0.02))
     sgd = sequential(problem, LEASES, BATCH, SGD, RATE)
@@ -103,7 +99,7 @@ def test_the_literal_order_is_not_sgd(problem: Problem, k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [2, 4])
-def test_the_literal_order_shows_a_gradient_up_to_k_minus_1_steps_late(k: int) -> None:
+def test_literal_order_delays_gradients_by_k_minus_1_steps(k: int) -> None:
     """Fetch j (at step jk) sees j pushes, and those hold steps 0 to (j-1)k only: the k-1 steps after are lost to it."""
     steps = 5 * k + 1
     _, one = trained(PROBLEMS["quadratic"], settings(RATE, BATCH, k, k, literal=True), [(0, BATCH * (steps + 2))])

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic as ElasticRule
+from tests.examples import examples
 from worker.strategies.elastic import Settings
 
 from .elastic import BATCH, PLAIN, Bowl, direct, working
@@ -53,7 +54,7 @@ def test_without_momentum_kept_the_two_are_one() -> None:
 
 
 @pytest.mark.parametrize("mu", [None, 0.9])
-def test_without_locks_nothing_changes_for_those_who_do_not_meet(mu: float | None) -> None:
+def test_lock_free_without_contention_changes_nothing(mu: float | None) -> None:
     ends = []
     for lock_free in (False, True):
         problem = network(48)
@@ -105,11 +106,9 @@ class Whole:
         return 0.0
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 3), st.sampled_from([None, 0.5]))
-def test_what_workers_and_centre_have_together_changes_by_gradients_alone(
-    order: list[int], period: int, mu: float | None
-) -> None:
+def test_workers_plus_centre_change_by_gradients_only(order: list[int], period: int, mu: float | None) -> None:
     """With momentum by the velocities instead. All numbers are exact in float32, so the sums are equal."""
     rng = np.random.default_rng(len(order))
     inputs = rng.integers(-4, 5, (len(order) * 2 * BATCH, 7)).astype(np.float32)
@@ -186,7 +185,7 @@ def test_in_step_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta: flo
 
 @pytest.mark.parametrize("workers", [1, 3, 5])
 @pytest.mark.parametrize("eta", [0.5, 1.0, 1.5])
-def test_round_robin_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta: float) -> None:
+def test_round_robin_is_stable_up_to_the_limit(workers: int, eta: float) -> None:
     """On w^2 / 2 for an odd number of workers: a <= (4 - 2 eta) / (4 - eta) (Zhang et al. 2015, section 4)."""
     limit = (4 - 2 * eta) / (4 - eta)
     for share, stable in ((0.98, True), (1.02, False)):

@@ -1,4 +1,4 @@
-"""What a failing push or fetch does to its replica, and what it leaves of it (DistBelief, section 4.1)."""
+"""Effects of a failing push or fetch on its replica (DistBelief, section 4.1)."""
 
 import threading
 
@@ -44,9 +44,7 @@ class Breaking(InProcessParameters):
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("broken", ["push", "pull"])
-def test_what_breaks_on_a_thread_is_raised_where_the_replica_trains(
-    broken: str, error: Exception, overlap: bool
-) -> None:
+def test_thread_failure_is_raised_in_the_training_replica(broken: str, error: Exception, overlap: bool) -> None:
     """Be it a named failure or a bug: nobody waits for a thread that has ended."""
     whole = serve(PROBLEM.start, SGD)
     parameters = Breaking(whole, error, **{broken: 4})
@@ -79,7 +77,7 @@ def test_after_a_failed_push_no_later_one_leaves() -> None:
     assert began == [1]
 
 
-def test_losing_a_replica_loses_only_what_it_had_not_pushed() -> None:
+def test_lost_replica_loses_only_unpushed_steps() -> None:
     """Another goes on from all that was pushed; a new life of the first may follow it."""
     whole = serve(PROBLEM.start, SGD)
     breaking = Breaking(whole, ERRORS[0], push=3)

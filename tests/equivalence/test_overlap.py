@@ -11,7 +11,7 @@ SGD = make_rule("sgd", {})
 RATE, BATCH = 0.05, 3
 
 
-def test_each_gradient_is_of_one_fetched_copy_at_most_three_pushes_behind() -> None:
+def test_gradients_use_one_copy_at_most_three_pushes_old() -> None:
     """One replica, so the copy fetched for a step is that of a past w; two buffers bound how long past."""
     parameters = serve(PROBLEM.start, SGD, shards=1, nominal=len(PROBLEM.start))
     with replica(PROBLEM, parameters, settings(RATE, BATCH, overlap=True)) as one:
@@ -25,7 +25,7 @@ def test_each_gradient_is_of_one_fetched_copy_at_most_three_pushes_behind() -> N
     assert np.array_equal(values_of(parameters), server.w)
 
 
-def test_a_lease_begins_with_what_is_newest_then() -> None:
+def test_lease_starts_with_the_newest_parameters() -> None:
     """Not with what was fetched ahead while the last lease ended, however long ago that was."""
     parameters = serve(PROBLEM.start, SGD, shards=1, nominal=len(PROBLEM.start))
     ahead = settings(RATE, BATCH, overlap=True)

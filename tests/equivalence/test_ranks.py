@@ -16,7 +16,7 @@ from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_
 from dbelief.data import load
 from dbelief.job.load import parse_job
 from dbelief.partition import Grid, layout_of
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.training.session import build_model
 
 from .in_process import whole_job
@@ -79,7 +79,7 @@ def run(
     grid: str,
     model: str = DENSE,
     strategy: str = DOWNPOUR,
-    limits: str = "{epochs: 2}",
+    limits: str = "{epochs: 1}",
     shards: int = 2,
     replicas: int = 1,
 ) -> tuple[dict[str, np.ndarray], Layout, list[set[tuple[int, str, int]]]]:
@@ -100,7 +100,15 @@ def run(
     return trained, layout_of(built, Grid.of(job.grid)), [trace.seen for trace in traces if trace.seen]
 
 
-@pytest.mark.parametrize(("model", "grid"), [(DENSE, "[2]"), (DENSE, "[3]"), (IMAGES, "[2, 2]"), (IMAGES, "[1, 3]")])
+@pytest.mark.parametrize(
+    ("model", "grid"),
+    [
+        pytest.param(DENSE, "[2]", marks=pytest.mark.long),
+        (DENSE, "[3]"),
+        (IMAGES, "[2, 2]"),
+        pytest.param(IMAGES, "[1, 3]", marks=pytest.mark.long),
+    ],
+)
 def test_one_partitioned_replica_is_one_rank(
     model: str, grid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +134,7 @@ def test_stacks_one_on_the_other_then_both(tmp_path: Path, monkeypatch: pytest.M
         for name, train, below in (("first", "1", ""), ("second", "2", "first"), ("both", "all", "first, second")):
             given = ", ".join(f"{folder}/{one}/run/model.safetensors" for one in below.split(", ") if one)
             model = f"{STACKS}, train: {train}, trained: [{given}]}}"
-            found.append(run(folder / name, monkeypatch, grid, model, sgd, "{epochs: 1}")[0])
+            found.append(run(folder / name, monkeypatch, grid, model, sgd, "{samples: 600}")[0])
         return found
 
     for whole, parts in zip(jobs("[1]", tmp_path / "one"), jobs("[2, 1]", tmp_path / "several"), strict=True):
@@ -144,7 +152,7 @@ def test_clipping_looks_at_the_gradient_of_all_ranks(tmp_path: Path, monkeypatch
 
 
 def test_a_batch_method_takes_partitioned_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = "{name: sandblaster, portion: 200, bundle: 1, ordered: true, iterations: 6}"
+    batch = "{name: sandblaster, portion: 200, bundle: 1, ordered: true, iterations: 3}"
     whole, _, _ = run(tmp_path / "one", monkeypatch, "[1]", strategy=batch, limits="{}")
     parts, _, _ = run(tmp_path / "several", monkeypatch, "[2]", strategy=batch, limits="{}", replicas=2)
     for name, values in whole.items():
@@ -152,10 +160,10 @@ def test_a_batch_method_takes_partitioned_replicas(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("strategy", [DOWNPOUR, "{name: sandblaster, portion: 200, iterations: 3}"])
-def test_each_rank_speaks_of_its_own_segments_to_the_shards_that_hold_them(
+def test_ranks_contact_only_the_shards_of_their_segments(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = "{epochs: 2}" if strategy == DOWNPOUR else "{}"
+    limits = "{epochs: 1}" if strategy == DOWNPOUR else "{}"
     _, layout, servers = run(
         tmp_path / "job", monkeypatch, "[2]", strategy=strategy, limits=limits, shards=3, replicas=2
     )

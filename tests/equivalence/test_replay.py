@@ -12,11 +12,9 @@ from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule, make_rule
-from dbelief.replay import replay
 from dbelief.rpc.in_process import InProcessParameters
-from dbelief.rundir.ps_record import Recorder as ShardRecorder
-from dbelief.rundir.recorded import AppliedPush, ComputedBatch, read_record
-from dbelief.rundir.worker_record import Recorder as ReplicaRecorder
+from dbelief.rundir.record import AppliedPush, BatchRecorder, ComputedBatch, PushRecorder, read_record
+from dbelief.tools.replay import replay
 from tests.equivalence.harness import Problem, network, quadratic, serve, values_of
 
 RATE, BATCH, SAMPLES, REPLICAS = 0.05, 2, 150, 3
@@ -47,7 +45,7 @@ def again(
 
 
 def life(
-    problem: Problem, parameters: InProcessParameters, pusher: Pusher, share: tuple[int, int], recorder: ReplicaRecorder
+    problem: Problem, parameters: InProcessParameters, pusher: Pusher, share: tuple[int, int], recorder: BatchRecorder
 ) -> Iterator[None]:
     """A replica that gives way to others after every segment it pulls or pushes, and pushes them in its own order."""
     gradient, values = problem.gradients(), aligned(len(problem.start), np.float32)
@@ -75,7 +73,7 @@ def life(
 
 def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = False) -> InProcessParameters:
     """Run three lives to their end, each move of a drawn one; their logs are in `folder`."""
-    of_shards = [ShardRecorder() for _ in range(3)]
+    of_shards = [PushRecorder() for _ in range(3)]
     places = serve(problem.start, rule, shards=3).placement.places
     shard_of = {index: place.shard for place in places for index in place.segments}
     parameters = serve(
@@ -86,7 +84,7 @@ def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = F
         staleness_aware=aware,
     )
     pushers = [Pusher(0, 1), Pusher(1, 2), Pusher(0, 7)]  # the last is a second life of the first
-    of_replicas = [ReplicaRecorder() for _ in pushers]
+    of_replicas = [BatchRecorder() for _ in pushers]
     shares = [(0, 40), (40, 70), (70, 102)]
     lives = [life(problem, parameters, *row) for row in zip(pushers, shares, of_replicas, strict=True)]
     rng = np.random.default_rng(seed)
@@ -129,7 +127,7 @@ def whole(
 Whole = tuple[InProcessParameters, list[AppliedPush], list[ComputedBatch]]
 
 
-def test_rows_of_different_segments_and_replicas_may_come_in_any_order(whole: Whole) -> None:
+def test_rows_of_segments_and_replicas_may_be_reordered(whole: Whole) -> None:
     parameters, applied, computed = whole
     by_segment = sorted(applied, key=lambda row: -row.segment)  # stable: each segment's own order stays
     w = again(PROBLEMS["quadratic"], parameters, ADAGRAD, by_segment, computed[::-1])
@@ -169,11 +167,20 @@ def test_a_shards_log_that_is_not_whole_is_refused_by_name(whole: Whole) -> None
     of_2 = [row for row in applied if row.segment == 2]
     first, middle, last = (applied.index(of_2[i]) for i in (0, 20, -1))
     cases: list[tuple[list[AppliedPush], str]] = [
-        (applied[:first] + applied[first + 1 :], r"segment 2: push 1 of replica . in life . was acknowledged, and"),
-        (applied[:middle] + applied[middle + 1 :], r"segment 2: push (\d+) of replica . in life . follows its push \d"),
+        (
+            applied[:first] + applied[first + 1 :],
+            r"segment 2: push 1 of replica . in incarnation . was acknowledged, and",
+        ),
+        (
+            applied[:middle] + applied[middle + 1 :],
+            r"segment 2: push (\d+) of replica . in incarnation . follows its push \d",
+        ),
         (applied[:last] + applied[last + 1 :], r"segment 2: push \d+ of replica . .* and the shard's log lacks it"),
-        ([row for row in applied if row.segment != 4], r"segment 4: push 1 of replica 0 in life 1 was acknowledged"),
-        ([*applied, of_2[-1]], r"segment 2: push (\d+) of replica . in life . follows its push \1 in the log"),
+        (
+            [row for row in applied if row.segment != 4],
+            r"segment 4: push 1 of replica 0 in incarnation 1 was acknowledged",
+        ),
+        ([*applied, of_2[-1]], r"segment 2: push (\d+) of replica . in incarnation . follows its push \1 in the log"),
         ([*applied, of_2[0]._replace(segment=17)], r"names segment 17, the job has 8"),
     ]
     for rows, words in cases:
@@ -181,7 +188,7 @@ def test_a_shards_log_that_is_not_whole_is_refused_by_name(whole: Whole) -> None
             again(PROBLEMS["quadratic"], parameters, ADAGRAD, rows, computed)
 
 
-def test_a_replicas_log_that_does_not_fit_is_refused_by_name(whole: Whole) -> None:
+def test_mismatched_replica_log_is_refused_by_name(whole: Whole) -> None:
     parameters, applied, computed = whole
     one = next(row for row in computed if row.pusher == Pusher(0, 7) and row.sequence == 9)
     itself = [(row.pusher, row.sequence) for row in applied if row.segment == 0].index((one.pusher, one.sequence)) + 1
@@ -191,7 +198,10 @@ def test_a_replicas_log_that_does_not_fit_is_refused_by_name(whole: Whole) -> No
         return [changed if row is one else row for row in computed]
 
     cases: list[tuple[list[ComputedBatch], str]] = [
-        ([row for row in computed if row is not one], "push 9 of replica 0 in life 7, and no replica's log holds it"),
+        (
+            [row for row in computed if row is not one],
+            "push 9 of replica 0 in incarnation 7, and no replica's log holds it",
+        ),
         (computed_from(999), r"push 9 of .* from version 999 of segment 0, and the shard's log ends at version 51"),
         (
             computed_from(itself),

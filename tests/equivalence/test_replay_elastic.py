@@ -17,9 +17,8 @@ from dbelief.data import BatchBuffer, load, permutation
 from dbelief.errors import JobError, RuntimeFailure
 from dbelief.job import Job, build_job
 from dbelief.optim import make_rule
-from dbelief.replay import replay_run
-from dbelief.rundir.ps_record import Recorder as ShardRecorder
-from dbelief.rundir.worker_record import Recorder
+from dbelief.rundir.record import BatchRecorder, PushRecorder
+from dbelief.tools.replay import replay_run
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import build_model
 from worker.strategies.elastic import Settings
@@ -67,10 +66,10 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
         strategy.nesterov,
         clip_norm=strategy.clip_norm,
     )
-    log = ShardRecorder()
+    log = PushRecorder()
     nominal = nominal_length(len(problem.start), job.shards)
     centre = serve(problem.start, make_rule("elastic", {}), 3, nominal, on_apply=log.note)
-    logs = [Recorder() for _ in range(WORKERS)]
+    logs = [BatchRecorder() for _ in range(WORKERS)]
     length, begin, errors = 16 * BATCH - 3, threading.Barrier(WORKERS), list[BaseException]()
 
     def work(number: int, worker: Worker) -> None:
@@ -124,10 +123,10 @@ def test_a_log_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     lines = log.read_text().splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if line.startswith("[0,"))
     log.write_text("".join(line for number, line in enumerate(lines) if number != first))
-    with pytest.raises(RuntimeFailure, match=r"segment 0: push 1 of replica . in life 1. was acknowledged"):
+    with pytest.raises(RuntimeFailure, match=r"segment 0: push 1 of replica . in incarnation 1. was acknowledged"):
         replay_run(tmp_path)
     (tmp_path / "record" / "replica-1-11.jsonl").unlink()
-    with pytest.raises(RuntimeFailure, match="of replica 1 in life 11, and no replica's log holds it"):
+    with pytest.raises(RuntimeFailure, match="of replica 1 in incarnation 11, and no replica's log holds it"):
         replay_run(tmp_path)
 
 
@@ -139,7 +138,7 @@ def test_a_log_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         ({"name": "sync-easgd", "form": 2, "record": False}, "strategy is sync-easgd, whose pushes have no order"),
     ],
 )
-def test_what_the_logs_do_not_decide_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+def test_undetermined_runs_are_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     job_of(tmp_path, **fields)
     with pytest.raises(JobError, match=f"cannot be replayed: {words}"):
         replay_run(tmp_path)

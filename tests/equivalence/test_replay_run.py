@@ -16,9 +16,8 @@ from dbelief.data import BatchBuffer, load, permutation
 from dbelief.errors import DataError, JobError, RuntimeFailure
 from dbelief.job import Job, build_job, load_job
 from dbelief.optim import make_rule
-from dbelief.replay import replay, replay_run
-from dbelief.rundir.ps_record import Recorder
-from dbelief.rundir.recorded import ComputedBatch, read_record
+from dbelief.rundir.record import ComputedBatch, PushRecorder, read_record
+from dbelief.tools.replay import replay, replay_run
 from dbelief.training.session import build_model, initial_values
 from tests.equivalence.harness import HOST, Problem, Replica, network, quadratic, serve, settings, values_of
 
@@ -34,7 +33,7 @@ def free_running(
     problem: Problem, overlap: bool, folder: Path, nominal: int | None = None, **chosen: Any
 ) -> np.ndarray:
     """Three replicas in threads of their own that wait for nobody; the last parameters."""
-    recorder = Recorder()
+    recorder = PushRecorder()
     parameters = serve(problem.start, ADAGRAD, 3, nominal, on_apply=recorder.note)
     replicas = [Replica(problem, parameters, settings(RATE, overlap=overlap, **chosen), n) for n in range(REPLICAS)]
     begin = threading.Barrier(REPLICAS)
@@ -126,7 +125,7 @@ def test_a_runs_folder_is_replayed(run: tuple[Path, np.ndarray]) -> None:
     assert np.array_equal(replay_run(folder), w)
 
 
-def test_a_run_that_started_from_another_is_replayed_from_there(run: tuple[Path, np.ndarray]) -> None:
+def test_replay_of_a_run_with_start_from(run: tuple[Path, np.ndarray]) -> None:
     folder, w = run
     job = load_job(folder / "job.yaml")
     layout, initial = initial_values(job, build_model(job, load(job.data, job.folder), HOST)[0])
@@ -154,7 +153,7 @@ def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) ->
     with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 1: no mapping with acknowledged"):
         replay_run(folder)
     log.unlink()
-    with pytest.raises(RuntimeFailure, match=r"applied push 1 of replica 1 in life 2, and no replica's log holds it"):
+    with pytest.raises(RuntimeFailure, match=r"push 1 of replica 1 in incarnation 2, and no replica's log holds it"):
         replay_run(folder)
     (folder / "record" / "shard-0.jsonl").write_text("[1, 2]\n")
     with pytest.raises(DataError, match=r"shard-0.jsonl, line 1: not \[segment"):
@@ -174,7 +173,7 @@ def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) ->
         ({"data": "none"}, "data.source is none"),
     ],
 )
-def test_what_the_logs_do_not_decide_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+def test_undetermined_runs_are_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     job_of(tmp_path, **fields)
     with pytest.raises(JobError, match=f"cannot be replayed: {words}"):
         replay_run(tmp_path)

@@ -29,7 +29,7 @@ def in_turn(replicas: int, pushes: int, aware: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("replicas", range(1, 9))
-def test_replicas_in_turn_are_delayed_descent_at_the_rate_over_the_delay(replicas: int) -> None:
+def test_replicas_in_turn_match_delayed_descent(replicas: int) -> None:
     w = [START]
     for t in range(60):
         delay = min(t, replicas - 1)

@@ -1,4 +1,4 @@
-"""The staleness dial at 0: replicas in threads are one replica on the joint mini-batch, whatever the timing."""
+"""The staleness dial at 0: replicas in threads are one replica on the joint mini-batch, for any timing."""
 
 import threading
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ def test_replicas_in_threads_are_the_ordered_weighted_mean(problem: Problem, cou
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_they_are_one_replica_on_the_joint_minibatch_to_rounding(problem: Problem, count: int) -> None:
+def test_replicas_match_one_on_the_joint_batch_to_rounding(problem: Problem, count: int) -> None:
     w = rounds(problem, "sgd", [range(count)] * ROUNDS)
     one_batch = joint(problem, "sgd", count)
     assert gap(w, one_batch) < 1e-6
@@ -151,7 +151,7 @@ def test_summing_in_order_of_arrival_would_give_other_bits() -> None:
     assert not np.array_equal(rising, falling)
 
 
-def test_those_who_leave_are_not_waited_for(problem: Problem) -> None:
+def test_leaving_replicas_are_not_waited_for(problem: Problem) -> None:
     """Replica 2 takes part in the first lease's rounds only; the others go on without it."""
     parameters = serve(problem.start, make_rule("sgd", {}), shards=2, replicas=3)
     for shard in parameters.shards:

@@ -86,7 +86,7 @@ def test_forms_among_workers_give_the_equations_bits(make: Callable[[int], Probl
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_what_weights_and_centre_are_together_changes_by_gradients_alone(count: int) -> None:
+def test_workers_plus_centre_change_by_gradients_only(count: int) -> None:
     """W_1 + … + W_P + C, in float64, beside - eta times the sum of gradients; without momentum."""
     problem, gradient = network(EACH * count), network(EACH * count).gradients()
     with workers(problem, easgd(3), count) as group:
@@ -166,9 +166,7 @@ def test_all_copies_are_one_after_every_step(rule: dict[str, Any], way: str, cou
 @PROBLEMS
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_the_workers_are_one_with_a_batch_as_many_times_larger(
-    make: Callable[[int], Problem], way: str, count: int
-) -> None:
+def test_workers_match_one_with_a_larger_batch(make: Callable[[int], Problem], way: str, count: int) -> None:
     """Up to the order of adding: the loop has all samples of a step in one batch, and its sums in float64."""
     problem = make(EACH * count)
     w, gradient = problem.start.astype(np.float64), problem.gradients()
@@ -220,7 +218,7 @@ def test_a_schedule_gives_all_workers_one_rate(strategy: job.SyncSgd | job.Elast
             assert one.rates == [rate(samples) for samples in before]
 
 
-def test_a_gradient_that_is_too_long_is_clipped_once_it_is_summed() -> None:
+def test_long_gradient_is_clipped_after_the_sum() -> None:
     problem, strategy = network(60), sgd(clip_norm=0.05)
     with workers(problem, strategy, 3) as group:
         group.train(*UNEVEN[:3])
@@ -245,7 +243,7 @@ def test_machines_that_add_otherwise_clip_alike(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("form", [None, 3])
-def test_workers_know_what_each_step_took_from_whom(form: int | None) -> None:
+def test_workers_record_traffic_per_step_and_peer(form: int | None) -> None:
     """A tree of four: one vector for each edge, way and step; what they agree on at first is not counted."""
     problem = network(EACH * 4)
     with workers(problem, sgd() if form is None else easgd(form), 4) as group:

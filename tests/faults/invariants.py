@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.push import PARAMETERS, Pusher
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire.convert import pusher_from_wire
 
 MARK = "DBELIEF_FAULT_TEST"

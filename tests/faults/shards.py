@@ -18,11 +18,11 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Rejected, Unavailable
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.telemetry.metrics import Metrics
@@ -69,7 +69,7 @@ class Served(Shard):
         self.applied: list[Applied] = []
         self.kept: list[Applied] = []
         self.service = ShardService(Metrics("ps"), record=self._note)
-        self.service.life.index = place.shard
+        self.service.controller.index = place.shard
         self.server = Server(listen, self.service.register)
         super().__init__(replace(place, address=self.server.address))
 
@@ -89,7 +89,7 @@ class Served(Shard):
     def inherit(self, former: Shard) -> None:
         assert isinstance(former, Served)
         held = {}
-        for index, segment in self.service.life.require_shard().segments.items():
+        for index, segment in self.service.controller.require_shard().segments.items():
             held.update(
                 {(index, who): last for (vector, who), last in segment.ledger.last.items() if vector == PARAMETERS}
             )

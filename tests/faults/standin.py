@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 
 from dbelief.core.placement import ShardPlacement
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server
 from tests.faults.shards import JOB, Shard
 from tests.processes.conftest import DEADLINE_S, Operator, Role
@@ -30,9 +30,11 @@ class Coordinator(stubs.CoordinatorServicer):
 
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
         with self._came:
-            self._joined[request.wish] = request.address
+            self._joined[request.preferred_id] = request.address
             self._came.notify_all()
-        return wire.JoinReply(id=request.wish, incarnation=next(self._lives), leader_epoch=1, beat_s=60)
+        return wire.JoinReply(
+            id=request.preferred_id, incarnation=next(self._lives), leader_epoch=1, heartbeat_timeout_s=60
+        )
 
     def Beat(self, request: wire.BeatRequest, context: grpc.ServicerContext) -> wire.BeatReply:
         return wire.BeatReply(state=wire.STATE_READY, member=True)

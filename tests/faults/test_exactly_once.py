@@ -1,4 +1,4 @@
-"""Whatever the network does, every push is applied exactly once: the vector is the one without faults, bit for bit."""
+"""With any network faults every push is applied exactly once: the vector is the one without faults, bit for bit."""
 
 from __future__ import annotations
 

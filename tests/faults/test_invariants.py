@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dbelief.core.push import Pusher
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from tests.faults.invariants import (
     MARK,
     check_gone,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import push_to_wire
 from tests.faults.invariants import check_vector
@@ -122,7 +122,7 @@ def test_a_lost_answer_hides_a_push_that_was_applied(client: Callable[..., Clien
     assert one.push()[-1].duplicates == SEGMENTS
 
 
-def test_what_is_dropped_is_found_out_by_patience_alone(client: Callable[..., Client]) -> None:
+def test_dropped_message_is_detected_by_timeout(client: Callable[..., Client]) -> None:
     one = client((Way.PUSH, 3, Kind.DROP, 0))
     call = one.stub.Push(one.messages())
     patience = threading.Timer(0.2, call.cancel)
@@ -153,7 +153,7 @@ def test_a_late_push_comes_after_its_successor(client: Callable[..., Client]) ->
     assert len(one.applied) == 2 * SEGMENTS
 
 
-def test_what_is_late_for_good_comes_at_the_end(client: Callable[..., Client]) -> None:
+def test_late_message_arrives_at_settle(client: Callable[..., Client]) -> None:
     one = client((Way.PUSH, 4, Kind.LATE, 1_000))
     broken(one.push)
     before = set(one.applied)
@@ -180,7 +180,7 @@ def test_a_dropped_pull_is_found_out_by_patience_alone(client: Callable[..., Cli
 
 
 @pytest.mark.parametrize("kind", [Kind.CUT_BEFORE, Kind.CUT_ANSWER, Kind.REPEAT, Kind.LATE])
-def test_a_command_that_is_lost_late_or_twice_is_obeyed_once(client: Callable[..., Client], kind: Kind) -> None:
+def test_lost_late_or_repeated_command_is_applied_once(client: Callable[..., Client], kind: Kind) -> None:
     """Its sender repeats it under its number until it hears an answer."""
     one = client((Way.CALL, 0, kind, 0))
     one.push()

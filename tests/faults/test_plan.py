@@ -1,4 +1,4 @@
-"""A plan is its seed: drawn twice it is the same, and its text tells all of it."""
+"""A plan is its seed: drawn twice it is the same, and its text is complete."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def test_another_seed_is_another_plan() -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-def test_a_plan_holds_what_can_happen_where_it_can(seed: int) -> None:
+def test_plan_has_only_possible_faults(seed: int) -> None:
     for fault in Plan.draw(seed, LINKS, share=0.2).faults:
         assert fault.kind in POSSIBLE[fault.way]
         assert 0 <= fault.at < LINKS[fault.link][fault.way]
@@ -42,7 +42,7 @@ def test_weights_say_how_often_a_kind_is_drawn() -> None:
     assert drawn.count(Kind.LATE) > len(drawn) / 3
 
 
-def test_a_plan_cannot_be_changed_and_tells_itself() -> None:
+def test_plan_is_immutable_and_prints_itself() -> None:
     plan = Plan(3, (Fault("1.0", Way.PUSH, 17, Kind.LATE, 5),), draw_accidents(3, ["ps-0"], 10, 1, [Harm.KILL]))
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.seed = 4  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What happens to files and processes: a torn file is never read as a whole one, a full disk costs one set."""
+"""Faults of files and processes: a torn file is never read as a whole one, a full disk costs one set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.push import Pusher
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from tests.faults.invariants import check_vector
 from tests.faults.plan import Accident, Harm, draw_accidents
 from tests.faults.process_faults import carry_out, flip, full_disk, tear

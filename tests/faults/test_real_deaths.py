@@ -44,7 +44,7 @@ def files(name: str) -> list[Path]:
     raise AssertionError(f"no file of shard {name} is to be harmed")
 
 
-def test_shards_that_are_killed_and_stopped_lose_what_they_say(shards: Shards, tmp_path: Path) -> None:
+def test_killed_and_stopped_shards_report_their_losses(shards: Shards, tmp_path: Path) -> None:
     plan = Plan(5, accidents=draw_accidents(5, ["0", "1"], 150, 4, [Harm.KILL, Harm.PAUSE]))
     assert {accident.harm for accident in plan.accidents} == {Harm.KILL, Harm.PAUSE}
     each = 100

@@ -1,4 +1,4 @@
-"""A shard that comes back has lost what came after its snapshot: exactly that, and it says how much of it.
+"""A recovered shard has lost exactly the pushes after its snapshot, and reports their number.
 
 What its vectors should hold is told by the log of what each of its lives has applied, up to the ledger that its
 successor was restored with.
@@ -99,7 +99,7 @@ def through_restarts(serve: Callable[..., Shards], folder: Path, seed: int, push
     return sum(lost)
 
 
-def test_later_lives_remember_what_earlier_ones_lost(serve: Callable[..., Shards], tmp_path: Path) -> None:
+def test_losses_are_remembered_across_restarts(serve: Callable[..., Shards], tmp_path: Path) -> None:
     shards = serve((2, 1), LENGTH)
     trainer = Trainer(shards, Pusher(1, 9), integers(1, 9, shards.placement.size), deadline_s=30)
     for life, (kept, lost) in enumerate([(2, 3), (1, 2)]):
@@ -117,7 +117,7 @@ def test_later_lives_remember_what_earlier_ones_lost(serve: Callable[..., Shards
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_died_with_a_shard_is_counted_to_the_push(serve: Callable[..., Shards], tmp_path: Path, seed: int) -> None:
+def test_losses_are_counted_to_the_push(serve: Callable[..., Shards], tmp_path: Path, seed: int) -> None:
     assert through_restarts(serve, tmp_path, seed, pushes=90, deaths=4) > 0
 
 

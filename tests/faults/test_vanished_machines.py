@@ -1,4 +1,4 @@
-"""Workers whose link is cut leave nothing at a shard, and one that is paused for a minute goes on."""
+"""Workers with a cut link leave nothing at a shard, and one that is paused for a minute resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import numpy as np
 from dbelief.core.layout import SegmentSpan
 from dbelief.telemetry.metrics import Metrics
 from dbelief.core.push import Push, Pusher
-from dbelief.rpc import parameters_pb2 as wire, segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as wire, segments_pb2 as segments
 from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.rpc.server.server import Server
 from dbelief.security.identity import allow_insecure
@@ -34,9 +34,9 @@ service = ShardService(Metrics("ps"))
 assignment = wire.Assignment(segments=spans_to_wire([SegmentSpan(0, 0, 1024)]), rule=segments.Rule(name="sgd"))
 def configure(number, **fields):
     command = wire.Command(leader_epoch=1, id=number)
-    service.life.configure(wire.ConfigureRequest(command=command, **fields))
+    service.controller.configure(wire.ConfigureRequest(command=command, **fields))
 configure(1, job="j", shard_epoch=1, assignment=assignment)
-service.life.shard.push(Push(Pusher(0, 1), 1, vector="w", assign=True), 0, np.zeros(1024, np.float32))
+service.controller.shard.push(Push(Pusher(0, 1), 1, vector="w", assign=True), 0, np.zeros(1024, np.float32))
 configure(2, ready=True)
 server = Server(sys.argv[1], service.register)
 def is_socket(fd):
@@ -104,7 +104,7 @@ class Program:
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(trouble()), reason=trouble())
-def test_a_minute_after_a_cut_a_shard_has_what_it_began_with_and_a_paused_worker_goes_on() -> None:
+def test_cut_worker_is_cleaned_up_and_paused_worker_resumes() -> None:
     with machines(3) as (home, lost, slow), ExitStack() as stack:
 
         def begin(machine: Machine, source: str, *words: str) -> Program:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from dbelief.errors import DbeliefError
-from dbelief.rpc import coordination_pb2, parameters_pb2
+from dbelief.rpc.pb import coordination_pb2, parameters_pb2
 from dbelief.rpc.server.server import MESSAGES
 from dbelief.rpc.wire import bulk
 

@@ -1,4 +1,4 @@
-"""Bad messages at every port of a job: no process falls or swells, no weight changes, and training goes on."""
+"""Bad messages at every port of a job: no process fails or grows, no weight changes, and training continues."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import dbelief
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.security import Credentials, identity
 from dbelief.training.client import Client
 from tests.fuzz.attack import Attacker, strike
@@ -166,13 +166,13 @@ def _push(client: Client, times: int, first: int = 0) -> None:
         client.push({"rows": np.full((300, 1000), number % 5 - 2, np.float32)}, loss=1.0)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1_500)])])
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1_500)])])
 def test_a_job_at_rest_stays_as_it_is(
     count: int, operator: Operator, folders: dict[str, Path], ours: Roles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     besieged = Besieged(operator, folders, IDLE, workers=0)
     mine = ours("worker")
-    monkeypatch.setattr(identity._Identity, "taken", mine)
+    monkeypatch.setattr(identity._Identity, "loaded", mine)
     with recording() as recorder:
         client = dbelief.connect(besieged.address)
         with dbelief.connect(besieged.address) as guest:
@@ -199,7 +199,7 @@ def test_a_job_at_rest_stays_as_it_is(
     _push(client, 5, first=10)
     assert np.array_equal(client.pull()["rows"], rows - sum(number % 5 - 2 for number in range(10, 15)))
     client.close()
-    monkeypatch.setattr(identity._Identity, "taken", ours("operator"))
+    monkeypatch.setattr(identity._Identity, "loaded", ours("operator"))
     coordinator = CoordinatorClient(besieged.address)
     assert coordinator.status().samples == 18
     coordinator.call("Stop", wire.StopRequest(reason="enough"))

@@ -29,7 +29,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     for name in ("DBELIEF_DEBUG", "DBELIEF_LISTEN", "DBELIEF_SET"):
         monkeypatch.delenv(name, raising=False)
     points = {p.removesuffix("_server"): EntryPoint(p, f"{p}.command:command", main.GROUP) for p in PROGRAMS}
-    points["bench"] = EntryPoint("bench", "dbelief.bench.command:command", main.GROUP)
+    points["bench"] = EntryPoint("bench", "dbelief.tools.bench.command:command", main.GROUP)
     monkeypatch.setattr(main.Commands, "_programs", staticmethod(lambda: points))
     for module in ("dbelief.rpc.grpc_settings", *(f"{program}.command" for program in PROGRAMS)):
         for name in ("prepare_process", "limit_threads"):  # what they set would last for all tests

@@ -1,4 +1,4 @@
-"""Command lines: what no command takes, addresses where nobody is, folders that are no runs, files in the way."""
+"""Invalid command lines: unknown options, unreachable addresses, folders that are no runs, files in the way."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ SURROUNDED = [
           f"registry redis://{TAKEN} refuses the login: .*", files=EARLIER,
           environment={"DBELIEF_REGISTRY": "redis://:wrong@LOCKED"}),
     Wrong("train where a run is under way", "train job.yaml --set name=held --quiet",
-          ".*/runs/held: a run is under way there; end it first, or give this one another name"),
+          ".*/runs/held: a run is in progress there; end it first, or give this one another name"),
 ]  # fmt: skip
 ROWS = [*WORDS, *FOLDERS, *ADDRESSES, *PROCESSES, *COORDINATORS]
 

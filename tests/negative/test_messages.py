@@ -1,4 +1,4 @@
-"""What a peer may send over the wire and must not: refused with a status and a reason, and nothing is changed by it."""
+"""Invalid messages of a peer: refused with a status and a reason, without any effect."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from coordinator.job.persistence import serialize
 from coordinator.rpc.servicer import CoordinatorService
 from dbelief.core.push import Push
-from dbelief.rpc import coordination_pb2 as coordination
-from dbelief.rpc import coordination_pb2_grpc as coordination_stubs
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.pb import coordination_pb2 as coordination
+from dbelief.rpc.pb import coordination_pb2_grpc as coordination_stubs
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import layout_to_wire, push_to_wire
 from tests.coordinator.replica import LAYOUT
@@ -131,17 +131,18 @@ TO_A_SHARD = [
          wire.PushRequest(shared=segments.SharedSegments(segments=[0]))]))),
         "0 versions for 1 segments in shared memory"),
     Sent("push: a segment that is not known", push((39, {})),
-         "segment 39 does not live here"),
+         "segment 39 is not on this shard"),
     Sent("push: a vector that no rule applies to", push((0, {}), vector="x"),
          "segment 0: the rule applies to 'w', not to 'x'"),
-    Sent("push: a gap", push((0, {}), sequence=3), "segment 0: push 3 of replica 1 on 'w' came where 1 was expected"),
+    Sent("push: a gap", push((0, {}), sequence=3),
+         "segment 0: push 3 of replica 1 on 'w' was received where 1 was expected"),
     Sent("push: a rate that is not a number", push((0, {}), rate=np.float32(np.nan)), "a push by the rate nan"),
     Sent("push: a rate below zero", push((0, {}), rate=np.float32(-1)), "a push by the rate -1"),
     Sent("push: no opening", lambda job: list(job.stubs[0].Push(iter([job.part(0)]))),
          "a push begins with its opening"),
     Sent("push: two openings", lambda job: list(job.stubs[0].Push(iter([opened(), opened()]))),
          "a push was opened before the one before it was complete"),
-    Sent("push: another job", push((0, {}), opening=opened("mnist")), "a call for job 'mnist' came here"),
+    Sent("push: another job", push((0, {}), opening=opened("mnist")), "a call for job 'mnist' is not for this shard"),
     Sent("push: an old life", push((0, {}), opening=opened(epoch=4)), "is in epoch 5, not 4", MOVED),
     Sent("push: no message", raw("Push", b"\xff\xff\xff"), "a message of 3 bytes that cannot be read: .*"),
     Sent("push: a message that ends early", raw("Push", b"\x12\x40\x08"),
@@ -149,10 +150,11 @@ TO_A_SHARD = [
     Sent("push: an opening that is none", raw("Push", b"\x0a\x02\xff\xff"), "2 bytes that are no PushOpening"),
     Sent("push: nothing", raw("Push", b""), "a push begins with its opening"),
     Sent("pull: no message", raw("Pull", b"\xff\xff"), "2 bytes that are no PullRequest"),
-    Sent("pull: a segment that is not known", pull(segments=[4000]), "segment 4000 does not live here"),
+    Sent("pull: a segment that is not known", pull(segments=[4000]), "segment 4000 is not on this shard"),
     Sent("pull: a vector that is not known", pull(vector="best.9"), r"segment 0: no vector 'best\.9' yet"),
     Sent("pull: more versions than segments", pull(if_newer_than=[1, 2]), "2 versions for 1 segments"),
-    Sent("pull: another job", pull(target=wire.Target(job="mnist", shard_epoch=5)), "a call for job 'mnist' came here"),
+    Sent("pull: another job", pull(target=wire.Target(job="mnist", shard_epoch=5)),
+         "a call for job 'mnist' is not for this shard"),
     Sent("pull: an old life", pull(target=wire.Target(job="digits", shard_epoch=4)), "is in epoch 5, not 4", MOVED),
     Sent("configure: a leader that leads no more", told(command=wire.Command(leader_epoch=0, id=1), stop=True),
          "leader epoch 0 is over, 1 leads"),
@@ -172,13 +174,13 @@ def shards() -> Iterator[Job]:
 
 def everything(job: Job) -> Any:
     """All that a refused call must leave as it was."""
-    shards = [service.life.shard for service in job.services]
+    shards = [service.controller.shard for service in job.services]
     assert all(shards)
     return [
         (index, {name: values.tobytes() for name, values in held.vectors.items()}, held.version, dict(held.ledger.last))
         for shard in shards
         for index, held in (shard.segments.items() if shard else ())
-    ], [(service.life.job, service.life.epoch, service.life.stopped.is_set()) for service in job.services]
+    ], [(one.job, one.epoch, one.stopped.is_set()) for one in (service.controller for service in job.services)]
 
 
 @pytest.mark.processes
@@ -195,7 +197,7 @@ def test_a_shard_refuses(sent: Sent, shards: Job, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.processes
-def test_more_segments_than_were_counted_are_refused_after_those_that_were(shards: Job) -> None:
+def test_surplus_segments_are_refused_after_the_counted(shards: Job) -> None:
     """A push of one segment goes on with another: the first is done, the second is not."""
     begin = wire.PushRequest(opening=push_to_wire(GOOD, shards.target(), SGD, 1))
     two = wire.PushRequest(opening=begin.opening, segments=[shards.part(5).segments[0], shards.part(6).segments[0]])
@@ -229,8 +231,8 @@ TO_A_COORDINATOR = [
     Sent("join: no role", join(coordination.ROLE_UNSPECIFIED), "a member is a shard, a replica or a client"),
     Sent("join: a role that is not known", join(77), "a member is a shard, a replica or a client"),
     Sent("join: another job", join(job="mnist"), "this coordinator runs job 'test', not 'mnist'"),
-    Sent("join: one shard too many", join(coordination.ROLE_SHARD, layout=[]), "the job has its 2 shards; .*",
-         grpc.StatusCode.RESOURCE_EXHAUSTED),
+    Sent("join: one shard too many", join(coordination.ROLE_SHARD, layout=[]),
+         "all 2 shards of the job have joined; .*", grpc.StatusCode.RESOURCE_EXHAUSTED),
     Sent("join: a replica without a layout", join(layout=[]), "a replica joins with its model's layout"),
     Sent("join: a replica with another layout", join(layout=layout_to_wire(OTHER_LAYOUT)), ".*another layout.*"),
     Sent("join: a replica with another source", join(source_digest="x"), ".*source.*"),
@@ -246,7 +248,7 @@ Reply = Callable[[Any], Any]
 IGNORED: dict[str, tuple[Reply, Reply]] = {
     "lease: a replica that is not known": (
         lambda stub: stub.Lease(coordination.LeaseRequest(replica=7, incarnation=77, next_sequence=1)),
-        lambda reply: reply.stop == "replica 7 was given up; its work went to others",
+        lambda reply: reply.stop == "replica 7 was removed; its work was reassigned",
     ),
     "beat: a member that is not known": (
         lambda stub: stub.Beat(coordination.BeatRequest(role=coordination.ROLE_REPLICA, id=7, incarnation=77)),
@@ -266,7 +268,7 @@ IGNORED: dict[str, tuple[Reply, Reply]] = {
         lambda stub: stub.Report(
             coordination.ReportRequest(replica=7, incarnation=77, evaluation=coordination.Evaluation(lease=9, loss=0.1))
         ),
-        lambda reply: reply.keep_as == "",
+        lambda reply: reply.store_as == "",
     ),
 }
 

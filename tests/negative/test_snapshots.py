@@ -1,4 +1,4 @@
-"""Snapshot sets that are torn, foreign, newer, or not there: who resumes or exports is told which, and why."""
+"""Snapshot sets that are torn, foreign, newer, or missing: resume and export name the set and the reason."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ ROWS = [
         rf".*/{OLD}/shard-0\.json: format 1 is older than 2, which this version reads"),
     row("a torn set.json", cut_short("set.json"), rf"{NONE_WHOLE}.*/{OLD}/set\.json: cannot be read: .*"),
     row("a set.json without a state", lambda folder: None,
-        rf".*/{OLD}/set\.json: holds no job's state: KeyError\(.*\)"),
+        rf".*/{OLD}/set\.json: holds no job state: KeyError\(.*\)"),
     row("a set.json that is missing", gone("set.json"),
         r".*/runs/digits/snapshots: no complete snapshot set to resume from",
         2),
@@ -125,7 +125,7 @@ def test_a_wrong_set_is_refused(wrong: Wrong, damage: Damage, refused: Callable[
     refused(wrong)
 
 
-def test_past_a_torn_set_it_is_said_which_one_was_taken_and_why(run: Path, refused: Callable[[Wrong], None]) -> None:
+def test_skipped_corrupt_set_is_reported(run: Path, refused: Callable[[Wrong], None]) -> None:
     cut_short("shard-0.safetensors")(write(run, NEW, flat(2)))
     done = CliRunner().invoke(main, EXPORT.split())
     assert done.exit_code == 0

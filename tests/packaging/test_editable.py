@@ -30,7 +30,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def test_a_script_beside_a_clone_called_dbelief_finds_the_package(tmp_path: Path) -> None:
+def test_package_is_found_beside_a_clone_named_dbelief(tmp_path: Path) -> None:
     clone, installed = tmp_path / "dbelief", tmp_path / "installed"
     shutil.copytree(ROOT / "deploy" / "packaging", clone / "deploy" / "packaging")
     for name in ("dbelief", "ps_server", "worker", "coordinator"):

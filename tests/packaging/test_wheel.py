@@ -1,4 +1,4 @@
-"""What pip installs is `dbelief` and nothing beside it: the tree's own bytes, and every module imports.
+"""pip installs `dbelief` and nothing beside it: the tree's own bytes, and every module imports.
 
 Two traps are meant: a new subpackage that is missing from `packages`, and a program that imports itself by the name
 of its folder. Nothing is downloaded: the fresh environment looks for dependencies where this one has them.

@@ -112,7 +112,7 @@ def rules() -> Iterator[tuple[str, str]]:
 
 def _pushed(rule: Rule, form: Callable[..., None], size: int) -> str:
     w = numbers("w", size)
-    states = tuple(np.full(size, rule.initial(state), np.float32) for state in rule.state)
+    states = tuple(np.full(size, value, np.float32) for value in rule.state.values())
     parts: list[Any] = []
     for push in range(1, 6):
         form(w, numbers(f"gradient {push}", size), states, np.float32(0.05), push)

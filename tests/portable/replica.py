@@ -32,7 +32,7 @@ def main() -> None:
     addresses = sys.stdin.readline().split()
     strategy = sgd({"name": "adam", "rate": 0.01}, clip_norm=0.5)
     part = Layout.of(problem.tensors).part(0)
-    method = AllreduceSgd(problem.make(), part, HOST, strategy, lambda values: None)
+    method = AllreduceSgd(problem.make(), part, HOST, strategy)
     with Communicator(connect_mesh(listener, "portable", 1, rank, addresses, DEADLINE_S), DEADLINE_S) as comm:
         method.join(comm)
         method.result[:] = problem.start

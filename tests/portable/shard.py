@@ -16,15 +16,15 @@ from ps_server.rpc.servicer import ShardService
 def main() -> None:
     """Serve until the input ends."""
     service = ShardService(Metrics("ps"), 60.0)
-    service.life.index = 0
+    service.controller.index = 0
     server = Server("127.0.0.1:0", service.register)
     print(server.address, flush=True)
     for _ in sys.stdin:
-        while not service.life.chain.confirmed:  # whoever asks has a deadline
+        while not service.controller.link.confirmed:  # whoever asks has a deadline
             time.sleep(0.01)
         print("followed", flush=True)
     server.close(0.0)
-    service.life.close()
+    service.controller.close()
 
 
 if __name__ == "__main__":

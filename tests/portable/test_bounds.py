@@ -1,4 +1,4 @@
-"""What is not the same bits on every machine: how far BLAS and transcendental functions may be off, and are here."""
+"""Results that may differ between machines: bounds on the errors of BLAS and transcendental functions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ GRADIENT = (0.00036399372038431466, 6.781537376809865e-05, -0.008595324121415615
 """Of the network below on the machine that wrote them: the first numbers of each tensor's gradient."""
 
 
-def test_a_gradient_is_that_of_another_machine_within_its_bound() -> None:
+def test_gradient_matches_another_machine_within_its_bound() -> None:
     inputs = numbers("inputs", 32 * 7).reshape(32, 7)
     targets = (np.arange(32) % 3).astype(np.int64)
     layers = [("dense", {"units": 7}), ("tanh", {}), ("dense", {"units": 3})]

@@ -18,11 +18,11 @@ from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, dots
 from dbelief.optim.apply import FEW
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire.convert import program_to_wire, spans_to_wire
 
 from .digests import numbers
@@ -98,7 +98,7 @@ def trained(leader: Program, follower: Program) -> tuple[np.ndarray, list[float]
         pusher.push(numbers("start", SPANS[-1].stop), held, Push(Pusher(1, 1), 1, assign=True))
         coordinator.configure(first, ready=True)
         coordinator.configure(second, job=JOB, shard_epoch=6, assignment=wire.Assignment(rule=ADAM))
-        coordinator.configure(first, chain=wire.Chain(epoch=1, address=addresses[1], shard_epoch=6))
+        coordinator.configure(first, link=wire.FollowerLink(epoch=1, address=addresses[1], shard_epoch=6))
         assert leader.ask("wait") == "followed"
         for number in range(2, 12):
             push = Push(Pusher(1, 1), number, np.float32(0.01))
@@ -114,7 +114,7 @@ def trained(leader: Program, follower: Program) -> tuple[np.ndarray, list[float]
             channel.close()
 
 
-def test_a_follower_on_another_processor_holds_its_leaders_bits() -> None:
+def test_follower_on_another_processor_has_the_same_bits() -> None:
     with running("shard", LEAST, MOST) as (leader, follower):
         numbers_before, products_before, numbers_after, products_after = trained(leader, follower)
     assert np.isfinite(numbers_before).all()
@@ -122,7 +122,7 @@ def test_a_follower_on_another_processor_holds_its_leaders_bits() -> None:
     assert products_before == products_after
 
 
-def test_workers_of_a_group_on_two_processors_hold_the_same_bits() -> None:
+def test_group_on_two_processors_has_the_same_bits() -> None:
     with running("replica", LEAST, arguments=["0"]) as (one,), running("replica", MOST, arguments=["1"]) as (other,):
         addresses = f"{one.ask()} {other.ask()}\n"
         for worker in (one, other):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -25,11 +26,21 @@ DEADLINE_S = 300.0
 class Role:
     """One `dbelief` command, or what a launcher makes of it."""
 
-    def __init__(self, folder: Path, name: str, arguments: list[str], launcher: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        arguments: list[str],
+        launcher: Sequence[str] = (),
+        compute_wait_s: float = 0.0,
+    ) -> None:
         self.log = folder / f"{name}.log"
         command = [*launcher, sys.executable, "-P", "-m", "dbelief", *arguments]
+        environment = {**os.environ, "DBELIEF_COMPUTE_WAIT": str(compute_wait_s)}
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment
+            )
 
     def said(self, pattern: str) -> str:
         """Wait until the log holds a line like this; its first group."""
@@ -60,14 +71,22 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLI
 
 
 class Operator:
-    """Starts roles, and ends at last all that still run."""
+    """Starts roles, and ends at last all that still run.
+
+    Attributes
+    ----------
+    compute_wait_s
+        Seconds by which the workers it starts compute each mini-batch longer. A job that must outlast a fault lasts by
+        waiting, not by more samples: that takes no processor time, and a fast machine is not done sooner.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.compute_wait_s = 0.0
         self.folder = folder
         self.roles: list[Role] = []
 
     def start(self, name: str, *arguments: str, launcher: Sequence[str] = ()) -> Role:
-        role = Role(self.folder, name, list(arguments), launcher)
+        role = Role(self.folder, name, list(arguments), launcher, self.compute_wait_s)
         self.roles.append(role)
         return role
 

@@ -38,7 +38,7 @@ replicas: 1
 ATTACK = f"""
 import json, os, sys
 import grpc
-from dbelief.rpc import coordination_pb2, coordination_pb2_grpc, parameters_pb2 as wire, parameters_pb2_grpc
+from dbelief.rpc.pb import coordination_pb2, coordination_pb2_grpc, parameters_pb2 as wire, parameters_pb2_grpc
 from dbelief.rpc.channel import open_channel
 coordinator, shard, home, folder = sys.argv[1:]
 os.setgroups([])
@@ -79,9 +79,10 @@ def home() -> Iterator[Path]:
     shutil.rmtree(home)
 
 
-def test_another_user_commands_nothing_and_the_owner_everything(
+def test_other_user_commands_nothing_and_owner_everything(
     operator: Operator, write_job: Callable[[str], Path], home: Path
 ) -> None:
+    operator.compute_wait_s = 0.05
     train = operator.start("train", "train", str(write_job(JOB)), "--quiet")
     run = operator.folder / "runs" / "mine"
     operator.until_samples("mine", 1)
@@ -106,7 +107,7 @@ def test_another_user_commands_nothing_and_the_owner_everything(
         assert isinstance(status, dict)
         assert (status["job"], len(status["members"])) == ("mine", 2)
     third = operator.start("third", "worker", "--coordinator", coordinator)
-    assert "2 replicas wanted" in scale_job(coordinator, 2)  # of which `dbelief train` starts one
+    assert "2 replicas wanted" in scale_job(coordinator, "replica", 2)  # of which `dbelief train` starts one
     operator.until_joined("mine", replicas=3)
     assert "job mine ended: enough" in stop_job(str(run), "enough", DEADLINE_S)
     assert (train.ends(), top.ends(), third.ends()) == (0, 0, 0)

@@ -78,7 +78,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
     assert summary["test_accuracy"] >= FLOOR
     died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
     assert len(died) == 1
-    assert "silent for" in died[0]["reason"]
+    assert "no heartbeat for" in died[0]["reason"]
 
 
 @pytest.mark.long
@@ -108,9 +108,7 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
 
 
 @pytest.mark.long
-def test_replicas_keep_within_two_clocks_though_one_is_killed(
-    operator: Operator, write_job: Callable[[str], Path]
-) -> None:
+def test_staleness_bound_holds_with_one_replica_killed(operator: Operator, write_job: Callable[[str], Path]) -> None:
     """From two clocks behind to three ahead: each of the others pushes at most five times during one of ours."""
     job = write_job(DIGITS.format(strategy="staleness: 2, warm_start: null", limits="epochs: 8", shards=2, replicas=3))
     summary = with_one_killed(operator, job)
@@ -119,25 +117,28 @@ def test_replicas_keep_within_two_clocks_though_one_is_killed(
     assert summary["test_accuracy"] >= FLOOR
 
 
-def test_a_signal_ends_a_job_cleanly_and_resume_goes_on(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 8", shards=2, replicas=2))
+def test_signal_ends_the_job_cleanly_and_resume_continues(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 4", shards=2, replicas=2))
+    operator.compute_wait_s = 0.02
     train = operator.start("train", "train", str(job))
-    operator.until_samples("hand", 2_000)
+    operator.until_samples("hand", 500)
     train.process.send_signal(signal.SIGINT)
     assert train.ends() == 130
     stopped = operator.summary("hand")
     assert stopped["reason"] == "stopped by Ctrl-C"
-    assert 2_000 <= stopped["samples"] < 8 * 1_257
+    assert 500 <= stopped["samples"] < 4 * 1_257
+    operator.compute_wait_s = 0.0
     resumed = operator.start("resumed", "train", str(job), "--resume")
     assert resumed.ends() == 0
     summary = operator.summary("hand")
-    assert summary["samples"] == 8 * 1_257
-    assert summary["pushes"] == summary["steps"] == 8 * 79
+    assert summary["samples"] == 4 * 1_257
+    assert summary["pushes"] == summary["steps"] == 4 * 79
     assert summary["test_accuracy"] >= FLOOR
 
 
-def test_no_process_outlives_its_launcher(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_processes_end_with_their_launcher(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(DIGITS.format(strategy="warm_start: null", limits="wall_s: 60", shards=2, replicas=2))
+    operator.compute_wait_s = 0.02
     train = operator.start("train", "train", str(job))
     operator.until_samples("hand", 500)
     children = descendants(train.process.pid)
@@ -162,7 +163,7 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_job_that_is_to_run_once_does_not_begin_again(
+def test_once_does_not_run_a_finished_job_again(
     redis: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
     job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="samples: 640", shards=1, replicas=1))
@@ -171,7 +172,7 @@ def test_a_job_that_is_to_run_once_does_not_begin_again(
     assert [role.ends() for role in (coordinator, *members)] == [0, 0, 0]
     again = operator.start("again", "coordinator", str(job), "--listen", "127.0.0.1:0", "--registry", redis, "--once")
     assert again.ends() == 0
-    assert again.said(r"(job hand has ended already \(done: 640 samples trained\), and is to run once)")
+    assert again.said(r"(job hand has already ended \(done: 640 samples trained\), and runs once only)")
     assert operator.summary("hand")["samples"] == 640
 
 
@@ -188,7 +189,7 @@ replicas: 2
 
 
 @pytest.mark.long
-def test_a_coordinator_that_stands_by_goes_on_with_the_very_iterations(
+def test_standby_coordinator_continues_with_same_iterations(
     redis: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
     job = write_job(BATCH)
@@ -213,12 +214,12 @@ def test_a_coordinator_that_stands_by_goes_on_with_the_very_iterations(
         if disturbed:
             wait_for(lambda: len(iterations()) >= 10 or None, "10 iterations")
             first.kill()
-            second.said(r"(going on where another coordinator)")
+            second.said(r"(taking over from another coordinator)")
         assert (second if disturbed else first).ends() == 0
         for member in members:
             assert member.ends() == 0
         if not disturbed:
-            second.said(r"(has ended already)")
+            second.said(r"(has already ended)")
         found.append([{fact: event[fact] for fact in facts} for event in iterations()])
     undisturbed, taken_over = found
     assert [row["iteration"] for row in undisturbed] == list(range(1, 61))

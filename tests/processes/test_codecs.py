@@ -1,4 +1,4 @@
-"""Training by every codec with real processes: it learns, and the summary tells what went over the wire."""
+"""Training by every codec with real processes: it learns, and the summary has the bytes on the wire."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_it_learns(
 
 
 @pytest.mark.long
-def test_what_a_dead_worker_kept_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_residual_of_a_dead_worker_is_reported(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(strategy=DOWNPOUR, push="one-bit", pull="fp16", epochs=14, beat_s=4))
     coordinator, address = operator.coordinator(job)
     operator.members(address, 2, 0)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dbelief
-from dbelief.experiments.compare.checkpointer import Watcher
 from dbelief.job import Every
+from dbelief.tools.experiments.compare.checkpointer import Watcher
 
 from .conftest import Operator, wait_for
 

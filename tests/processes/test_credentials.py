@@ -17,8 +17,8 @@ import pytest
 from dbelief.errors import Rejected, Unavailable, UserError
 from dbelief.process.clock import SystemClock
 from dbelief.registry import open_registry
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.server.health import check_serving
 from dbelief.security import Credentials, identity, tls_diagnosis
 from tests.processes.conftest import Operator, wait_for
@@ -67,14 +67,15 @@ def test_a_job_trains_over_tls_with_tokens(strategy: str, operator: Operator, fo
         assert not any(secret.encode() in path.read_bytes() for secret in secrets), path
 
 
-def test_who_may_do_what_in_a_running_job(
+def test_permissions_by_role_in_a_running_job(
     operator: Operator, folders: dict[str, Path], ours: Callable[[str], Credentials], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    operator.compute_wait_s = 0.05
     address = _start(operator, folders, DOWNPOUR, samples=100_000_000)  # it goes on until it is stopped
     operator.until_samples("guarded", 1)
 
     def call(role: str, ask: Callable[[CoordinatorClient], Any]) -> Any:
-        monkeypatch.setattr(identity._Identity, "taken", ours(role))
+        monkeypatch.setattr(identity._Identity, "loaded", ours(role))
         client = CoordinatorClient(address, patience_s=5.0)
         try:
             return ask(client)
@@ -95,7 +96,7 @@ def test_who_may_do_what_in_a_running_job(
     assert told.ends() == 0
     assert json.loads(told.log.read_text())["job"] == "guarded"
     assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
-    monkeypatch.setattr(identity._Identity, "taken", None)
+    monkeypatch.setattr(identity._Identity, "loaded", None)
     monkeypatch.setattr(tls_diagnosis, "PATIENCE_S", 60.0)
     with pytest.raises(Unavailable, match="it speaks TLS: give --credentials"):
         check_serving(address, 1.0)
@@ -105,7 +106,7 @@ def test_who_may_do_what_in_a_running_job(
 
 
 @pytest.mark.long
-def test_a_local_job_needs_no_credentials_though_a_person_has_some(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_local_job_ignores_credentials_in_the_environment(tmp_path: Path, folders: dict[str, Path]) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB.replace("STRATEGY", DOWNPOUR).replace("8000", "2000"))
     theirs = {**os.environ, identity.FOLDER: str(folders["ours"] / "operator")}
@@ -125,14 +126,16 @@ def _ends(*arguments: str, **environment: str) -> tuple[int, str]:
     "arguments",
     [
         ("coordinator", "JOB", "--listen", "0.0.0.0:0"),
-        ("coordinator", "JOB", "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"),
-        ("ps", "--coordinator", "127.0.0.1:1", "--listen", "0.0.0.0:0"),
+        pytest.param(
+            ("coordinator", "JOB", "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"), marks=pytest.mark.long
+        ),
+        pytest.param(("ps", "--coordinator", "127.0.0.1:1", "--listen", "0.0.0.0:0"), marks=pytest.mark.long),
         ("ps", "--coordinator", "127.0.0.1:1", "--metrics", "[::]:0"),
         ("worker", "--coordinator", "127.0.0.1:1", "--metrics", "0.0.0.0:0"),
     ],
     ids=" ".join,
 )
-def test_a_port_that_others_reach_is_not_opened_without_credentials(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_public_port_needs_credentials(arguments: tuple[str, ...], tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB.replace("STRATEGY", DOWNPOUR))
     code, said = _ends(*(str(job) if word == "JOB" else word for word in arguments))
@@ -148,7 +151,7 @@ def test_another_roles_credentials_do_not_do(folders: dict[str, Path]) -> None:
     assert said.endswith("they are for worker, wanted ps\n")
 
 
-def test_a_registrys_password_is_not_taken_from_the_command_line(tmp_path: Path) -> None:
+def test_registry_password_on_the_command_line_is_refused(tmp_path: Path) -> None:
     code, said = _ends("coordinator", str(tmp_path / "job.yaml"), "--registry", "redis://:hush@127.0.0.1:1/0")
     assert code == 2
     assert "a password on a command line is for all to see" in said
@@ -180,13 +183,13 @@ def registry(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         process.wait(60)
 
 
-def test_the_registry_wants_a_certificate_and_a_password(
+def test_the_registry_requires_a_certificate_and_a_password(
     registry: tuple[Path, str], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, url = registry
 
     def holder(folder: Path | None, url: str = url) -> Any:
-        monkeypatch.setattr(identity._Identity, "taken", Credentials.read(folder) if folder else None)
+        monkeypatch.setattr(identity._Identity, "loaded", Credentials.read(folder) if folder else None)
         opened = open_registry(url, SystemClock())
         try:
             return opened.holder("a-job")

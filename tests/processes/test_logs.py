@@ -1,4 +1,4 @@
-"""Logs as containers want them: every line of every process of a run is a JSON object that says whose it is."""
+"""JSON logs: every line of every process of a run is an object with its role and job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_line_is_an_object_that_says_whose_it_is(
         assert last["step"] > 0
 
 
-def test_what_a_child_says_in_json_is_read_by_its_launcher(
+def test_launcher_reads_json_output_of_children(
     operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBELIEF_LOG", "json")

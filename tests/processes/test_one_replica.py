@@ -48,7 +48,7 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
     assert isinstance(job.strategy, Downpour)
     gradient, buffer = np.zeros_like(w), BatchBuffer(data.train, job.strategy.batch)
     rule = make_rule(job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
-    states = tuple(np.full_like(w, rule.initial(name)) for name in rule.state)
+    states = tuple(np.full_like(w, value) for value in rule.state.values())
     step = 0
     for epoch in range(2):
         order = permutation(len(data.train), job.seed, epoch)

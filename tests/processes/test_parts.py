@@ -31,7 +31,7 @@ def where(process: int) -> set[frozenset[int]]:
 
 
 @pytest.mark.long
-def test_a_worker_keeps_to_the_cores_it_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_worker_keeps_to_its_given_cores(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(epochs=200, replicas=2, pinned="false"))
     coordinator, address = operator.coordinator(job)
     operator.start("ps-0", "ps", "--coordinator", address)
@@ -43,7 +43,7 @@ def test_a_worker_keeps_to_the_cores_it_is_told(operator: Operator, write_job: C
 
 
 @pytest.mark.long
-def test_the_launcher_shares_cores_out_and_the_model_is_the_same(
+def test_launcher_divides_cores_without_changing_the_model(
     operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
     models = []

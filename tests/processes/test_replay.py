@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.replay import replay_run
+from dbelief.tools.replay import replay_run
 
 from .conftest import Operator
 
@@ -23,11 +23,13 @@ strategy: {{{strategy}, batch: 16}}
 schedule: {{kind: poly, power: 0.5}}
 limits: {{epochs: 2}}
 shards: 2
-replicas: 3
+replicas: 2
 record: true
 wire: {{push: {push}, pull: {pull}}}
 """
 
+
+RUNS = 5
 
 DOWNPOUR = "name: downpour, rule: {name: adagrad, rate: 0.05}, warm_start: {samples: 320}, staleness_aware: true"
 """The hardest case of pushes: rates that were divided by their staleness stand in the log as they were applied. By one
@@ -47,8 +49,7 @@ CODED = [
     ("strategy", "push", "pull"),
     [
         (DOWNPOUR, "one-bit", "bf16"),
-        (MEASGD, "fp32", "fp32"),
-        *(pytest.param(one, "fp32", "fp32", marks=pytest.mark.long) for one in [DOWNPOUR, *LONG]),
+        *(pytest.param(one, "fp32", "fp32", marks=pytest.mark.long) for one in [DOWNPOUR, MEASGD, *LONG]),
         *(pytest.param(*one, marks=pytest.mark.long) for one in CODED),
     ],
 )
@@ -56,9 +57,11 @@ def test_a_logged_run_replays_bit_equal(
     strategy: str, push: str, pull: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
     job = write_job(JOB.format(strategy=strategy, push=push, pull=pull))
-    train = operator.start("train", "train", str(job), "--quiet")
-    assert train.ends() == 0
     run = operator.folder / "runs" / "logged"
+    for _ in range(RUNS):  # on a busy machine one replica may have trained all before the other has joined
+        assert operator.start("train", "train", str(job), "--quiet").ends() == 0
+        if operator.summary("logged")["staleness_mean"] > 0:
+            break
     assert operator.summary("logged")["staleness_mean"] > 0  # else there was nothing to replay
     trained = load_file(run / "model.safetensors")
     replayed = replay_run(run)

@@ -17,7 +17,7 @@ name: replicated
 model: {layers: [{dense: 32}, relu, {dense: 10}], loss: softmax_cross_entropy}
 data: {source: digits}
 strategy: {name: STRATEGY, batch: 16, RULE, warm_start: null}
-limits: {epochs: 60}
+limits: {epochs: 10}
 shards: 1
 replication: 2
 replicas: 2
@@ -44,6 +44,7 @@ def until(operator: Operator, event: str, times: int = 1) -> list[dict[str, Any]
     "job", [pytest.param(DOWNPOUR, marks=pytest.mark.long), ELASTIC], ids=["downpour", "async-easgd"]
 )
 def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    operator.compute_wait_s = 0.02
     coordinator, address = operator.coordinator(write_job(job))
 
     def shard(name: str) -> Role:
@@ -55,7 +56,7 @@ def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, wr
     workers = [operator.start(f"worker-{n}", "worker", "--coordinator", address) for n in range(2)]
     second = shard("ps-second")
     until(operator, "followed")
-    operator.until_samples("replicated", 3_000)
+    operator.until_samples("replicated", 1_000)
     first.kill()
     until(operator, "promoted")
     third = shard("ps-third")
@@ -67,6 +68,6 @@ def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, wr
     assert [role.ends() for role in (coordinator, second, *workers)] == [0] * 4
     summary = operator.summary("replicated")
     assert (summary["pushes_lost"], summary["pushes_trained_twice"]) == (0, 0)
-    assert summary["samples"] == 60 * 1_257
+    assert summary["samples"] == 10 * 1_257
     assert summary["test_accuracy"] >= 0.9
     assert not [row for row in operator.events("replicated") if row["event"] == "shard_back"], "no set was loaded"

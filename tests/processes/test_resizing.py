@@ -1,4 +1,4 @@
-"""A job that trains goes on with more shards and fewer: its result is, bit for bit, that of a run that was let be."""
+"""Resharding of a training job: its result is, bit for bit, that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_two_shards_five_and_three_come_to_the_same_bits(
 
 
 @pytest.mark.parametrize("who", ["ps-0", "ps-4", "dbelief coordinator"])
-def test_whoever_is_killed_while_segments_move_the_job_comes_to_the_shards_that_are_wanted(
+def test_resharding_completes_after_kills_while_migrating(
     operator: Operator, write_job: Callable[[str], Path], who: str
 ) -> None:
     path = write_job(job())

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on with any number of shards, and past a set that is torn."""
+"""A stopped run resumes with any number of shards, and skips a torn snapshot set."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evaluated(operator: Operator, before: int, samples: int) -> bool | None:
 
 
 @pytest.mark.timeout(600)  # three whole clusters, one after the other
-def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_run_resumes_with_other_shard_counts(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = str(write_job(JOB))
     for shards in (2, 3):
         resume = ["--resume"] * (shards > 2)
@@ -57,7 +57,7 @@ def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_jo
 
     last = operator.start("train-1", "train", job, "--quiet", "--resume", "--set", "shards=1")
     assert last.process.wait(300) == 0
-    assert last.said(r"snapshot set (\S+) is not whole and was set aside; going on from") == max(made)
+    assert last.said(r"snapshot set (\S+) is damaged and was quarantined; restoring") == max(made)
     summary = operator.summary("moved")
     assert summary["samples"] == 2 * 1257
     assert summary["pushes_trained_twice"] == 0

@@ -1,4 +1,4 @@
-"""Sandblaster L-BFGS by real processes: the optimum that SciPy finds, whatever the numbers of shards and replicas."""
+"""Sandblaster L-BFGS by real processes: SciPy's optimum for any numbers of shards and replicas."""
 
 from __future__ import annotations
 

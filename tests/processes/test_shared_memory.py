@@ -1,4 +1,4 @@
-"""Real processes that share memory: a job with it and without, a peer that dies, a peer that stands still."""
+"""Real processes that share memory: a job with it and without, a peer that dies, a peer that is stopped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.shared_memory import FOLDER
-from dbelief.bench.shards import JOB as BENCH
-from dbelief.bench.shards import Shards
 from dbelief.core.push import Pusher
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.tools.bench.shards import JOB as BENCH
+from dbelief.tools.bench.shards import Shards
 
 from .conftest import Operator, wait_for
 
@@ -35,9 +35,7 @@ replicas: 1
 
 
 @pytest.mark.long
-def test_a_job_with_shared_memory_and_one_without_train_the_same_model(
-    operator: Operator, write_job: Callable[[str], Path]
-) -> None:
+def test_shared_memory_does_not_change_the_model(operator: Operator, write_job: Callable[[str], Path]) -> None:
     models = []
     for flags in ([], ["--no-shared-memory"]):
         train = operator.start("train", "train", "--quiet", *flags, str(write_job(JOB)))
@@ -75,7 +73,7 @@ while True:
 """
 
 
-def test_a_worker_that_is_killed_leaves_no_memory_with_its_shard(tmp_path: Path) -> None:
+def test_killed_worker_leaves_no_memory_at_the_shard(tmp_path: Path) -> None:
     with Shards(tmp_path, 1 << 20) as shards:
         place = shards.placement.places[0]
         arguments = [place.address, str(1 << 20), str(len(shards.spans))]
@@ -97,7 +95,7 @@ def mapped(process: subprocess.Popen[bytes] | None) -> bool:
 
 
 @pytest.mark.long
-def test_a_shard_that_stood_still_writes_into_nothing_that_is_in_use(tmp_path: Path) -> None:
+def test_stopped_shard_does_not_write_into_reused_memory(tmp_path: Path) -> None:
     size = 16 << 20
     with Shards(tmp_path, size) as shards:
         process = shards.children[0].process

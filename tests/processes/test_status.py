@@ -1,4 +1,4 @@
-"""A run is found by its folder while it lives, and told of when it has ended; its servers tell what they serve."""
+"""Status of a run by its folder, during the run and after its end; reflection of its servers."""
 
 from __future__ import annotations
 

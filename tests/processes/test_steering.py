@@ -1,4 +1,4 @@
-"""A job that runs is given more workers and fewer, shown, and ended in good order, as a person would."""
+"""Scaling, status and orderly stop of a running job, by commands."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def training(run: Path) -> list[int]:
 
 @pytest.mark.parametrize("strategy", ["downpour", pytest.param("sync-sgd", marks=pytest.mark.long)])
 def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str], Path], strategy: str) -> None:
+    operator.compute_wait_s = 0.05
     train = operator.start("train", "train", "--quiet", str(write_job(JOB.replace("STRATEGY", strategy))))
     run = operator.folder / "runs" / "steered"
     operator.until_samples("steered", 100)
     assert "3 replicas wanted, 2 there now" in dbelief("scale", "workers", "3", str(run))
     wait_for(lambda: True if training(run) == [0, 1, 2] else None, "a third worker")
-    scale_job(str(run), 1)
+    scale_job(str(run), "replica", 1)
     wait_for(lambda: True if training(run) == [0] else None, "one worker that is left")
 
     def gone() -> list[dict[str, Any]] | None:
@@ -71,7 +72,7 @@ def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str]
 
 
 @pytest.mark.long
-def test_workers_by_hand_are_nobodys_to_scale(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_separate_workers_cannot_be_scaled_and_job_stops(operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(JOB.replace("STRATEGY", "downpour")))
     roles = operator.members(address, shards=1, workers=2)
     operator.until_samples("steered", 100)

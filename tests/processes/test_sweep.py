@@ -31,7 +31,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_a_run_that_diverges_is_a_row_and_what_is_done_is_not_run_again(
+def test_diverged_run_is_a_row_and_finished_runs_are_reused(
     operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
     job = str(write_job(JOB))

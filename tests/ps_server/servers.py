@@ -15,11 +15,11 @@ import pytest
 from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import push_to_wire, spans_to_wire
 from dbelief.telemetry.metrics import Metrics
@@ -73,7 +73,7 @@ class Job:
             1, spans, tuple(ShardPlacement(n, self.servers[n].address, n + 5, (run,)) for n, run in enumerate(runs))
         )
         for number, service in enumerate(self.services):
-            service.life.index = number
+            service.controller.index = number
             self.configure(number, job="digits", shard_epoch=number + 5, assignment=self.assignment(number, staleness))
         self.client(INITIALISER).push(self.full(0.0), self.held(), Push(INITIALISER, 1, assign=True))
         for number in range(2):
@@ -94,7 +94,7 @@ class Job:
         """
         self.servers[number].close(0.0)
         self.services[number] = service = ShardService(Metrics("ps"), 10.0)
-        service.life.index = number
+        service.controller.index = number
         prepare(service)
         listen = self.servers[number].address if here else "127.0.0.1:0"
         self.servers[number] = Server(listen, service.register)

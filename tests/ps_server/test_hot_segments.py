@@ -46,7 +46,7 @@ def test_within_a_window_nothing_is_counted_again() -> None:
     assert hottest.top() == [(7, 10 / WINDOW_S)]
 
 
-def test_a_life_with_other_segments_begins_anew() -> None:
+def test_counts_restart_with_a_new_segment_assignment() -> None:
     clock, now = ManualClock(), {0: 5}
     hottest = HotSegments(lambda: now, 1, clock)
     hottest.top()

@@ -1,4 +1,4 @@
-"""Programs over the vectors of a shard: NumPy's numbers, whatever the program; nothing at all where it is wrong."""
+"""Programs over the vectors of a shard: NumPy's numbers for any program, and no effect of an invalid one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dbelief.core.push import Push
 from dbelief.core.vector_program import Operation, copy, dots, lincomb, rotate, validate, zero
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire.convert import program_to_wire
 from dbelief.telemetry.metrics import Metrics
 from ps_server import controller
@@ -121,7 +121,7 @@ def test_accrued_is_float64(make: Make, run: Callable[..., list[float]]) -> None
         run(subject, rotate("accrued", "w"))
 
 
-def test_what_is_not_finite_comes_back(make: Make, run: Callable[..., list[float]]) -> None:
+def test_non_finite_result_is_returned(make: Make, run: Callable[..., list[float]]) -> None:
     subject = make((2, 2), initial=np.array([1, np.nan, 2, 3]))
     assert all(np.isnan(run(subject, dots(("w", "w")), Operation("norm1", ("w",)), Operation("maxabs", ("w",)))))
 
@@ -131,7 +131,7 @@ def test_a_shard_without_segments_adds_nothing(make: Make, run: Callable[..., li
     assert run(subject, zero("a"), dots(("a", "a"), ("x", "y")), Operation("maxabs", ("w",))) == [0, 0, 0]
 
 
-def test_who_holds_a_version_holds_what_is_there(make: Make, run: Callable[..., list[float]]) -> None:
+def test_programs_raise_versions_of_written_vectors(make: Make, run: Callable[..., list[float]]) -> None:
     subject = make((4,), initial=1.0)
     for program in ([copy("a", "w")], [Operation("scale", ("a",), (2.0,))], [rotate("a", "w")]):
         before = subject.shard.segments[0].version
@@ -143,9 +143,7 @@ def test_who_holds_a_version_holds_what_is_there(make: Make, run: Callable[..., 
     assert subject.shard.segments[0].version == before
 
 
-def test_where_a_program_has_rotated_the_parameters_away_nothing_is_pushed(
-    make: Make, run: Callable[..., list[float]]
-) -> None:
+def test_rotated_away_parameters_accept_no_push(make: Make, run: Callable[..., list[float]]) -> None:
     subject = make((4,), initial=1.0)
     run(subject, rotate("w", "a"))
     before, push = subject.everything(), Push(A, 1, np.float32(1.0))
@@ -207,12 +205,12 @@ def test_a_command_that_comes_again_is_carried_out_once(job: Job) -> None:
     program = lincomb("t", (1.0, "w")), Operation("norm1", ("t",))
     first = operate(job, *program, command=command)
     operate(job, Operation("axpy", ("w", "w"), (1.0,)), lincomb("t", (5.0, "w")))
-    version = job.services[0].life.require_shard().segments[0].version
+    version = job.services[0].controller.require_shard().segments[0].version
     assert operate(job, *program, command=command) == first
-    assert job.services[0].life.require_shard().segments[0].version == version
+    assert job.services[0].controller.require_shard().segments[0].version == version
 
 
-def test_a_former_leader_and_a_former_life_are_refused(job: Job) -> None:
+def test_old_leader_or_shard_epoch_is_refused(job: Job) -> None:
     operate(job, zero("t"), command=job.command(leader_epoch=3))
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"command": job.command(leader_epoch=2)}, "leader epoch 2 is over, 3 leads"),

@@ -1,4 +1,4 @@
-"""A shard writes its part of a set while it trains, and any number of shards go on from it as if nothing had been.
+"""A shard writes its part of a set while it trains, and any number of shards continue from it.
 
 What may be wrong with a set on disk: tests/dbelief/checkpoint/test_shard_file.py.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint.checksummed_json import checksum
@@ -25,8 +25,9 @@ from dbelief.errors import CorruptSnapshot, Rejected, WriteFailed
 from dbelief.optim import RULES, make_rule
 from dbelief.optim.momentum import Momentum
 from ps_server import snapshot
-from ps_server.store.limits import MOST_VECTORS
+from ps_server.store.admission import MOST_VECTORS
 from ps_server.store.shard import Shard
+from tests.examples import examples
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12, 3)
@@ -91,9 +92,9 @@ def state(shards: Sequence[Shard]) -> Any:
     }
 
 
-@settings(max_examples=30)  # each writes a dozen files, durably
+@examples(30)  # each writes a dozen files, durably
 @given(rule=st.sampled_from(RULES), before=st.integers(1, 14), after=st.integers(1, 14))
-def test_every_bit_comes_back_on_any_number_of_shards(
+def test_restore_is_exact_on_any_shard_count(
     rule: str, before: int, after: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """More shards than the table's nine segments leave some empty."""
@@ -110,13 +111,13 @@ def test_every_bit_comes_back_on_any_number_of_shards(
 def test_a_restored_shard_knows_which_pushes_are_missing(tmp_path: Path) -> None:
     new = shards_of(3)
     restore(new, save(trained(1), tmp_path))
-    with pytest.raises(Rejected, match="push 6 of replica 1 on 'w' came where 4 was expected"):
+    with pytest.raises(Rejected, match="push 6 of replica 1 on 'w' was received where 4 was expected"):
         send(new, Push(A, 6, np.float32(0.1)), normal(6))
     taken = new[0].push(Push(A, 6, np.float32(0.1), base=6), 0, np.zeros(7, np.float32))
     assert taken.lost == 2
 
 
-def test_versions_of_a_new_life_begin_above_all_that_an_earlier_one_may_have_shown(tmp_path: Path) -> None:
+def test_versions_after_recovery_exceed_all_earlier_ones(tmp_path: Path) -> None:
     """A replica asks for what is newer than it holds; at the set's own versions it would get nothing."""
     old = trained(1)
     folder = save(old, tmp_path)
@@ -132,7 +133,7 @@ def test_versions_of_a_new_life_begin_above_all_that_an_earlier_one_may_have_sho
         assert new.pull("w", index, newer_than=found) == (found, None)
 
 
-def test_a_shard_that_goes_back_within_one_life_shows_it(tmp_path: Path) -> None:
+def test_rollback_within_an_epoch_raises_versions(tmp_path: Path) -> None:
     (shard,) = shards = trained(1)
     folder = save(shards, tmp_path)
     restore(shards, folder)
@@ -144,7 +145,7 @@ def test_a_shard_that_goes_back_within_one_life_shows_it(tmp_path: Path) -> None
     assert all(version > seen for version, seen in zip(shard.versions(), held, strict=True))
 
 
-def test_staleness_counts_from_the_beginning_of_a_life(tmp_path: Path) -> None:
+def test_staleness_counts_from_recovery(tmp_path: Path) -> None:
     """A gradient computed before it missed pushes that nobody knows any more, and not a million million."""
     new = shards_of(1)
     restore(new, save(trained(1), tmp_path))
@@ -165,7 +166,7 @@ def test_a_shard_without_initial_values_writes_no_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make_shards", [shards_of, trained])
-def test_a_shard_that_was_loaded_by_half_can_neither_be_read_nor_made_ready(
+def test_half_restored_shard_cannot_be_read_or_made_ready(
     make_shards: Callable[[int], list[Shard]], tmp_path: Path
 ) -> None:
     folder, (_, shard) = save(trained(1), tmp_path), make_shards(2)
@@ -201,7 +202,7 @@ def test_a_set_without_some_of_the_rules_state_is_torn(tmp_path: Path, monkeypat
 # -- named vectors -------------------------------------------------------------------------------------------
 
 
-def test_a_set_holds_of_a_named_vector_what_is_whole(tmp_path: Path) -> None:
+def test_set_holds_only_complete_named_vectors(tmp_path: Path) -> None:
     """A replica may die while it stores one."""
     old, new = trained(2), shards_of(3)
     send(old, Push(B, 1, vector="best.1", assign=True), normal(7), leave_out=[1, 6])
@@ -241,7 +242,7 @@ def test_a_set_is_written_and_loaded_through_one_segment(make: Make, tmp_path: P
 # -- rounds --------------------------------------------------------------------------------------------------
 
 
-def test_gradients_that_wait_for_their_round_do_not_count_as_applied(tmp_path: Path) -> None:
+def test_waiting_gradients_do_not_count_as_applied(tmp_path: Path) -> None:
     old = shards_of(2, "momentum", staleness=0)
     send(old, Push(A, 1, assign=True), normal(0))
     for shard in old:
@@ -264,7 +265,7 @@ def test_gradients_that_wait_for_their_round_do_not_count_as_applied(tmp_path: P
     assert {segment.rounds for shard in new for segment in shard.segments.values()} == {2}
 
 
-def test_several_rounds_that_wait_are_all_taken_off_the_ledger(make: Make, tmp_path: Path) -> None:
+def test_all_waiting_rounds_leave_the_ledger(make: Make, tmp_path: Path) -> None:
     subject = make(staleness=0, rule="sgd")
     subject.shard.set_membership(1, [(0, [1, 2])])
     for clock in range(3):
@@ -307,9 +308,7 @@ def test_each_segment_is_caught_between_two_pushes(make: Make, tmp_path: Path, e
             assert {vector for vector, _ in one.ledger} <= set(one.arrays)
 
 
-def test_a_set_that_is_asked_for_again_while_it_is_written_is_whole(
-    make: Make, tmp_path: Path, eager_threads: None
-) -> None:
+def test_set_requested_twice_while_written_is_whole(make: Make, tmp_path: Path, eager_threads: None) -> None:
     subject = make((300,) * 40)
     go, errors = threading.Barrier(3), []
 

@@ -1,4 +1,4 @@
-"""Write what torch's autograd makes of Eq. 1 of Coates et al. 2013, for the tests of dbelief.nn.autoencoder.
+"""Write what torch's autograd makes of Eq. 1 of Coates et al. 2013, for the tests of dbelief.nn.autoencoders.
 
 Run by hand, in an environment that has torch (2.13.0 wrote the committed file) and numpy:
 

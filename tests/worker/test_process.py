@@ -1,4 +1,4 @@
-"""A process's ranks: as many as the job's grid has, whatever they are."""
+"""A process's ranks: as many as the job's grid has, on any engine."""
 
 from types import SimpleNamespace
 from typing import Any

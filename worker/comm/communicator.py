@@ -42,12 +42,20 @@ class Communicator:
     ----------
     deadline_s
         Timeout of every wait, unless the call specifies another.
+
+    Attributes
+    ----------
+    rank, size
+        This rank, from 0, and the number of ranks.
+    xp
+        Module of the arrays that can be sent, numpy or cupy.
     """
 
     def __init__(self, engine: Engine, deadline_s: float = 60.0) -> None:
         if not deadline_s > 0:
             raise ValueError(f"deadline_s is {deadline_s}, must be positive")
         self.engine = engine
+        self.rank, self.size, self.xp = engine.rank, engine.size, engine.xp
         self.deadline_s = deadline_s
 
     def __enter__(self) -> Self:
@@ -57,21 +65,6 @@ class Communicator:
         if error is not None:
             self.abort(error)
         self.close()
-
-    @property
-    def rank(self) -> int:
-        """This rank, from 0."""
-        return self.engine.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self.engine.size
-
-    @property
-    def xp(self) -> Any:
-        """Module of the arrays that can be sent, numpy or cupy."""
-        return self.engine.xp
 
     def start(self, messages: list[Message]) -> Pending:
         """Start messages together; NCCL requires it for all that depend on each other.

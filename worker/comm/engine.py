@@ -8,7 +8,7 @@ array belongs to its message until the wait is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,21 +52,22 @@ class PeerFailure:
         return cls(who, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
-class Handle(Protocol):
-    """Messages in flight."""
+class Handle:
+    """Messages in flight.
 
-    def wait(self, deadline_s: float) -> None:
-        """Block until all messages are complete, at most `deadline_s` seconds from now.
+    Attributes
+    ----------
+    wait
+        `wait(deadline_s)` blocks until all messages are complete, at most `deadline_s` seconds from now. It raises
+        RankFailure as soon as the failure of a rank of the group is known; Unavailable when the deadline has passed,
+        with the names of peers, tags and sizes. Where the engine can cancel a message (threads), the arrays are not
+        accessed any more then; otherwise they must not be used again.
+    """
 
-        Raises
-        ------
-        RankFailure
-            As soon as the failure of a rank of the group is known.
-        Unavailable
-            The deadline has passed; names peers, tags and sizes. Where the engine can cancel a message (threads), the
-            arrays are not accessed any more; otherwise they must not be used again.
-        """
-        ...
+    __slots__ = ("wait",)
+
+    def __init__(self, wait: Callable[[float], None]) -> None:
+        self.wait = wait
 
 
 class Engine(Protocol):
@@ -116,4 +117,4 @@ def timed_out(deadline_s: float, rank: int, waiting: Iterable[Message]) -> Unava
 
 def _waited(rank: int, waiting: Iterable[Message]) -> str:
     named = ", ".join(map(str, waiting))
-    return f"; rank {rank} waited for {named}" if named else f"; told to rank {rank}"
+    return f"; rank {rank} waited for {named}" if named else f"; reported to rank {rank}"

@@ -8,7 +8,9 @@ together.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,16 +18,19 @@ import numpy as np
 
 from dbelief.errors import UserError
 from dbelief.process.clock import Clock, SystemClock
-from dbelief.process.console import announce
 
-from .engine import Message, PeerFailure, rank_failed, timed_out
+from .engine import Handle, Message, PeerFailure, rank_failed, timed_out
 from .polling import poll
+
+log = logging.getLogger(__name__)
 
 NEWS_BYTES = 1024
 """Maximum length of a failure notice; so short that MPI sends it without waiting for the receiver."""
 TELL_S = 1.0
 LEAVE_S = 5.0
 """Seconds that a failed rank waits for the others to leave too, before all are aborted."""
+FORWARD_S = 1.0
+"""Seconds between the last log record and MPI_Abort: mpiexec drops output that it has not read by then."""
 
 
 def _mpi() -> Any:
@@ -62,16 +67,16 @@ class MpiEngine:
         self.rank: int = self._data.Get_rank()
         self.size: int = self._data.Get_size()
 
-    def start(self, messages: Sequence[Message]) -> _Handle:
+    def start(self, messages: Sequence[Message]) -> Handle:
         """Start messages; small ones may complete before their receive is posted, large ones do not."""
         self.check()
         requests = []
         for message in messages:
             call = self._data.Isend if message.sends else self._data.Irecv
             requests.append(call(self._bytes(message.array), message.peer, message.tag))
-        return _Handle(self, requests, messages)
+        return Handle(partial(self._wait, requests, messages))
 
-    def sum_in_any_order(self, array: np.ndarray) -> _Handle:
+    def sum_in_any_order(self, array: np.ndarray) -> Handle:
         """Sum over the ranks by MPI itself, in place, in an order that MPI chooses.
 
         Raises
@@ -82,18 +87,18 @@ class MpiEngine:
         if array.dtype.name not in ("float32", "float64", "int32", "int64"):
             raise ValueError(f"MPI sums no {array.dtype.name} here")
         self.check()
-        return _Handle(self, [self._data.Iallreduce(self._mpi.IN_PLACE, array)], ())
+        return Handle(partial(self._wait, [self._data.Iallreduce(self._mpi.IN_PLACE, array)], ()))
 
     def _bytes(self, array: np.ndarray) -> list[Any]:
         return [array.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
     def check(self) -> None:
         """Raise RankFailure if a rank has failed; cost: one probe for a notice."""
-        if self.hears_of_death():
+        if self.has_failed():
             assert self._death is not None
             raise rank_failed(self._death, self.rank)
 
-    def hears_of_death(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether a rank of the group has failed, as far as this rank was notified."""
         status = self._mpi.Status()
         if self._death is None and self._news.Iprobe(self._mpi.ANY_SOURCE, 0, status):
@@ -102,7 +107,7 @@ class MpiEngine:
             self._death = PeerFailure(f"rank {status.Get_source()}", text.tobytes().decode(errors="replace"))
         return self._death is not None
 
-    def wait(self, requests: list[Any], messages: Sequence[Message], deadline_s: float) -> None:
+    def _wait(self, requests: list[Any], messages: Sequence[Message], deadline_s: float) -> None:
         """Poll until all requests are complete; see `Handle`."""
         statuses = [self._mpi.Status() for _ in requests]
         through = False
@@ -110,7 +115,7 @@ class MpiEngine:
         def over() -> bool:
             nonlocal through
             through = self._mpi.Request.Testall(requests, statuses)
-            return through or self.hears_of_death()
+            return through or self.has_failed()
 
         try:
             poll(self._clock, over, deadline_s)
@@ -133,33 +138,23 @@ class MpiEngine:
 
     def abort(self, error: BaseException) -> None:
         """Send the cause of this rank's failure to all others; a rank that was notified of a failure sends nothing."""
-        if self.hears_of_death():
+        if self.has_failed():
             return
         self._death = PeerFailure.of(f"rank {self.rank}", error)
         text = np.frombuffer(self._death.cause.encode()[:NEWS_BYTES], np.uint8)
         peers = [rank for rank in range(self.size) if rank != self.rank]
-        told = [self._news.Isend(self._bytes(text), peer, 0) for peer in peers]
-        poll(self._clock, lambda: bool(self._mpi.Request.Testall(told)), TELL_S)
+        requests = [self._news.Isend(self._bytes(text), peer, 0) for peer in peers]
+        poll(self._clock, lambda: bool(self._mpi.Request.Testall(requests)), TELL_S)
 
     def close(self) -> None:
         """Leave; collective. After a failure MPI_Abort ends the program, unless all ranks leave within 5 s."""
-        if not self.hears_of_death():
+        if not self.has_failed():
             self._data.Free()
             self._news.Free()
             return
         left = self._news.Ibarrier()
         if not poll(self._clock, lambda: bool(left.Test()), LEAVE_S):
             assert self._death is not None
-            announce(f"rank {self.rank}: {self._death.who} died of {self._death.cause}; not all ranks left in time")
+            log.warning(f"rank {self.rank}: {self._death.who} died of {self._death.cause}; not all ranks left in time")
+            poll(self._clock, lambda: False, FORWARD_S)
             self._mpi.COMM_WORLD.Abort(1)
-
-
-class _Handle:
-    def __init__(self, engine: MpiEngine, requests: list[Any], messages: Sequence[Message]) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._messages = messages
-
-    def wait(self, deadline_s: float) -> None:
-        """Poll until all messages are complete; see `Handle`."""
-        self._engine.wait(self._requests, self._messages, deadline_s)

@@ -13,13 +13,14 @@ communicator, and the connection that the first message between two ranks sets u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dbelief.process.clock import Clock, SystemClock
 
-from .engine import Engine, Message, timed_out
+from .engine import Engine, Handle, Message, timed_out
 from .polling import poll
 
 ID_BYTES = 128
@@ -55,7 +56,7 @@ class NcclEngine:
         self._control.start([Message(self.rank == 0, made, peer) for peer in peers]).wait(START_S)
         return made.tobytes()
 
-    def start(self, messages: Sequence[Message]) -> _Handle:
+    def start(self, messages: Sequence[Message]) -> Handle:
         """Queue all messages on the current stream, as one NCCL group."""
         self.check()
         stream = self.xp.cuda.get_current_stream()
@@ -69,7 +70,7 @@ class NcclEngine:
             self._nccl.groupEnd()
         return self._after(stream, messages)
 
-    def sum_in_any_order(self, array: Any) -> _Handle:
+    def sum_in_any_order(self, array: Any) -> Handle:
         """Sum over the ranks by NCCL itself, in place: the fastest sum, in an order that NCCL chooses.
 
         Raises
@@ -86,12 +87,12 @@ class NcclEngine:
         self._group.allReduce(pointer, pointer, array.size, kind, self._nccl.NCCL_SUM, stream.ptr)
         return self._after(stream, ())
 
-    def _after(self, stream: Any, messages: Sequence[Message]) -> _Handle:
+    def _after(self, stream: Any, messages: Sequence[Message]) -> Handle:
         event = self.xp.cuda.Event(disable_timing=True)
         event.record(stream)
-        return _Handle(self, event, messages)
+        return Handle(partial(self._wait, event, messages))
 
-    def wait(self, event: Any, messages: Sequence[Message], deadline_s: float) -> None:
+    def _wait(self, event: Any, messages: Sequence[Message], deadline_s: float) -> None:
         """Poll until the stream has passed `event`; see `Handle`."""
 
         def over() -> bool:
@@ -116,14 +117,3 @@ class NcclEngine:
     def close(self) -> None:
         """Destroy the communicator; the caller closes `control`."""
         self._group.destroy()
-
-
-class _Handle:
-    def __init__(self, engine: NcclEngine, event: Any, messages: Sequence[Message]) -> None:
-        self._engine = engine
-        self._event = event
-        self._messages = messages
-
-    def wait(self, deadline_s: float) -> None:
-        """Poll until all messages are complete; see `Handle`."""
-        self._engine.wait(self._event, self._messages, deadline_s)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from dbelief.process.clock import Clock
+from dbelief.process.runtime import runtime
 
 FIRST_S = 20e-6
 LONGEST_S = 2e-3
-_NEVER = threading.Event()
+_NEVER = runtime.event()
 
 
 def poll(clock: Clock, done: Callable[[], bool], deadline_s: float) -> bool:

@@ -8,18 +8,18 @@ that copies waits for the copy.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.runtime import Empty, Queue, runtime
 
 from .communicator import Communicator
-from .engine import Message, PeerFailure, rank_failed, timed_out
+from .engine import Handle, Message, PeerFailure, rank_failed, timed_out
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class _Mailbox:
         ends = (rank, message.peer) if message.sends else (message.peer, rank)
         self.key = (*ends, message.tag)
         self.message = message
-        self.over = threading.Event()
+        self.over = runtime.event()
         self.through = False
 
     def finish(self) -> None:
@@ -60,7 +60,7 @@ class Group:
         self.clock: Clock = clock or SystemClock()
         self.death: PeerFailure | None = None
         self.error: BaseException | None = None
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._posted: dict[tuple[int, int, int], deque[_Mailbox]] = {}
 
     def post(self, side: _Mailbox, rank: int) -> None:
@@ -117,48 +117,36 @@ class Group:
             side.over.set()
 
 
-class _Handle:
-    def __init__(self, group: Group, rank: int, sides: list[_Mailbox]) -> None:
-        self._group = group
-        self._rank = rank
-        self._sides = sides
-
-    def wait(self, deadline_s: float) -> None:
-        """Block until all messages are complete; see `Handle`."""
-        clock = self._group.clock
-        until_s = clock.now() + deadline_s
-        for side in self._sides:
-            if not clock.wait(side.over, max(0.0, until_s - clock.now())):
-                waiting = [side.message for side in self._sides if self._group.withdraw(side)]
-                if waiting:
-                    raise timed_out(deadline_s, self._rank, waiting)
-                side.over.wait()  # the other rank is copying now
-        if self._group.death is not None:
-            waiting = [side.message for side in self._sides if not side.through]
-            if waiting:
-                raise rank_failed(self._group.death, self._rank, waiting)
-
-
 class ThreadEngine:
     """One rank of a group of threads; transfers the group's arrays, on this thread's current device."""
 
     def __init__(self, group: Group, rank: int) -> None:
         self._group = group
-        self.rank = rank
+        self.rank, self.size = rank, group.size
         self.xp: Any = group.xp
 
-    @property
-    def size(self) -> int:
-        """Number of ranks in the group."""
-        return self._group.size
-
-    def start(self, messages: Sequence[Message]) -> _Handle:
+    def start(self, messages: Sequence[Message]) -> Handle:
         """Start messages; those whose peer is already waiting are copied before this returns."""
         self._group.settle()
         sides = [_Mailbox(self.rank, message) for message in messages]
         for side in sides:
             self._group.post(side, self.rank)
-        return _Handle(self._group, self.rank, sides)
+        return Handle(partial(self._wait, sides))
+
+    def _wait(self, sides: list[_Mailbox], deadline_s: float) -> None:
+        """Block until all messages are complete; see `Handle`."""
+        clock = self._group.clock
+        until_s = clock.now() + deadline_s
+        for side in sides:
+            if not clock.wait(side.over, max(0.0, until_s - clock.now())):
+                waiting = [side.message for side in sides if self._group.withdraw(side)]
+                if waiting:
+                    raise timed_out(deadline_s, self.rank, waiting)
+                side.over.wait()  # the other rank is copying now
+        if self._group.death is not None:
+            waiting = [side.message for side in sides if not side.through]
+            if waiting:
+                raise rank_failed(self._group.death, self.rank, waiting)
 
     def check(self) -> None:
         """Raise RankFailure if a rank has failed."""
@@ -192,7 +180,7 @@ def run_ranks(
         is named in a note, and continues as a daemon thread.
     """
     group = Group(size, clock, xp)
-    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ended: Queue[int] = runtime.queue()
     results: dict[int, T] = {}
 
     def run(rank: int) -> None:
@@ -205,13 +193,13 @@ def run_ranks(
             ended.put(rank)
 
     for rank in range(1, size):
-        threading.Thread(target=run, args=(rank,), name=f"rank-{rank}", daemon=True).start()
+        runtime.spawn(run, f"rank-{rank}", rank)
     run(0)
     running = set(range(size))
     try:
         while running:
             running.discard(ended.get(timeout=None if group.error is None else deadline_s))
-    except queue.Empty:
+    except Empty:
         assert group.error is not None
         group.error.add_note(f"rank {', '.join(map(str, sorted(running)))} had not ended {deadline_s:g} s later")
     except BaseException as error:

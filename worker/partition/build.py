@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dbelief.nn import Model, Network, SparseAutoencoder
-from dbelief.nn.stacks import Stacks
+from dbelief.nn.autoencoders.stacks import Stacks
 from dbelief.partition import Grid
 from dbelief.partition.models import uncuttable
 
 from ..comm import Communicator
-from .autoencoder import PartitionedAutoencoder
 from .network import PartitionedNetwork
-from .stacks import PartitionedStacks
+from .stacks import PartitionedStacks, partitioned_autoencoder, partitioned_stacks
 
-Partitioned = PartitionedNetwork | PartitionedAutoencoder | PartitionedStacks
+Partitioned = PartitionedNetwork | PartitionedStacks
 """A model whose views are those of this rank's boxes of its `layout`; see also `dbelief.partition.layout_of`."""
 
 
@@ -26,10 +25,12 @@ def build_partitioned(model: Model, comm: Communicator, grid: Grid) -> Partition
     ValueError
         The size of the grid differs from the number of ranks.
     """
+    if grid.size != comm.size:
+        raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
     if isinstance(model, Network):
         return PartitionedNetwork(model, comm, grid)
     if isinstance(model, SparseAutoencoder):
-        return PartitionedAutoencoder(model, comm, grid)
+        return partitioned_autoencoder(model, comm, grid)
     if isinstance(model, Stacks):
-        return PartitionedStacks(model, comm, grid)
+        return partitioned_stacks(model, comm, grid)
     raise uncuttable(model)

@@ -74,7 +74,7 @@ class DistributedArray:
                 raise ValueError(f"rank {rank} writes {window}, outside an array of shape {self.shape}")
         for rank, window in enumerate(inputs):
             if missing := uncovered(window, [*outputs, *zero]):
-                raise ValueError(f"rank {rank} reads {window}, of which nobody writes {missing[0]}")
+                raise ValueError(f"rank {rank} reads {window}, of which no rank writes {missing[0]}")
         self.output, self.input = outputs[comm.rank], inputs[comm.rank]
         self.gather = HaloExchange(comm, outputs, inputs, dtype, tag)
         self.scatter_add = HaloExchange(comm, inputs, outputs, dtype, tag)

@@ -20,6 +20,7 @@ import numpy as np
 
 from dbelief.core.layout import Layout
 from dbelief.nn import Array, Batch, Dropout, Network, batch_key, step_settings
+from dbelief.nn.model import Tensors
 from dbelief.nn.workspace import Workspace
 from dbelief.partition import Grid, Window
 from dbelief.partition.cut import OWNER, Part, cut, layout
@@ -64,8 +65,6 @@ class PartitionedNetwork:
     """
 
     def __init__(self, network: Network, comm: Communicator, grid: Grid, overlaps: bool = True) -> None:
-        if grid.size != comm.size:
-            raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
         self._network = network
         self._comm = comm
         self._parts = cut(network.stages, grid)
@@ -82,7 +81,7 @@ class PartitionedNetwork:
         """Draw the initial values of the complete network: the same bits on every rank, and for every grid."""
         return self._network.parameters(rng)
 
-    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+    def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Return the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
 
         Raises
@@ -96,11 +95,11 @@ class PartitionedNetwork:
             arrays, activations = self._forward(views, batch, training=True)
             loss, slope = self._network.loss_and_slope(activations[-1], batch.targets)
             part = self._parts[-1]
-            mine = part.outputs[self._comm.rank].along(slope.shape, 1).within(Window.whole(slope.shape))
-            self._backward(arrays, activations, _in_one_piece(part.stage.work, "own slope", slope[mine]), out)
+            mine = part.outputs[self._comm.rank].select(slope, 1)
+            self._backward(arrays, activations, _in_one_piece(part.stage.work, "own slope", mine), out)
             return loss / len(batch)
 
-    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
+    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int]:
         """Return the sum of the losses and the number of correct predictions, the same on every rank."""
         with step_settings():
             _, activations = self._forward(views, batch, training=False)
@@ -113,7 +112,7 @@ class PartitionedNetwork:
                 work, place = part.stage.work, self._network.stages.index(part.stage)
                 work.key = None if x is None else batch_key(work, x, self._network.seed, place)
 
-    def _forward(self, views: Mapping[str, Array], batch: Batch, *, training: bool) -> tuple[_Arrays, list[Any]]:
+    def _forward(self, views: Tensors, batch: Batch, *, training: bool) -> tuple[_Arrays, list[Any]]:
         """Run the forward pass; return the step's arrays, and the activations.
 
         The activations are every layer's inputs and outputs on this rank, in pairs, and the complete outputs of the
@@ -135,9 +134,7 @@ class PartitionedNetwork:
             y = part.stage.work.array("y", (len(x), *part.shape(rank)), x.dtype)
             if part.whole:
                 image = x.reshape(len(x), *part.stage.inputs)
-                window = part.inputs[rank].along(image.shape, 1)
-                inputs = image[window.within(Window.whole(image.shape))]
-                seen = _in_one_piece(part.stage.work, "own inputs", inputs)
+                seen = _in_one_piece(part.stage.work, "own inputs", part.inputs[rank].select(image, 1))
                 self._compute(part, seen, y, [part.outputs[rank]])
             elif array is None:
                 seen = found[-1]
@@ -157,7 +154,7 @@ class PartitionedNetwork:
                 own = [self._used[name] for name in part.stage.parameters]
                 compute(part, self._comm.rank, piece, x, own, y)
 
-    def _backward(self, arrays: _Arrays, activations: list[Any], dy: Array, out: Mapping[str, Array]) -> None:
+    def _backward(self, arrays: _Arrays, activations: list[Any], dy: Array, out: Tensors) -> None:
         for place in reversed(range(self._first, len(self._parts))):
             part, (x, y) = self._parts[place], activations[2 * place : 2 * place + 2]
             names = part.stage.parameters

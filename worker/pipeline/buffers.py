@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import Allocate, Backend, aligned_float32
-from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import RankPart
 
 
@@ -75,7 +74,3 @@ class GradientBuffer(PushStats):
         """Return an empty gradient."""
         gradient = backend.zeros(part.size, allocate)
         return cls(gradient, part.views(gradient), np.zeros(segments, np.int64))
-
-    def complete(self, backend: Backend) -> None:
-        """Mark the sum as complete; must be called on the compute thread."""
-        self.sent = self.gradient if backend.name == "numpy" else DeviceSource(backend.xp, self.gradient)

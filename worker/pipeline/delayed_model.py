@@ -5,11 +5,11 @@ The delay sleeps, so that other replicas on the same processor continue meanwhil
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dbelief.nn import Batch, Evaluates, Model
+from dbelief.process.runtime import runtime
 
 
 class DelayedModel:
@@ -23,7 +23,7 @@ class DelayedModel:
         Function that sleeps.
     """
 
-    def __init__(self, model: Model, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, model: Model, wait_s: float, sleep: Callable[[float], None] = runtime.sleep) -> None:
         self._model, self._wait_s, self._sleep = model, wait_s, sleep
         self.parameters = model.parameters
         if isinstance(model, Evaluates):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-
 from dbelief.core.placement import Parameters
+from dbelief.process.runtime import Queue, runtime
 
 from .buffers import ParameterBuffer
 
@@ -22,17 +20,16 @@ class FetchThread:
     def __init__(self, parameters: Parameters, copies: tuple[ParameterBuffer, ParameterBuffer]) -> None:
         self._parameters = parameters
         self._spare, self._taken = copies
-        self._asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._filled: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._requested: Queue[int | None] = runtime.queue()
+        self._filled: Queue[Exception | None] = runtime.queue()
         self._under_way = False
-        self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
-        self._thread.start()
+        self._thread = runtime.spawn(self._run, "fetch")
 
     def request(self, clock: int) -> None:
         """Start to fill the spare copy for `clock`, unless a fetch is in progress."""
         if not self._under_way:
             self._under_way = True
-            self._asked.put(clock)
+            self._requested.put(clock)
 
     def get(self) -> ParameterBuffer:
         """Wait for the filled copy and return it. The copy returned before becomes the spare one.
@@ -42,7 +39,7 @@ class FetchThread:
         Exception
             The error of the fetch: a RuntimeFailure, or a bug.
         """
-        assert self._under_way, "take() without ask()"
+        assert self._under_way, "get() without request()"
         error = self._filled.get()
         self._under_way = False
         if error is not None:
@@ -52,16 +49,20 @@ class FetchThread:
 
     def close(self) -> None:
         """End the thread."""
-        self._asked.put(None)
+        self._requested.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (clock := self._asked.get()) is not None:
-            if self._spare.locally_modified:  # no segment may count as unchanged
-                self._spare.versions[:] = -1
-                self._spare.locally_modified = False
+        while (clock := self._requested.get()) is not None:
+            error: Exception | None = None
             try:
-                self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)
-                self._filled.put(None)
-            except Exception as error:  # of any type: without it the waiting thread would block forever
-                self._filled.put(error)
+                self._fetch(clock)
+            except Exception as raised:  # of any type: without it the computing thread would wait forever
+                error = raised
+            self._filled.put(error)
+
+    def _fetch(self, clock: int) -> None:
+        if self._spare.locally_modified:  # no segment may count as unchanged
+            self._spare.versions[:] = -1
+            self._spare.locally_modified = False
+        self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)

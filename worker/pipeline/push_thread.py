@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
 
 from dbelief.core.push import PushResult
+from dbelief.process.runtime import Queue, runtime
 
 from .buffers import GradientBuffer
 
@@ -32,15 +31,14 @@ class PushThread:
     ) -> None:
         self._push = push
         self._acknowledged = acknowledged
-        self._free: queue.SimpleQueue[GradientBuffer] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[GradientBuffer | None] = queue.SimpleQueue()
-        self._idle = threading.Condition()
+        self._free: Queue[GradientBuffer] = runtime.queue()
+        self._submitted: Queue[GradientBuffer | None] = runtime.queue()
+        self._idle = runtime.condition()
         self._under_way = 0
         self._error: Exception | None = None
         for slot in slots:
             self._free.put(slot)
-        self._thread = threading.Thread(target=self._run, name="push", daemon=True)
-        self._thread.start()
+        self._thread = runtime.spawn(self._run, "push")
 
     def acquire_buffer(self) -> GradientBuffer:
         """Wait for a free buffer and return it."""
@@ -52,7 +50,7 @@ class PushThread:
         """Queue a filled buffer for its push; returns at once."""
         with self._idle:
             self._under_way += 1
-        self._ready.put(slot)
+        self._submitted.put(slot)
 
     def flush(self) -> None:
         """Wait until every submitted buffer is acknowledged.
@@ -72,7 +70,7 @@ class PushThread:
 
     def close(self) -> None:
         """End the thread; submitted buffers are pushed first."""
-        self._ready.put(None)
+        self._submitted.put(None)
         self._thread.join()
 
     def check(self) -> None:
@@ -81,14 +79,13 @@ class PushThread:
             raise self._error
 
     def _run(self) -> None:
-        while (slot := self._ready.get()) is not None:
+        while (slot := self._submitted.get()) is not None:
             try:
                 if self._error is None:  # after a failure, later sequence numbers must not overtake it
                     self._acknowledged(slot, self._push(slot))
-            except Exception as error:  # of any type: without it the waiting thread would block forever
+            except Exception as error:  # of any type: without it the computing thread would wait forever
                 self._error = error
-            finally:
-                self._free.put(slot)
-                with self._idle:
-                    self._under_way -= 1
-                    self._idle.notify_all()
+            self._free.put(slot)
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()

@@ -15,7 +15,6 @@ of the push before it, so that one replica with n_fetch = n_push = 1 is exactly 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,13 +23,19 @@ import numpy as np
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.placement import Parameters
+from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
-from dbelief.optim.clip import clip_by_norm
+from dbelief.optim.gradients import check_finite, clip_by_norm
 
 from ..pipeline.buffers import GradientBuffer, ParameterBuffer
 from ..pipeline.fetch_thread import FetchThread
+from ..pipeline.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
+
+SLOTS = 2
+"""Number of gradient buffers: one being computed, one being sent."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +61,6 @@ class Settings:
     clip_norm: float | None = None
 
 
-class PhaseTimer:
-    """Seconds that the compute thread spent in each phase."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("fetch", "compute", "push", "wait", "data"), 0.0)
-        self._at = time.perf_counter()
-
-    def end(self, phase: str, waited_s: float = 0.0) -> None:
-        """Add the time since the last call to `phase`, except `waited_s` of it, which go to "wait"."""
-        now = time.perf_counter()
-        self.seconds[phase] += now - self._at - waited_s
-        self.seconds["wait"] += waited_s
-        self._at = now
-
-
 class Downpour:
     """Trains leases on the compute thread, with a fetch and a push thread.
 
@@ -78,6 +68,8 @@ class Downpour:
     ----------
     batches
         Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
+    acknowledged
+        Called on the push thread for each completed push.
     noted
         Called before each mini-batch with (lease, step, versions computed from); for the log of a replay.
     total
@@ -89,23 +81,23 @@ class Downpour:
         model: Model,
         part: RankPart,
         backend: Backend,
-        fetcher: FetchThread,
-        sender: PushThread,
+        parameters: Parameters,
+        pusher: Pusher,
         batches: Callable[[int, int, int], Batch],
         settings: Settings,
         phases: PhaseTimer,
+        acknowledged: Callable[[GradientBuffer, PushResult], None],
         noted: Callable[[DataLease, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
-        self._model = model
-        self._backend = backend
-        self._fetcher = fetcher
-        self._sender = sender
-        self._batches = batches
-        self._settings = settings
-        self._phases = phases
-        self._noted = noted
-        self._total = total
+        self._model, self._part, self._backend, self._shards = model, part, backend, parameters
+        self._pusher, self._batches, self._settings, self._phases = pusher, batches, settings, phases
+        self._noted, self._total = noted, total
+        segments, allocate = len(parameters.placement.spans), parameters.array
+        fetched, spare = (ParameterBuffer.make(part, segments, backend, allocate) for _ in range(2))
+        self._fetcher = FetchThread(parameters, (fetched, spare))
+        slots = [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)]
+        self._sender = PushThread(self._push, slots, acknowledged)
         self._sgd = make_rule("sgd", {})
         # With n_push = 1 gradients are computed in the send buffer; else they are accumulated from here. On a device it
         # also holds what a local step subtracts.
@@ -207,10 +199,15 @@ class Downpour:
         parameters.locally_modified = True
 
     def _finish(self, slot: GradientBuffer, parameters: ParameterBuffer) -> None:
-        slot.complete(self._backend)
+        slot.sent = self._backend.push_source(slot.gradient)
         slot.versions[:] = parameters.versions
         self._sender.submit(slot)
         self._phases.end("push")
+
+    def _push(self, slot: GradientBuffer) -> PushResult:
+        check_finite(slot.gradient, self._part)
+        push = Push(self._pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
+        return self._shards.push(slot.sent, slot.versions, push)
 
 
 def _last_clock(lease: DataLease, step: int, cadence: FetchPushSchedule) -> int:

@@ -15,35 +15,27 @@ lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from dbelief.arrays.backend import Backend
-from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.placement import Parameters
 from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.nn import Batch, Model
+from dbelief.optim.gradients import check_finite
+from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 
 from ..pipeline.buffers import PushStats
-from .downpour import PhaseTimer
+from ..pipeline.phases import PhaseTimer
 
 
-class Centre(Protocol):
+class Centre(Parameters, Protocol):
     """Interface to the shards."""
-
-    def array(self, size: int) -> np.ndarray:
-        """Return zeros, (size,) float32, in memory that is fast to fill and send."""
-
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> float:
-        """Fetch the centre as of a clock; return the seconds spent waiting for it."""
-
-    def push(self, values: Any, versions: np.ndarray, push: Push) -> PushResult:
-        """Push own weights: the centre moves towards them."""
 
     def exchange(self, values: Any, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """Push own weights, and fetch the centre as it was before it moved."""
@@ -83,12 +75,8 @@ class Elastic:
 
     Parameters
     ----------
-    segments
-        Number of segments of the job.
     batches
         Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
-    checked
-        Called with the weights before they are sent; raises if they are not finite.
     acknowledged
         Called for each exchange when the mini-batches up to it are done.
     noted
@@ -103,21 +91,19 @@ class Elastic:
         part: RankPart,
         backend: Backend,
         centre: Centre,
-        segments: int,
         pusher: Pusher,
         batches: Callable[[int, int, int], Batch],
         settings: Settings,
         phases: PhaseTimer,
-        checked: Callable[[Any], object],
         acknowledged: Callable[[PushStats, PushResult], None],
         noted: Callable[[DataLease, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
-        self._settings, self._phases = settings, phases
-        self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
+        self._part, self._settings, self._phases = part, settings, phases
+        self._acknowledged, self._noted = acknowledged, noted
         self._host = centre.array(part.size)  # the centre, as received
-        self._versions = np.full(segments, -1, np.int64)
+        self._versions = np.full(len(centre.placement.spans), -1, np.int64)
         self._own = ElasticWeights(
             model,
             part,
@@ -129,7 +115,7 @@ class Elastic:
             allocate=centre.array,
         )
         self._began = False
-        self._helper = ThreadPoolExecutor(1, "exchange")
+        self._helper = runtime.executor(1, "exchange")
 
     def train(self, lease: DataLease) -> None:
         """Compute one lease; return when its last exchange is done.
@@ -195,9 +181,8 @@ class Elastic:
 
     def _sent(self) -> Any:
         """Own weights in the form in which they are sent, after the check."""
-        own = self._own.values
-        self._checked(own)
-        return own if self._backend.name == "numpy" else DeviceSource(self._backend.xp, own)
+        check_finite(self._own.values, self._part, "weights")
+        return self._backend.push_source(self._own.values)
 
     def close(self) -> None:
         """End the thread; an exchange in progress is completed first."""

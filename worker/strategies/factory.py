@@ -13,25 +13,21 @@ from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Push, PushResult
 from dbelief.data import Split
 from dbelief.nn import Model
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader
-from ..pipeline.buffers import GradientBuffer, ParameterBuffer, PushStats
-from ..pipeline.fetch_thread import FetchThread
-from ..pipeline.push_thread import PushThread
+from ..pipeline.buffers import PushStats
+from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
-from .downpour import Downpour, PhaseTimer
+from .downpour import Downpour
 from .downpour import Settings as DownpourSettings
 from .elastic import Elastic
 from .elastic import Settings as ElasticSettings
 from .group import GroupTrainer, ShardAccess
 from .group_methods import AllreduceEasgd, AllreduceSgd
 from .sandblaster import BundleReporter, BundleWorker
-
-SLOTS = 2
-"""Number of Downpour's gradient buffers: one being computed, one being sent."""
 
 
 def downpour(
@@ -40,21 +36,17 @@ def downpour(
     strategy: job.Downpour | job.Asynchronous,
     train: Split,
     phases: PhaseTimer,
-    push: Callable[[GradientBuffer], PushResult],
-    acknowledged: Callable[[GradientBuffer, PushResult], None],
+    acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, np.ndarray], None] | None,
 ) -> Downpour:
     """Create the Downpour SGD trainer, with its fetch and push threads."""
-    part, backend = session.part, session.backend
-    segments, allocate = len(session.parameters.placement.spans), session.parameters.array
-    fetched, spare = (ParameterBuffer.make(part, segments, backend, allocate) for _ in range(2))
     return Downpour(
         model,
-        part,
-        backend,
-        FetchThread(session.parameters, (fetched, spare)),
-        PushThread(push, [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)], acknowledged),
-        BatchLoader(train, strategy.batch, session.job.seed, backend),
+        session.part,
+        session.backend,
+        session.parameters,
+        session.pusher,
+        BatchLoader(train, strategy.batch, session.job.seed, session.backend),
         DownpourSettings(
             FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
             _rate(session, train),
@@ -63,6 +55,7 @@ def downpour(
             strategy.clip_norm,
         ),
         phases,
+        acknowledged,
         noted,
         session.ranks.total,
     )
@@ -78,13 +71,11 @@ def elastic(
     noted: Callable[[DataLease, int, np.ndarray], None] | None,
 ) -> Elastic:
     """Create the elastic averaging trainer, with its exchange thread."""
-    part = session.part
     return Elastic(
         model,
-        part,
+        session.part,
         session.backend,
         session.parameters,
-        len(session.parameters.placement.spans),
         session.pusher,
         BatchLoader(train, strategy.batch, session.job.seed, session.backend),
         ElasticSettings(
@@ -97,7 +88,6 @@ def elastic(
             strategy.clip_norm,
         ),
         phases,
-        lambda weights: check_finite(weights, part, "weights"),
         acknowledged,
         noted,
         session.ranks.total,
@@ -110,7 +100,7 @@ def synchronous(
     strategy: job.SyncSgd | job.Elastic,
     train: Split,
     phases: PhaseTimer,
-    meeting: Rendezvous,
+    rendezvous: Rendezvous,
     acknowledged: Callable[[PushStats], None],
 ) -> GroupTrainer:
     """Create the trainer of a worker that exchanges with the others of its group."""
@@ -118,14 +108,13 @@ def synchronous(
     method: AllreduceSgd | AllreduceEasgd
     allocate = session.parameters.array
     if isinstance(strategy, job.SyncSgd):
-        method = AllreduceSgd(model, part, backend, strategy, lambda gradient: check_finite(gradient, part), allocate)
+        method = AllreduceSgd(model, part, backend, strategy, allocate)
     else:
         moving_rate = functools.partial(strategy.moving_rate, replicas=session.job.replicas)
-        checked = functools.partial(check_finite, layout=part, what="weights")
-        method = AllreduceEasgd(model, part, backend, strategy, moving_rate, checked, allocate)
+        method = AllreduceEasgd(model, part, backend, strategy, moving_rate, allocate)
     return GroupTrainer(
         method,
-        meeting,
+        rendezvous,
         _shards(session),
         BatchLoader(train, strategy.batch, session.job.seed, backend),
         FetchPushSchedule(strategy.batch),
@@ -159,7 +148,7 @@ def sandblaster(
     strategy: job.Sandblaster,
     train: Split,
     phases: PhaseTimer,
-    tells: BundleReporter,
+    reporter: BundleReporter,
 ) -> BundleWorker:
     """Create the worker of a batch method, which computes bundles of portions."""
     portion = min(strategy.portion, len(train))
@@ -172,7 +161,7 @@ def sandblaster(
         session.pusher,
         (gather[0], gather[1]),
         phases,
-        tells,
+        reporter,
         session.ranks,
     )
 

@@ -17,13 +17,13 @@ import numpy as np
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.errors import RankFailure, Unavailable
 from dbelief.nn import Batch
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 
 from ..comm import Communicator
 from ..comm.tracing import ReceiveStats, TracingEngine
 from ..pipeline.buffers import PushStats
+from ..pipeline.phases import PhaseTimer
 from ..rendezvous import GroupSpec, Rendezvous
-from .downpour import PhaseTimer
 from .group_methods import GroupMethod
 
 
@@ -45,9 +45,9 @@ class Traffic:
 
     def to_wire(self) -> wire.Traffic:
         """Message for the coordinator."""
-        rows = [wire.Taken(rank=rank, **asdict(taken)) for rank, taken in sorted(self.taken.items())]
+        rows = [wire.PeerTraffic(rank=rank, **asdict(taken)) for rank, taken in sorted(self.taken.items())]
         generation, rank, ranks = self.group.generation, self.group.rank, self.group.size
-        return wire.Traffic(generation=generation, rank=rank, ranks=ranks, steps=self.steps, taken=rows)
+        return wire.Traffic(generation=generation, rank=rank, ranks=ranks, steps=self.steps, received=rows)
 
 
 class GroupTrainer:
@@ -71,7 +71,7 @@ class GroupTrainer:
     def __init__(
         self,
         method: GroupMethod,
-        meeting: Rendezvous,
+        rendezvous: Rendezvous,
         shards: ShardAccess,
         batches: Callable[[int, int, int], Batch],
         cadence: FetchPushSchedule,
@@ -79,7 +79,7 @@ class GroupTrainer:
         phases: PhaseTimer,
         acknowledged: Callable[[PushStats], None],
     ) -> None:
-        self.meeting = meeting
+        self.rendezvous = rendezvous
         self._method, self._shards, self._batches = method, shards, batches
         self._cadence, self._rate, self._phases = cadence, rate, phases
         self._acknowledged = acknowledged
@@ -119,11 +119,11 @@ class GroupTrainer:
                 if mine is not None:
                     last = self._acknowledge_step(lease, step, mine, loss, writes=group.rank == 0)
         except (RankFailure, Unavailable) as error:
-            self.meeting.leave(error)
+            self.rendezvous.leave(error)
             self._phases.end("wait")
             return str(error)
         except BaseException as error:  # release the other workers, whose sums cannot complete
-            self.meeting.leave(error)
+            self.rendezvous.leave(error)
             raise
         if group.rank == 0:
             self._shards.write(self._method.result)
@@ -151,7 +151,7 @@ class GroupTrainer:
 
     def _meet(self, group: GroupSpec, clock: int) -> None:
         """Connect the group, and synchronize the result of the last step."""
-        comm, new = self.meeting.join(group)
+        comm, new = self.rendezvous.join(group)
         if new:
             self._traced, self._made_here = TracingEngine(comm.engine), 0
             self._method.join(Communicator(self._traced, comm.deadline_s))
@@ -175,10 +175,10 @@ class GroupTrainer:
                 for pending in [comm.isend(array, rank) for rank in lacking]:
                     pending.wait()
         elif comm.rank in lacking:
-            came = [np.empty_like(array) for array in arrays]  # copy only after all arrived: the sender may fail
-            for array in came:
+            received = [np.empty_like(array) for array in arrays]  # copy only after all arrived: the sender may fail
+            for array in received:
                 comm.recv(array, source)
-            for array, new in zip(arrays, came, strict=True):
+            for array, new in zip(arrays, received, strict=True):
                 array[:] = new
         self._method.take(most - self._at if self._at >= 0 else None)
 
@@ -188,7 +188,7 @@ class GroupTrainer:
 
     def close(self) -> None:
         """Leave the group, stop listening and end the method's threads."""
-        self.meeting.close()
+        self.rendezvous.close()
         self._method.close()
 
 

@@ -7,7 +7,6 @@ up-to-date worker sends them to those that join later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,8 +18,9 @@ from dbelief.core.layout import RankPart
 from dbelief.core.reduction_tree import named
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
-from dbelief.optim.clip import clip_by_norm
 from dbelief.optim.elastic import Elastic
+from dbelief.optim.gradients import check_finite, clip_by_norm
+from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 
 from ..comm import Communicator
@@ -78,13 +78,7 @@ class GroupMethod(Protocol):
 
 
 class AllreduceSgd:
-    """Synchronous SGD: every worker applies one rule to one sum of gradients (FireCaffe, section 6).
-
-    Parameters
-    ----------
-    checked
-        Called with a summed gradient; raises if it is not finite.
-    """
+    """Synchronous SGD: every worker applies one rule to one sum of gradients (FireCaffe, section 6)."""
 
     def __init__(
         self,
@@ -92,11 +86,9 @@ class AllreduceSgd:
         part: RankPart,
         backend: Backend,
         strategy: job.SyncSgd,
-        checked: Callable[[np.ndarray], object],
         allocate: Allocate = aligned_float32,
     ) -> None:
         self._model, self._part, self._backend, self._strategy = model, part, backend, strategy
-        self._checked = checked
         self._rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
         self.result = allocate(part.size)
         self._states = tuple(aligned_float32(part.size) for _ in self._rule.state)
@@ -111,8 +103,8 @@ class AllreduceSgd:
 
     def begin(self) -> None:
         """See `GroupMethod`."""
-        for name, values in zip(self._rule.state, self._states, strict=True):
-            values[:] = self._rule.initial(name)
+        for values, initial in zip(self._states, self._rule.state.values(), strict=True):
+            values[:] = initial
         self._steps[0] = 0
         self._to_device()
 
@@ -139,7 +131,7 @@ class AllreduceSgd:
                 self._summed[:] = gradient.get()
             summed()
             self._reduce(self._summed)
-            self._checked(self._summed)
+            check_finite(self._summed, self._part)
             # All workers clip this sum. With BLAS, norms would differ in the last bit, and so would the copies.
             clip_by_norm(
                 np, self._summed, self._strategy.clip_norm, lambda squares: compiled("dot")(self._summed, self._summed)
@@ -172,8 +164,6 @@ class AllreduceEasgd:
     ----------
     moving_rate
         a, by eta.
-    checked
-        Called with the weights before they are summed; raises if they are not finite.
     """
 
     def __init__(
@@ -183,15 +173,14 @@ class AllreduceEasgd:
         backend: Backend,
         strategy: job.Elastic,
         moving_rate: Callable[[float], float],
-        checked: Callable[[Any], object],
         allocate: Allocate = aligned_float32,
     ) -> None:
-        self._backend, self._strategy, self._moving_rate, self._checked = backend, strategy, moving_rate, checked
+        self._part, self._backend, self._strategy, self._moving_rate = part, backend, strategy, moving_rate
         self._own = ElasticWeights(model, part, backend, clip_norm=strategy.clip_norm)
         self.result = allocate(part.size)  # the centre
         self._sum, self._used = aligned_float32(part.size), aligned_float32(part.size)
         self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not complete
-        self._helper = ThreadPoolExecutor(1, "sum") if strategy.form == 3 else None
+        self._helper = runtime.executor(1, "sum") if strategy.form == 3 else None
 
     def join(self, comm: Communicator) -> None:
         """See `GroupMethod`."""
@@ -221,7 +210,7 @@ class AllreduceEasgd:
     def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
         """See `GroupMethod`."""
         moving_rate = self._moving_rate(rate)
-        self._checked(self._own.values)
+        check_finite(self._own.values, self._part, "weights")
         self._sum[:] = self._own.values if self._backend.name == "numpy" else self._own.values.get()
         self._used[:] = self.result
         under_way = self._helper.submit(self._reduce, self._sum) if self._helper is not None else None

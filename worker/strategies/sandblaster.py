@@ -10,9 +10,8 @@ Source: DistBelief section 4.2 and Algorithm 7.2 of its appendix (`ProcessPortio
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
@@ -24,12 +23,13 @@ from dbelief.core.ranks import RankGroup, SingleRank, all_or_none
 from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch, Model
 from dbelief.process.console import format_error
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.process.runtime import runtime
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 
 from ..pipeline.buffers import GradientBuffer, ParameterBuffer
+from ..pipeline.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
-from .downpour import PhaseTimer
 
 Gather = Callable[[int, int, int], Batch]
 """Returns the samples of (epoch, start, stop) of an epoch's permutation; they are valid until the next call."""
@@ -77,7 +77,7 @@ class BundleWorker:
         pusher: Pusher,
         gather: tuple[Gather, Gather],
         phases: PhaseTimer,
-        tells: BundleReporter,
+        reporter: BundleReporter,
         ranks: RankGroup | None = None,
     ) -> None:
         self._model = model
@@ -86,7 +86,7 @@ class BundleWorker:
         self._pusher = pusher
         self._gather = itertools.cycle(gather)
         self._phases = phases
-        self._tells = tells
+        self._reporter = reporter
         self._ranks = ranks or SingleRank()
         segments, allocate = len(parameters.placement.spans), parameters.array
         self._trial = ParameterBuffer.make(part, segments, backend, allocate)
@@ -97,7 +97,7 @@ class BundleWorker:
             [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)],
             self._acknowledged,
         )
-        self._helper = ThreadPoolExecutor(1, "gather")
+        self._helper = runtime.executor(1, "gather")
         self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None
         self.pass_number = 0
         self._holds: dict[tuple[int, int], float] = {}  # by pass and number: seconds of computing
@@ -117,12 +117,12 @@ class BundleWorker:
         """
         slot = self._sender.acquire_buffer()
         self._phases.end("wait")
-        self._holds[bundle.turn, bundle.bundle] = 0.0
-        began = time.monotonic()
+        self._holds[bundle.pass_number, bundle.bundle] = 0.0
+        began = runtime.monotonic()
         try:
-            if bundle.turn != self.pass_number:
+            if bundle.pass_number != self.pass_number:
                 all_or_none(self._ranks, self._fetch)
-                self.pass_number = bundle.turn  # where one rank was rejected, all fetch again
+                self.pass_number = bundle.pass_number  # where one rank was rejected, all fetch again
                 self._phases.end("fetch")
             following = self._sum(bundle, slot)
         except Unavailable:
@@ -131,18 +131,20 @@ class BundleWorker:
             if self._ranks.size > 1 and not isinstance(error, Rejected):
                 raise  # the other ranks are still computing it
             self._sender.release_buffer(slot)
-            del self._holds[bundle.turn, bundle.bundle]
-            self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=format_error(error)))
+            del self._holds[bundle.pass_number, bundle.bundle]
+            self._reporter.failed(
+                wire.BundleFailed(pass_number=bundle.pass_number, bundle=bundle.bundle, reason=format_error(error))
+            )
             return None
-        self._holds[bundle.turn, bundle.bundle] = time.monotonic() - began
-        slot.sequence, slot.clock, slot.samples = bundle.bundle, bundle.turn, bundle.stop - bundle.start
-        slot.complete(self._backend)
+        self._holds[bundle.pass_number, bundle.bundle] = runtime.monotonic() - began
+        slot.sequence, slot.clock, slot.samples = bundle.bundle, bundle.pass_number, bundle.stop - bundle.start
+        slot.sent = self._backend.push_source(slot.gradient)
         self._sender.submit(slot)
-        given, first = following.result()
-        if given is not None and first is not None:
-            self._gathered = (given.epoch, *next(_portions(given))), first
+        assigned, first = following.result()
+        if assigned is not None and first is not None:
+            self._gathered = (assigned.epoch, *next(_portions(assigned))), first
         self._phases.end("wait")
-        return given
+        return assigned
 
     def _sum(self, bundle: wire.Bundle, slot: GradientBuffer) -> Future[_Prefetched]:
         """Sum all portions' gradients and losses into a slot; return the future of the request for the next bundle."""
@@ -154,7 +156,7 @@ class BundleWorker:
             if place + 1 < len(ranges):
                 self._gather_ahead(bundle.epoch, *ranges[place + 1])
             else:
-                following = self._helper.submit(self._ask_ahead, bundle.turn)
+                following = self._helper.submit(self._ask_ahead, bundle.pass_number)
             self._phases.end("data")
             gradient, views = (slot.gradient, slot.views) if place == 0 else (self._gradient, self._views)
             loss = float(self._model.loss_and_gradient(self._trial.views, batch, views))
@@ -163,7 +165,7 @@ class BundleWorker:
                 slot.gradient += gradient
             slot.loss_sum += loss * len(batch)
             self._phases.end("compute")
-            self._tells.report_alive()
+            self._reporter.report_alive()
         assert following is not None, "a bundle has a portion"
         return following
 
@@ -182,7 +184,7 @@ class BundleWorker:
         self._gathered = (epoch, start, stop), self._helper.submit(next(self._gather), epoch, start, stop)
 
     def _ask_ahead(self, turn: int) -> _Prefetched:
-        bundle = self._tells.next_bundle(turn, self.holds)
+        bundle = self._reporter.next_bundle(turn, self.holds)
         if bundle is None:
             return None, None
         start, stop = next(_portions(bundle))
@@ -201,9 +203,9 @@ class BundleWorker:
     def _acknowledged(self, slot: GradientBuffer, _: PushResult) -> None:
         """Report a bundle that every segment has received; runs on the push thread."""
         turn, number = slot.clock, slot.sequence
-        self._tells.done(
+        self._reporter.done(
             wire.BundleDone(
-                turn=turn,
+                pass_number=turn,
                 bundle=number,
                 loss_sum=slot.loss_sum,
                 samples=slot.samples,

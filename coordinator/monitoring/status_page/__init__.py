@@ -1,5 +1,1 @@
 """The status page: the job's status in a browser. It is read-only and loads nothing from other servers."""
-
-from .application import StatusPage
-
-__all__ = ["StatusPage"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
+from dbelief.process.runtime import runtime
 from dbelief.rundir.json_values import plain
 from dbelief.security import PERSONS, Credentials
 
@@ -59,9 +58,9 @@ class StatusPage:
         self._files = {
             path: (files(__package__).joinpath(name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
         }
-        self._lock = threading.Lock()
-        self._told = b""
-        self._told_s = -FRESH_S
+        self._lock = runtime.lock()
+        self._cached = b""
+        self._cached_s = -FRESH_S
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
@@ -88,10 +87,10 @@ class StatusPage:
         if tell is None:
             return _line("503 Service Unavailable", "there is no job yet", [("Retry-After", "1")])
         with self._lock:
-            if time.monotonic() - self._told_s >= FRESH_S:
-                self._told = json.dumps(plain(tell()), allow_nan=False).encode()
-                self._told_s = time.monotonic()
-            return "200 OK", self._told, [("Content-Type", "application/json")]
+            if runtime.monotonic() - self._cached_s >= FRESH_S:
+                self._cached = json.dumps(plain(tell()), allow_nan=False).encode()
+                self._cached_s = runtime.monotonic()
+            return "200 OK", self._cached, [("Content-Type", "application/json")]
 
     def _may_look(self, authorization: str) -> bool:
         if self._credentials is None:

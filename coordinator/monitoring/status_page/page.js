@@ -279,7 +279,7 @@ function draw(s) {
 }
 
 function silence(error) {
-  const since = heard ? `; this is what it told ${duration((Date.now() - heard) / 1000)} ago` : "";
+  const since = heard ? `; these are its figures of ${duration((Date.now() - heard) / 1000)} ago` : "";
   text("silent", `The coordinator does not answer (${error.message})${since}.`);
   show("silent", true);
 }

@@ -6,20 +6,13 @@ from pathlib import Path
 
 import click
 
-from dbelief.process.console import cli_errors, parse_overrides
+from dbelief.process.console import cli_errors
+from dbelief.process.overrides import parse_overrides, set_option
 
 
 @click.command("slurm")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    envvar="DBELIEF_SET",
-    show_envvar=True,
-    help="Replace a field of the job file.",
-)
+@set_option(envvar="DBELIEF_SET", show_envvar=True)
 @click.option(
     "--shards",
     type=click.IntRange(1),

@@ -5,15 +5,17 @@ The guard uses only Slurm's own node state: once Slurm marks the node as down, n
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dbelief.errors import RuntimeFailure
-from dbelief.process.console import announce
 
 from .allocation import Allocation, Run, run
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
 
@@ -28,12 +30,12 @@ def guard(job: str, node: str, wait: Callable[[float], None] = time.sleep, run: 
     allocation = Allocation(job, {node: 1}, run=run)
     while _there(allocation, node):
         wait(LOOK_S)
-    tell = _teller(job, run)
+    log = _logger(job, run)
     try:
-        tell(f"node {node} of the coordinator is dead: job {job} is requeued, and goes on from its newest snapshot set")
+        log(f"node {node} of the coordinator failed: job {job} is requeued, and continues from its newest snapshot set")
         run(["scontrol", "requeue", job])
     except RuntimeFailure as error:
-        tell(f"{error}; job {job} is cancelled. Submit it again with DBELIEF_RESUME=1: it goes on from there")
+        log(f"{error}; job {job} is cancelled. Submit it again with DBELIEF_RESUME=1: it continues from there")
         run(["scancel", job])
 
 
@@ -41,18 +43,18 @@ def _there(allocation: Allocation, node: str) -> bool:
     try:
         left = allocation.left()
     except RuntimeFailure as error:
-        announce(f"{error}; asking again")
+        log.warning(f"{error}; asking again")
         return True
     return node in left or not left  # no node at all: the job is over, and this step ends shortly
 
 
-def _teller(job: str, run: Run) -> Callable[[str], None]:
+def _logger(job: str, run: Run) -> Callable[[str], None]:
     found = _STDOUT.search(run(["scontrol", "show", "job", job]))
 
-    def tell(line: str) -> None:
-        announce(line)
+    def write(line: str) -> None:
+        log.warning(line)
         if found is not None:
             with Path(found[1]).open("a") as file:
                 file.write(f"{line}\n")
 
-    return tell
+    return write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,11 @@ from dbelief.checkpoint.snapshot_set import complete_sets
 from dbelief.errors import UserError
 from dbelief.job import Job, load_job
 from dbelief.launch.train import run_job
-from dbelief.process.console import announce
 
 from .allocation import Allocation
 from .site import SlurmSite
+
+log = logging.getLogger(__name__)
 
 
 def run_batch(job_file: Path, overrides: Mapping[str, str], workers: int | None, resume: bool) -> int:
@@ -39,7 +41,7 @@ def run_batch(job_file: Path, overrides: Mapping[str, str], workers: int | None,
     sets = {**overrides, "replicas": str(replicas), "pin_cores": "false"}  # Slurm assigns the cores
     if allocation.restarts and not resume:
         resume = bool(complete_sets(Path(job.output).absolute() / job.name / "snapshots"))
-        announce(
+        log.info(
             f"requeued: {'going on from the newest snapshot set' if resume else 'no snapshot set, beginning anew'}"
         )
     site = SlurmSite(allocation, Path(f"dbelief-{allocation.job}").absolute(), job.deadlines.beat_s)

@@ -50,15 +50,12 @@ class Places:
         if role == WORKER:
             return min(order, key=lambda node: (node != own, self._failures[node], self._load(node, name)))
         return min(
-            order, key=lambda node: (self._failures[node], self._alike(role, node, name), self._load(node, name))
+            order, key=lambda node: (self._failures[node], self._on(node, name).count(role), self._load(node, name))
         )
 
     def _on(self, node: str, name: str) -> list[str]:
         """Roles of the other members on a node."""
         return [role for member, (role, place) in self._members.items() if place == node and member != name]
-
-    def _alike(self, role: str, node: str, name: str) -> int:
-        return self._on(node, name).count(role)
 
     def _load(self, node: str, name: str) -> float:
         return len(self._on(node, name)) / self._tasks[node]

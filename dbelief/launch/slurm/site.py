@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -9,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.launch.child_process import ASKED_S, RESTARTS, ChildProcess, Direct, Way
-from dbelief.process.console import announce
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.security.certificates import make_credentials
 from dbelief.security.identity import load
 
@@ -18,6 +18,8 @@ from .allocation import Allocation
 from .places import Places
 from .silence import Silence
 from .steps import Nodes, Step
+
+log = logging.getLogger(__name__)
 
 DAYS = 365.0
 """Validity of the job's certificates."""
@@ -85,7 +87,7 @@ class SlurmSite:
         """See `Site`."""
         now_s = self._clock()
         if self._guard is not None and not self._guard.restart_if_due(now_s):
-            announce(f"{self._guard.fate()}; where node {self._allocation.first} dies, nobody requeues the job")
+            log.warning(f"{self._guard.fate()}; if node {self._allocation.first} fails, the job is not requeued")
             self._guard = None
         silent_s: dict[str, float] = {}
         for member in status.members:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
 
 from dbelief.errors import RuntimeFailure, UserError
-from dbelief.launch.child_process import describe_exit, program
-from dbelief.process.console import announce
+from dbelief.launch.child_process import PROGRAM, describe_exit
 
 from .allocation import Allocation
 from .places import WORKER, Places
+
+log = logging.getLogger(__name__)
 
 FRESH_S = 2.0
 
@@ -36,10 +38,10 @@ class Nodes:
             try:
                 left = self.allocation.left()
             except RuntimeFailure as error:
-                announce(f"{error}; nodes {', '.join(self._left)} are taken to be there")
+                log.warning(f"{error}; nodes {', '.join(self._left)} are taken to be there")
             else:
                 for node in [node for node in self._left if left and node not in left]:
-                    announce(f"node {node} is lost")
+                    log.warning(f"node {node} is lost")
                 self._left = [node for node in self._left if node in left] or self._left  # empty: the job is ending
         return self._left
 
@@ -69,7 +71,7 @@ class Step:
         listening = ["--listen", f"{self._node}:0"] if self._listens else []
         srun = [shutil.which("srun") or "srun", *self._sharing(), "--kill-on-bad-exit=0", f"--job-name={self._name}"]
         where = ["--nodes=1", "--ntasks=1", f"--nodelist={self._node}"]
-        return [*srun, *where, *program([*arguments, *listening])]
+        return [*srun, *where, *PROGRAM, *arguments, *listening]
 
     def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         """See `Way`: through Slurm, since srun itself would kill the member at SIGTERM."""
@@ -79,7 +81,7 @@ class Step:
         except RuntimeFailure as error:
             # Slurm 22.05 also reports "Invalid job id" for a step that it has signalled.
             if process.poll() is None and "Invalid job id" not in str(error):
-                announce(f"{self._name} could not be asked to end: {error}")
+                log.warning(f"{self._name} could not be asked to end: {error}")
 
     def fate(self, code: int) -> tuple[int, str]:
         """See `Way`: srun exits with 0 when its node fails."""
@@ -97,7 +99,7 @@ class Step:
 
     def abandon(self, process: subprocess.Popen[bytes], silent_s: float) -> None:
         """End a member that has sent no heartbeat for `silent_s`, to start it on another node."""
-        self._ended = 1, f"was silent on node {self._node} for {silent_s:.0f} s, and is given up there"
+        self._ended = 1, f"was silent on node {self._node} for {silent_s:.0f} s, and is abandoned there"
         self._places.failed(self._node)
         process.kill()
 

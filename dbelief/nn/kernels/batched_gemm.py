@@ -1,4 +1,4 @@
-"""Many matrix products of one shape, as one call of cuBLAS: the operands are told by lists of addresses."""
+"""Many matrix products of one shape, as one call of cuBLAS: with lists of the operands' addresses."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class RoundedProducts:
         Raises
         ------
         RuntimeError
-            cuBLAS refuses; tells its status.
+            cuBLAS refuses; the message contains its status.
         """
         status = self._gemm(
             self._handle(), T if b.transposed else N, T if a.transposed else N, columns, rows, inner,

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dbelief.arrays.backend import Backend
-from dbelief.nn.model import Array
 
 from .batched_gemm import Math, cublas_products
 from .blocks import Blocks
 from .device import DeviceKernels
 from .host import HostKernels
 
-
-class Kernels(Protocol):
-    """Wx, W^T y, y x^T and |W| of one layer for batches of one size (`HostKernels` has the formulas)."""
-
-    def forward(self, w: Array, x: Array, y: Array) -> None:
-        """Write y = W x."""
-        ...
-
-    def backward_data(self, w: Array, y: Array, x: Array) -> None:
-        """Write x = W^T y."""
-        ...
-
-    def backward_weight(self, y: Array, x: Array, w: Array) -> None:
-        """Write w = y x^T where w has weights; a batch of any size."""
-        ...
-
-    def row_norms(self, w: Array, norms: Array) -> None:
-        """Write the norm of each neuron's weights."""
-        ...
+Kernels = HostKernels | DeviceKernels
+"""Wx, W^T y, y x^T and |W| of one layer for batches of one size (`HostKernels` has the formulas)."""
 
 
 def make_kernels(

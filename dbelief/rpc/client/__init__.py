@@ -1,1 +1,1 @@
-"""Clients of shards and coordinator: calls, streams, shared buffers."""
+"""Clients of shards and coordinator: calls, streams and their watchdog, shared buffers."""

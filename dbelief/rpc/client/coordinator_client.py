@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors, open_channel, wait_ready
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
 
 CALL_S = 10.0
@@ -66,15 +64,15 @@ class CoordinatorClient:
         Unavailable
             It did not reply for `patience_s`.
         """
-        until = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
+        until = runtime.monotonic() + (self.patience_s if patience_s is None else patience_s)
         while True:
             try:
                 with named_errors(f"coordinator at {self.address}"):
                     return getattr(self._stub, method)(request, timeout=CALL_S)
             except Unavailable:
-                if time.monotonic() >= until:
+                if runtime.monotonic() >= until:
                     raise
-            time.sleep(0.2)
+            runtime.sleep(0.2)
             self.retries += 1
 
     def status(self, job: bool = False, curves: bool = False) -> wire.StatusReply:
@@ -121,7 +119,7 @@ class MemberView:
         self.may_leave = False
         self.when_ended: Callable[[int], None] = lambda _: None
         self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
 
     @property
     def over(self) -> bool:
@@ -151,7 +149,7 @@ class MemberView:
             if reply.HasField("placement"):
                 self.placement = placement_from_wire(reply.placement)
             if not reply.member and not leaving:
-                self.lost = "the coordinator gave this member up: it was silent for too long"
+                self.lost = "the coordinator removed this member: no heartbeat for too long"
             self._changed.notify_all()
         self.when_ended(reply.ended_generation)
 
@@ -185,7 +183,7 @@ class MembershipClient(MemberView):
 
     Parameters
     ----------
-    wish
+    preferred_id
         Requested member number.
     name
         Name of its process, stable across restarts: joining again under it ends the earlier incarnation. None: a unique
@@ -202,7 +200,7 @@ class MembershipClient(MemberView):
         address: str = "",
         layout: Layout | None = None,
         source_digest: str = "",
-        wish: int | None = None,
+        preferred_id: int | None = None,
         name: str | None = None,
         train_samples: int = 0,
     ) -> None:
@@ -213,31 +211,30 @@ class MembershipClient(MemberView):
                 job=job,
                 address=address,
                 name=name or f"{socket.gethostname()}:{os.getpid()}",
-                again=name is not None,
+                restarted=name is not None,
                 layout=layout_to_wire(layout) if layout is not None else [],
                 source_digest=source_digest,
-                wish=wish,
+                preferred_id=preferred_id,
                 train_samples=train_samples,
-                token=secrets.randbits(63),
+                token=runtime.random_id(),
             ),
         )
         super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
         self.job = job
-        self._pause_s: float = reply.beat_s / 4
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep_beating, name="beat", daemon=True)
+        self._pause_s: float = reply.heartbeat_timeout_s / 4
+        self._ended = runtime.event()
         self.beat()
-        self._thread.start()
+        self._thread = runtime.spawn(self._keep_beating, "beat")
 
     def _keep_beating(self) -> None:
-        heard_s = time.monotonic()
+        heard_s = runtime.monotonic()
         # Until training begins, members wait for the reply to a heartbeat, so the interval is shorter.
         while not self._ended.wait(self._pause_s if self.state >= wire.STATE_READY else 0.05):
             try:
                 self.beat(patience_s=0.0)
-                heard_s = time.monotonic()
+                heard_s = runtime.monotonic()
             except RuntimeFailure as error:
-                if isinstance(error, Unavailable) and time.monotonic() - heard_s < self.client.patience_s:
+                if isinstance(error, Unavailable) and runtime.monotonic() - heard_s < self.client.patience_s:
                     continue
                 with self._changed:
                     self.lost = str(error)

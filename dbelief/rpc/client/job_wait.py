@@ -5,18 +5,18 @@ Kubernetes restarts every container that exits, whatever its exit status. There 
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 
 from dbelief.errors import RuntimeFailure
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.process.runtime import Event
+from dbelief.rpc.pb import coordination_pb2 as wire
 
 from .coordinator_client import OVER, CoordinatorClient
 
 _ASK_AGAIN_S = 1.0
 
 
-def wait_for_job(address: str, interrupted: threading.Event, another: bool = False) -> bool:
+def wait_for_job(address: str, interrupted: Event, another: bool = False) -> bool:
     """Wait, without a limit, until the coordinator at `host:port` runs a job that is not over.
 
     Parameters

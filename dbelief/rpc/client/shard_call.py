@@ -1,4 +1,4 @@
-"""State of one pull or push at one shard: its requests, and the handling of its replies.
+"""State of one pull, push or exchange at one shard: its requests, and the handling of its replies.
 
 A call records its progress, so that it can resume in another stream: `requests` covers only what remains.
 """
@@ -6,22 +6,32 @@ A call records its progress, so that it can resume in another stream: `requests`
 from __future__ import annotations
 
 import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.wire import bulk, payloads
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire.convert import push_to_wire, pusher_to_wire
+from dbelief.rpc.wire.payloads import Payloads, read_into
 
 from .shared_buffers import Location
 from .stream_pool import Stream
 
+_FLOAT32_BYTES = 4
+_LOOK_S = 0.5
+"""Interval at which a waiting sender checks whether its stream is still in use."""
 _NOWHERE = (None, None)
 """No array of the call is shared with the shard."""
 
@@ -37,7 +47,7 @@ class ShardCall(ABC):
         Its segments, in order; the first `done` of them are finished.
     stream
         The stream in use; None while there is none.
-    lies
+    locations
         Locations of the call's arrays in shared blocks, in the call's order; empty: none is in a block.
     waiting_since_s, tries
         Start of the wait for the next reply, by the monotonic clock, and the number of retries since.
@@ -60,7 +70,7 @@ class ShardCall(ABC):
         self.waiting_since_s = 0.0
         self.tries = 0
         self.sent = self.received = self.shared_sent = self.shared_received = 0
-        self.lies: Sequence[Location | None] = ()
+        self.locations: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
 
     def share(self, arrays: Sequence[segments.SharedArray | None]) -> None:
@@ -74,7 +84,7 @@ class ShardCall(ABC):
 
     def unshare(self) -> None:
         """Continue without shared memory; the shard may still access the old block."""
-        self.lies, self._shared = (), _NOWHERE
+        self.locations, self._shared = (), _NOWHERE
 
     @property
     def where(self) -> str:
@@ -99,17 +109,17 @@ class ShardCall(ABC):
     def _fill(self, part: bulk.SegmentPayload, out: np.ndarray, shared: segments.SharedArray | None) -> None:
         """Store the values of a reply: the shard has written them to shared memory, or they are decoded here."""
         if part.shared and shared is None:
-            raise Rejected(f"{self.where}: segment {part.index} was put where nothing was asked for")
+            raise Rejected(f"{self.where}: segment {part.index} was written to shared memory that was not requested")
         if part.shared:
             return
         try:
-            payloads.read_into(part, out)
+            read_into(part, out)
         except Rejected as error:
             raise Rejected(f"{self.where}: {error}") from None
         self.received += len(part.data or b"")
 
     @abstractmethod
-    def take(self, answer: object) -> None:
+    def handle_reply(self, answer: object) -> None:
         """Process the next reply.
 
         Raises
@@ -118,11 +128,11 @@ class ShardCall(ABC):
             It does not match these requests.
         """
 
-    def stays(self, placement: Placement) -> bool:
+    def is_current(self, placement: Placement) -> bool:
         """Whether its shard is unchanged: the same incarnation, with the same segments."""
         return self.place in placement.places
 
-    def go_on(self, placement: Placement) -> list[Self]:
+    def continued_at(self, placement: Placement) -> list[Self]:
         """Calls for the remaining segments at their current shards; this one keeps what is done and ends.
 
         What a shard did in an earlier epoch is lost; segments that it migrated are not. For a shard that has left,
@@ -134,28 +144,273 @@ class ShardCall(ABC):
         Rejected
             A segment has no shard any more.
         """
-        lives = {place.shard: place.shard_epoch for place in placement.places}
+        epochs = {place.shard: place.shard_epoch for place in placement.places}
         left_in = None if self.repeats else self.place.shard_epoch
-        if lives.get(self.place.shard, left_in) != self.place.shard_epoch:
+        if epochs.get(self.place.shard, left_in) != self.place.shard_epoch:
             self.forget()
         left = {span.index: span for span in self.run[self.done :]}
         self.run = self.run[: self.done]
-        legs = []
+        calls = []
         for place in placement.places:
             held = [left.pop(index) for index in place.segments if index in left]
             if held:
-                legs.append(self._to(place, held))
+                calls.append(self._at(place, held))
         if left:
             raise Rejected(f"{self.where}: segment {min(left)} of the job has no place any more")
-        return legs
+        return calls
 
     def forget(self) -> None:
         """Reset: no segment is done."""
         self.done = 0
 
-    def _to(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
-        leg = copy.copy(self)
-        leg.place, leg.run, leg.stream = place, run, None
-        leg.sent = leg.received = leg.shared_sent = leg.shared_received = 0
-        leg.forget()
-        return leg
+    def _at(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
+        call = copy.copy(self)
+        call.place, call.run, call.stream = place, run, None
+        call.sent = call.received = call.shared_sent = call.shared_received = 0
+        call.forget()
+        return call
+
+
+class PullCall(ShardCall):
+    """A pull from one shard into `out`, which begins at number `origin` of the vector; float32 is encoded by `codec`.
+
+    `waited_s` is the time until the shard reported that the requested clock was reached.
+    """
+
+    method = "Pull"
+
+    def __init__(
+        self,
+        job: str,
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
+        out: np.ndarray,
+        versions: np.ndarray,
+        vector: str,
+        clock: int = 0,
+        pusher: Pusher | None = None,
+        origin: int = 0,
+        codec: segments.Codec.ValueType = segments.CODEC_FP32,
+    ) -> None:
+        super().__init__(job, place, run)
+        self._out, self._versions, self._origin = out, versions, origin
+        self._began_s, self.waited_s = runtime.monotonic(), 0.0
+        self._request = wire.PullRequest(vector=vector, clock=clock, codec=codec)
+        if pusher is not None:
+            self._request.pusher.CopyFrom(pusher_to_wire(pusher))
+
+    def requests(self) -> Iterator[bytes]:
+        """One request, for the remaining segments."""
+        left = [span.index for span in self.run[self.done :]]
+        request = wire.PullRequest(target=self.target, segments=left)
+        request.MergeFrom(self._request)
+        held = self._versions[left]
+        if (held >= 0).all():
+            request.if_newer_than.extend(held.tolist())
+        if self._shared[0] is not None:
+            request.shared.CopyFrom(self._shared[0])
+        yield request.SerializeToString()
+
+    def handle_reply(self, answer: object) -> None:
+        """Store the received segments in `out`."""
+        assert isinstance(answer, bytes)
+        _, parts = bulk.decode(answer)
+        if not parts:
+            self.waited_s = runtime.monotonic() - self._began_s
+        for part in parts:
+            span = self._next(part)
+            if not part.unchanged:
+                out = self._out[span.start - self._origin : span.stop - self._origin]
+                self._fill(part, out, self._shared[0])
+                # An unchanged version was not written again.
+                self.shared_received += out.nbytes * (part.shared and part.version != self._versions[span.index])
+            self._versions[span.index] = part.version
+            self.done += 1
+
+    def unshare(self) -> None:
+        """See `ShardCall`; segments that are not done may be partly written, and have no version."""
+        super().unshare()
+        for span in self.run[self.done :]:
+            self._versions[span.index] = -1
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a push or exchange sends to all shards.
+
+    Attributes
+    ----------
+    values
+        Of the pushed range of the vector, which begins at its number `origin`.
+    versions
+        See `Parameters.push`.
+    answers
+        Codec of an exchange's replies.
+    """
+
+    values: np.ndarray | DeviceSource
+    versions: np.ndarray
+    push: Push
+    rule: segments.Rule
+    origin: int
+    answers: segments.Codec.ValueType = segments.CODEC_FP32
+
+
+class PushCall(ShardCall):
+    """A push to one shard.
+
+    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` is a maximum.
+    """
+
+    method = "Push"
+
+    def __init__(
+        self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan], upload: Upload, payloads: Payloads
+    ) -> None:
+        super().__init__(job, place, run)
+        self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
+        self._first = 0  # segments that were done when the current stream began
+        self.staleness = self.duplicates = self.lost = 0
+
+    def requests(self) -> Iterator[bytes]:
+        """The opening, and all remaining segments; small ones share a message."""
+        left = self.run[self.done :]
+        pieces: list[bytes | memoryview] = [bulk.opening(self._opening(len(left)).SerializeToString())]
+        for further in self._encoded(left) if self._shared[0] is None else self._referred(left):
+            if not self.may_send():
+                return
+            yield b"".join([*pieces, *further])
+            pieces = []
+
+    def _opening(self, count: int) -> wire.PushOpening:
+        opening = push_to_wire(self.push, self.target, self._upload.rule, count, self._upload.answers)
+        if self._shared[0] is not None:
+            opening.shared.CopyFrom(self._shared[0])
+        return opening
+
+    def _encoded(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
+        """Encoded segments of each message, as pieces; ends where the push was aborted meanwhile."""
+        groups = list(_adjacent(left, bulk.FULL_BYTES))
+        origin, values = self._upload.origin, self._upload.values
+        ranges = [(group[0].start - origin, group[-1].stop - origin) for group in groups]
+        # of a device, each block is sent while the next one is copied
+        blocks = values.blocks(ranges) if isinstance(values, DeviceSource) else (values[a:b] for a, b in ranges)
+        for group, block in zip(groups, blocks, strict=True):
+            pieces: list[bytes | memoryview] = []
+            for span in group:
+                numbers = block[span.start - group[0].start : span.stop - group[0].start]
+                part = self._payloads.part(span, max(0, int(self._versions[span.index])), numbers)
+                if part is None:
+                    return
+                self.sent += len(part.data or b"")
+                pieces += bulk.pieces(part)
+            yield pieces
+
+    def _referred(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes]]:
+        """Messages that refer to segments in shared memory."""
+        for group in self._shared_groups(left):
+            indices = [span.index for span in group]
+            self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
+            yield [bulk.in_shared(indices, np.maximum(self._versions[indices], 0).tolist())]
+
+    def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
+        return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
+
+    def may_send(self) -> bool:
+        """Whether the next message may be sent; False where this call was cancelled meanwhile."""
+        return True
+
+    def abort(self) -> None:
+        """Abort the push: what its unacknowledged payloads hold returns to the residual."""
+        self._payloads.restore_residual(self.run[self.done :])
+
+    def begin(self, base: int | None) -> None:
+        """Start sending with this base; replies count from here."""
+        self.push = dataclasses.replace(self.push, base=base)
+        self._first = self.done
+
+    def handle_reply(self, answer: object) -> None:
+        """Add up the figures of a reply."""
+        assert isinstance(answer, wire.PushReply)
+        self.done = self._first + answer.acknowledged
+        self.staleness += answer.staleness
+        self.duplicates += answer.duplicates
+        self.lost = max(self.lost, answer.lost)
+
+    def forget(self) -> None:
+        """See `ShardCall`."""
+        super().forget()
+        self.staleness = self.duplicates = self.lost = 0
+
+
+class ExchangeCall(PushCall):
+    """An exchange with one shard: a push whose replies are the previous values, written into `out`.
+
+    Replies are encoded by `answers`. At most `EXCHANGE_WINDOW` messages are unanswered at a time.
+    """
+
+    method = "Exchange"
+    repeats = False  # shards keep the replies to the last messages only
+
+    def __init__(
+        self,
+        job: str,
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
+        upload: Upload,
+        payloads: Payloads,
+        out: np.ndarray,
+    ) -> None:
+        super().__init__(job, place, run, upload, payloads)
+        self._out = out
+        self._ahead = runtime.semaphore(EXCHANGE_WINDOW)
+
+    def _opening(self, count: int) -> wire.PushOpening:
+        opening = super()._opening(count)
+        if self._shared[1] is not None:
+            opening.shared_answers.CopyFrom(self._shared[1])
+        return opening
+
+    def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
+        return _adjacent(left, bulk.FULL_BYTES)  # a shard caches the reply to each
+
+    def requests(self) -> Iterator[bytes]:
+        """See `PushCall`; an earlier attempt waits on its own semaphore, and ends."""
+        self._ahead = runtime.semaphore(EXCHANGE_WINDOW)
+        return super().requests()
+
+    def may_send(self) -> bool:
+        """Wait until fewer than `EXCHANGE_WINDOW` messages are unanswered."""
+        ahead = self._ahead
+        while not ahead.acquire(timeout=_LOOK_S):
+            if self.stream is None or self._ahead is not ahead:
+                return False
+        return True
+
+    def handle_reply(self, answer: object) -> None:
+        """Store the previous centre in `out`."""
+        assert isinstance(answer, bytes)
+        _, parts = bulk.decode(answer)
+        if not parts:
+            self.lost = max(self.lost, bulk.parse(wire.ExchangeReply, answer).lost)
+            return
+        for part in parts:
+            span = self._next(part)
+            out = self._out[span.start - self._upload.origin : span.stop - self._upload.origin]
+            self._fill(part, out, self._shared[1])
+            self.shared_received += out.nbytes * part.shared
+            self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
+            self._versions[span.index] = part.version + 1
+            self.done += 1
+        self._ahead.release()
+
+
+def _adjacent(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[SegmentSpan]]:
+    """Split a run into groups that share a message: adjacent segments, up to its size limit."""
+    first = 0
+    for number, span in enumerate(run):
+        full = 4 * (span.stop - run[first].start) > full_bytes
+        if number > first and (full or span.start != run[number - 1].stop):
+            yield run[first:number]
+            first = number
+    yield run[first:]

@@ -18,15 +18,13 @@ copy, and the rest of this call uses TCP.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from dbelief.arrays.push_source import HostSource, Source
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.arrays.shared_memory import Block
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.codec import Codec
@@ -34,16 +32,16 @@ from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.errors import Moved, Unavailable
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors
-from dbelief.rpc.coordination_pb2 import WireFigures
+from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
 
-from .pull_call import PullCall
-from .push_call import ExchangeCall, PushCall
-from .shard_call import ShardCall
+from .shard_call import ExchangeCall, PullCall, PushCall, ShardCall, Upload
 from .shared_buffers import SharedBuffers
-from .stream_pool import StreamPool, Watchdog
+from .stream_pool import StreamPool
+from .watchdog import Watchdog
 
 L = TypeVar("L", bound=ShardCall)
 
@@ -105,7 +103,7 @@ class ShardedParameterClient:
         self.job = job
         self.placement = placement
         self.retries = self.sent = self.received = self.shared_sent = self.shared_received = 0
-        self._counting = threading.Lock()
+        self._counting = runtime.lock()
         self._codecs = codecs
         self._residuals: dict[str, np.ndarray] = {}  # by vector: residual of its pushes
         self._rule = segments.Rule(name=rule[0], options=rule[1])
@@ -117,7 +115,8 @@ class ShardedParameterClient:
         self._streams = StreamPool()
         self._watchdog = Watchdog(deadline_s)
         leads = pusher is None or not pusher.rank
-        self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, tells=leads)
+        self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, logs=leads)
+        self._split: tuple[Placement | None, list[tuple[ShardPlacement, Sequence[SegmentSpan]]]] = None, []
         self._pushed_in: dict[str, int] = {}  # by vector: placement epoch at the start of the last push
 
     def close(self) -> None:
@@ -156,12 +155,12 @@ class ShardedParameterClient:
             Naming the shard.
         """
         codec = segments.CODEC_FP32 if exact else self._codecs.asked
-        legs = [
+        calls = [
             PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
             for place, run in self._runs()
         ]
-        self._run(legs, out if codec == segments.CODEC_FP32 else None)
-        return max((leg.waited_s for leg in legs), default=0.0)
+        self._run(calls, out if codec == segments.CODEC_FP32 else None)
+        return max((call.waited_s for call in calls), default=0.0)
 
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Read a named vector by segments: each segment with its (length,) float32, valid until the next iteration."""
@@ -178,31 +177,27 @@ class ShardedParameterClient:
                 for span in some:
                     yield span, out[span.start - origin : span.stop - origin]
 
-    def push(self, values: np.ndarray | Source, versions: np.ndarray, push: Push) -> PushResult:
-        """See `Parameters.push`; `values` may also be outside host memory.
+    def push(self, values: np.ndarray | DeviceSource, versions: np.ndarray, push: Push) -> PushResult:
+        """See `Parameters.push`; `values` may also be on a device.
 
         Raises
         ------
         Unavailable, Rejected
             Naming the shard.
         """
-        source = HostSource(values) if isinstance(values, np.ndarray) else values
-        legs = [
-            PushCall(self.job, place, run, source, versions, push, self._rule, self._payloads(push), self._origin)
-            for place, run in self._runs()
-        ]
+        upload = Upload(values, versions, push, self._rule, self._origin)
+        calls = [PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()]
         try:
-            self._run(legs, values if self._codec_of(push) is None else None)
+            self._run(calls, values if self._codec_of(push) is None else None)
         except BaseException:
-            for leg in legs:
-                leg.give_back()
+            for call in calls:
+                call.abort()
             raise
-        duplicates = sum(leg.duplicates for leg in legs)
-        applied = sum(len(leg.run) for leg in legs) - duplicates
-        lost = max((leg.lost for leg in legs), default=0)
-        return PushResult(sum(leg.staleness for leg in legs) / max(1, applied), duplicates, lost)
+        return _result(calls)
 
-    def exchange(self, values: np.ndarray | Source, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
+    def exchange(
+        self, values: np.ndarray | DeviceSource, out: np.ndarray, versions: np.ndarray, push: Push
+    ) -> PushResult:
         """Send a worker's own weights, and receive "w" as it was before the rule moved it towards them.
 
         Parameters
@@ -222,23 +217,20 @@ class ShardedParameterClient:
         Unavailable, Rejected
             Naming the shard.
         """
-        payloads, asked = self._payloads(push), self._codecs.asked
-        source = HostSource(values) if isinstance(values, np.ndarray) else values
-        legs = [
-            ExchangeCall(self.job, place, run, source, out, versions, push, self._rule, payloads, self._origin, asked)
-            for place, run in self._runs()
-        ]
+        upload = Upload(values, versions, push, self._rule, self._origin, self._codecs.asked)
+        payloads = self._payloads(push)
+        calls = [ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()]
         shared = values if self._codec_of(push) is None else None
-        self._run(legs, shared, out if self._codecs.pull is None else None)
-        segments_here = sum(len(leg.run) for leg in legs)
-        lost = max((leg.lost for leg in legs), default=0)
-        return PushResult(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
+        self._run(calls, shared, out if self._codecs.pull is None else None)
+        return _result(calls)
 
     def _runs(self) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
         """Shards that hold segments in this client's range, each with those segments."""
         placement = self.placement
-        runs = ((place, placement.run(place, self._part)) for place in placement.places)
-        return [(place, run) for place, run in runs if run]
+        if self._split[0] is not placement:
+            runs = ((place, placement.run(place, self._part)) for place in placement.places)
+            self._split = placement, [(place, run) for place, run in runs if run]
+        return self._split[1]
 
     def _codec_of(self, push: Push) -> Codec | None:
         return None if push.assign else self._codecs.push
@@ -255,104 +247,106 @@ class ShardedParameterClient:
 
     # -- shard calls -------------------------------------------------------------------------------------
 
-    def _run(self, legs: list[L], *arrays: np.ndarray | Source | None) -> None:
+    def _run(self, calls: list[L], *arrays: np.ndarray | DeviceSource | None) -> None:
         """Start all shard calls, then read replies in rotation until all are done; calls after a migration are added.
 
-        `arrays` are the call's arrays, in the order of `ShardCall.lies`.
+        `arrays` are the call's arrays, in the order of `ShardCall.locations`.
         """
-        blocks = self._share(legs, arrays)
+        blocks = self._share(calls, arrays)
         began_in = self.placement.epoch
         try:
-            for leg in legs:
-                self._begin(leg)
-            left = deque(legs)
+            for call in calls:
+                self._begin(call)
+            left = deque(calls)
             while left:
-                leg = left.popleft()
+                call = left.popleft()
                 try:
-                    if leg.stream is None:
-                        left += self._go_on(leg, legs)
+                    if call.stream is None:
+                        left += self._go_on(call, calls)
                         continue
-                    self._step(leg)
+                    self._step(call)
                 except Moved as trouble:
-                    self._broke(leg, trouble)  # a reply: the shard has finished with this call
+                    self._broke(call, trouble)  # a reply: the shard has finished with this call
                 except Unavailable as trouble:
-                    for other in self._unshare(legs, blocks):
-                        if other is not leg and other.stream is not None:
+                    for other in self._unshare(calls, blocks):
+                        if other is not call and other.stream is not None:
                             self._drop(other)
                             self._begin(other)
-                    self._broke(leg, trouble)
-                if leg.stream is not None and leg.done >= len(leg.run):
-                    self._finished(leg)
+                    self._broke(call, trouble)
+                if call.stream is not None and call.done >= len(call.run):
+                    self._finished(call)
                 else:
-                    left.append(leg)
-            for leg in legs:
-                if isinstance(leg, PushCall):
-                    self._pushed_in[leg.push.vector] = began_in
+                    left.append(call)
+            for call in calls:
+                if isinstance(call, PushCall):
+                    self._pushed_in[call.push.vector] = began_in
         finally:
-            for leg in legs:
-                self._drop(leg)
-            self._unshare(legs, blocks)
+            for call in calls:
+                self._drop(call)
+            self._unshare(calls, blocks)
             with self._counting:
-                self.sent += sum(leg.sent for leg in legs)
-                self.received += sum(leg.received for leg in legs)
-                self.shared_sent += sum(leg.shared_sent for leg in legs)
-                self.shared_received += sum(leg.shared_received for leg in legs)
+                self.sent += sum(call.sent for call in calls)
+                self.received += sum(call.received for call in calls)
+                self.shared_sent += sum(call.shared_sent for call in calls)
+                self.shared_received += sum(call.shared_received for call in calls)
 
-    def _share(self, legs: Sequence[ShardCall], arrays: Sequence[np.ndarray | Source | None]) -> Collection[Block]:
+    def _share(
+        self, calls: Sequence[ShardCall], arrays: Sequence[np.ndarray | DeviceSource | None]
+    ) -> Collection[Block]:
         """Let shards on this host access the arrays in place; returns the blocks in use."""
-        lies = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
-        blocks = {found.block for found in lies if found is not None}
+        locations = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
+        blocks = {found.block for found in locations if found is not None}
         if blocks:
-            self._sharing.attach(blocks, [leg.place for leg in legs])
-            for leg in legs:
-                leg.lies = lies
+            self._sharing.attach(blocks, [call.place for call in calls])
+            for call in calls:
+                call.locations = locations
         return blocks
 
-    def _unshare(self, legs: Sequence[L], blocks: Collection[Block]) -> list[L]:
+    def _unshare(self, calls: Sequence[L], blocks: Collection[Block]) -> list[L]:
         """Abandon blocks that shards may still access; returns the calls that continue without shared memory."""
-        using = [leg for leg in legs if leg.shares]
+        using = [call for call in calls if call.shares]
         if using:
-            for leg in using:
-                leg.unshare()
+            for call in using:
+                call.unshare()
             self._sharing.renew(blocks)
         return using
 
-    def _begin(self, leg: ShardCall) -> None:
+    def _begin(self, call: ShardCall) -> None:
         """Queue all remaining requests on a stream."""
-        if isinstance(leg, PushCall):
+        if isinstance(call, PushCall):
             # In a new placement epoch, a shard may have failed and lost its state, including segments that were
             # migrated to this shard since. The push's own number as base lets the shard report that loss.
-            moved = self._pushed_in.get(leg.push.vector) != self.placement.epoch and leg.push.sequence > 1
-            leg.begin(leg.push.sequence if moved else leg.push.base)
-        leg.share([self._sharing.seen(leg.place, found, self._origin) for found in leg.lies])
-        leg.stream = self._streams.take(leg.place.address, leg.method)
-        leg.stream.give(leg.requests())
+            moved = self._pushed_in.get(call.push.vector) != self.placement.epoch and call.push.sequence > 1
+            call.begin(call.push.sequence if moved else call.push.base)
+        call.share([self._sharing.reference(call.place, found, self._origin) for found in call.locations])
+        call.stream = self._streams.acquire(call.place.address, call.method)
+        call.stream.give(call.requests())
 
-    def _step(self, leg: ShardCall) -> None:
+    def _step(self, call: ShardCall) -> None:
         """Wait for one reply and process it."""
-        assert leg.stream is not None
-        if not leg.tries:
-            leg.waiting_since_s = time.monotonic()
-        with named_errors(leg.where), self._watchdog.watching(leg.stream):
-            answer = leg.stream.answer()
+        assert call.stream is not None
+        if not call.tries:
+            call.waiting_since_s = runtime.monotonic()
+        with named_errors(call.where), self._watchdog.watching(call.stream):
+            answer = call.stream.answer()
         if answer is None:
-            raise Unavailable(f"{leg.where}: ended after {leg.done} of {len(leg.run)} segments")
-        leg.take(answer)
-        leg.tries = 0
+            raise Unavailable(f"{call.where}: ended after {call.done} of {len(call.run)} segments")
+        call.handle_reply(answer)
+        call.tries = 0
 
-    def _finished(self, leg: ShardCall) -> None:
+    def _finished(self, call: ShardCall) -> None:
         """Return the stream to the pool."""
-        assert leg.stream is not None
-        self._streams.put_back(leg.place.address, leg.method, leg.stream)
-        leg.stream = None
+        assert call.stream is not None
+        self._streams.put_back(call.place.address, call.method, call.stream)
+        call.stream = None
 
-    def _drop(self, leg: ShardCall) -> None:
+    def _drop(self, call: ShardCall) -> None:
         """Cancel the call's stream, if it has one."""
-        if leg.stream is not None:
-            leg.stream.cancel()
-            leg.stream = None
+        if call.stream is not None:
+            call.stream.cancel()
+            call.stream = None
 
-    def _broke(self, leg: ShardCall, trouble: Unavailable | Moved) -> None:
+    def _broke(self, call: ShardCall, trouble: Unavailable | Moved) -> None:
         """Schedule the retry of a shard call in another stream.
 
         Raises
@@ -362,38 +356,46 @@ class ShardedParameterClient:
         Moved
             No `refresh` is available to find the shard's new location.
         """
-        stale = leg.stream is not None and leg.stream.stale and isinstance(trouble, Unavailable)
-        self._drop(leg)
+        stale = call.stream is not None and call.stream.stale and isinstance(trouble, Unavailable)
+        self._drop(call)
         if stale:  # it broke while idle: no information about the shard
-            self._begin(leg)
+            self._begin(call)
             return
         if self._refresh is None and isinstance(trouble, Moved):
             raise trouble
-        still_s = time.monotonic() - leg.waiting_since_s
-        if still_s + self._pause_s(leg) >= 2 * self._deadline_s:
-            reason = str(trouble).removeprefix(f"{leg.where}: ")
-            raise Unavailable(f"{leg.where}: {reason}; no segment for {still_s:.3g} s") from trouble
+        still_s = runtime.monotonic() - call.waiting_since_s
+        if still_s + self._pause_s(call) >= 2 * self._deadline_s:
+            reason = str(trouble).removeprefix(f"{call.where}: ")
+            raise Unavailable(f"{call.where}: {reason}; no segment for {still_s:.3g} s") from trouble
 
     @staticmethod
-    def _pause_s(leg: ShardCall) -> float:
-        return _RETRY_S[min(leg.tries, len(_RETRY_S) - 1)]
+    def _pause_s(call: ShardCall) -> float:
+        return _RETRY_S[min(call.tries, len(_RETRY_S) - 1)]
 
-    def _go_on(self, leg: L, legs: list[L]) -> list[L]:
+    def _go_on(self, call: L, calls: list[L]) -> list[L]:
         """After a pause, resume at the segments' current shards; returns the calls that do."""
-        time.sleep(self._pause_s(leg))
-        leg.tries += 1
+        runtime.sleep(self._pause_s(call))
+        call.tries += 1
         self.retries += 1
         if self._refresh is not None:
             before, self.placement = self.placement, self._refresh()
-            known = {leg.place.address, *(place.address for place in before.places)}
+            known = {call.place.address, *(place.address for place in before.places)}
             for gone in known - {place.address for place in self.placement.places}:
                 self._sharing.leave(gone)
                 self._streams.leave(gone)
-        if leg.stays(self.placement):  # unchanged, or its failure is not known yet: finished segments stay in one
-            self._begin(leg)  # call with the rest, and a new epoch resends them all
-            return [leg]
-        further = leg.go_on(self.placement)
-        legs += further
+        if call.is_current(self.placement):  # unchanged, or its failure is not known yet: finished segments stay in one
+            self._begin(call)  # call with the rest, and a new epoch resends them all
+            return [call]
+        further = call.continued_at(self.placement)
+        calls += further
         for one in further:
             self._begin(one)
         return further
+
+
+def _result(calls: Sequence[PushCall]) -> PushResult:
+    """Result of a push or exchange over all shards; its staleness is a mean over the segments applied."""
+    duplicates = sum(call.duplicates for call in calls)
+    applied = sum(len(call.run) for call in calls) - duplicates
+    lost = max((call.lost for call in calls), default=0)
+    return PushResult(sum(call.staleness for call in calls) / max(1, applied), duplicates, lost)

@@ -7,7 +7,7 @@ then.
 
 from __future__ import annotations
 
-import threading
+import logging
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,16 @@ from dbelief.arrays.backend import aligned_float32
 from dbelief.arrays.shared_memory import HEADER_BYTES, Block, log_unavailable, make_block
 from dbelief.core.placement import ShardPlacement
 from dbelief.errors import RuntimeFailure
-from dbelief.process.console import announce
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors
-from dbelief.rpc.segments_pb2 import SharedArray
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.wire import bulk
 
-from .stream_pool import Stream, StreamPool, Watchdog
+from .stream_pool import Stream, StreamPool
+from .watchdog import Watchdog
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
 """Timeout for opening a block at a shard; after it, segments go to this shard over TCP."""
@@ -71,17 +74,17 @@ class SharedBuffers:
         The job's id.
     wanted
         Whether memory is shared at all.
-    tells
+    logs
         Whether it logs the shards that it shares memory with.
     """
 
-    def __init__(self, job: str, streams: StreamPool, watchdog: Watchdog, wanted: bool, tells: bool) -> None:
+    def __init__(self, job: str, streams: StreamPool, watchdog: Watchdog, wanted: bool, logs: bool) -> None:
         self._job, self._streams, self._watchdog = job, streams, watchdog
-        self._wanted, self._tells = wanted, tells
+        self._wanted, self._logs = wanted, logs
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
         self._peers: dict[str, _Peer] = {}
-        self._told: set[int] = set()
-        self._lock = threading.Lock()
+        self._logged: set[int] = set()
+        self._lock = runtime.lock()
 
     def array(self, size: int) -> np.ndarray:
         """(size,) float32, all 0, aligned to 64 bytes: in a block where one can be made."""
@@ -103,20 +106,20 @@ class SharedBuffers:
                     return Location(block, offset)
         return None
 
-    def seen(self, place: ShardPlacement, lies: Location | None, origin: int) -> SharedArray | None:
+    def reference(self, place: ShardPlacement, location: Location | None, origin: int) -> SharedArray | None:
         """Wire reference to an array for a shard incarnation; None where it has not attached the array's block.
 
         `origin` is the array's first number in the flat vector.
         """
-        if lies is None:
+        if location is None:
             return None
         with self._lock:
             peer = self._peers.get(place.address)
             if peer is None or not peer.is_at(place) or peer.stream is None or not peer.stream.open:
                 return None
-            if lies.block.name not in peer.names:
+            if location.block.name not in peer.names:
                 return None
-            return SharedArray(block=lies.block.name, offset=lies.offset, origin=origin)
+            return SharedArray(block=location.block.name, offset=location.offset, origin=origin)
 
     def attach(self, blocks: Collection[Block], places: Iterable[ShardPlacement]) -> None:
         """Attach these blocks at all shards that accept shared memory, and detach blocks that are gone."""
@@ -124,11 +127,11 @@ class SharedBuffers:
             peers = [self._peer(place) for place in places]
             alive = {block.name for block in self._blocks}
             gone = {peer: sorted(peer.names - alive) for peer in peers if peer.names - alive}
-            self._ask({peer: wire.AttachRequest(left=names) for peer, names in gone.items()})
+            self._ask({peer: wire.AttachRequest(released=names) for peer, names in gone.items()})
             for block in blocks:
                 if any(peer.willing and block.name not in peer.names for peer in peers):
                     self._offer(block, peers)
-            self._tell(peers)
+            self._log_new(peers)
 
     def renew(self, blocks: Collection[Block]) -> None:
         """Abandon the memory that shards may still access, and replace each block by a copy."""
@@ -154,7 +157,7 @@ class SharedBuffers:
             return peer
         if peer is not None:
             _part(peer)
-        peer = self._peers[place.address] = _Peer(place, self._streams.take(place.address, "Attach"))
+        peer = self._peers[place.address] = _Peer(place, self._streams.acquire(place.address, "Attach"))
         return peer
 
     def _offer(self, block: Block, peers: Iterable[_Peer]) -> None:
@@ -190,17 +193,17 @@ class SharedBuffers:
                 with named_errors("attach"), self._watchdog.watching(peer.stream, ANSWER_S):
                     answer = peer.stream.answer()
                 answers[peer] = bulk.parse(wire.AttachReply, answer or b"")
-                peer.names.difference_update(request.left)
+                peer.names.difference_update(request.released)
             except RuntimeFailure:
                 _part(peer)
         return answers
 
-    def _tell(self, peers: Iterable[_Peer]) -> None:
-        new = {peer.place.shard for peer in peers if peer.names} - self._told
-        self._told |= new
-        if new and self._tells:
+    def _log_new(self, peers: Iterable[_Peer]) -> None:
+        new = {peer.place.shard for peer in peers if peer.names} - self._logged
+        self._logged |= new
+        if new and self._logs:
             which = " and ".join(str(shard) for shard in sorted(new))
-            announce(f"shares memory with shard{'s' * (len(new) > 1)} {which}")
+            log.info(f"shares memory with shard{'s' * (len(new) > 1)} {which}")
 
 
 def _part(peer: _Peer) -> None:

@@ -1,4 +1,4 @@
-"""Streams that stay open from one pull or push to the next, and their watchdog.
+"""Streams that stay open from one pull or push to the next.
 
 Opening a stream costs about as much as the rest of a small pull or push. So a client pools its streams: it acquires one
 for a pull or push, and returns it after the last reply. A broken stream is never returned.
@@ -6,17 +6,14 @@ for a pull or push, and returns it after the last reply. A broken stream is neve
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.process.runtime import Queue, runtime
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.pb import parameters_pb2 as wire
 
 _SERVICE = "/dbelief.v1.Parameters/"
 
@@ -31,7 +28,7 @@ class Stream:
         self.stale = False
         """Whether it may have broken while idle."""
         self._error: Exception | None = None  # raised while a request was made
-        self._given: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._given: Queue[Iterable[bytes] | None] = runtime.queue()
         self._call = method(self._requests())
 
     def give(self, requests: Iterable[bytes]) -> None:
@@ -100,10 +97,10 @@ class StreamPool:
         self._channels: dict[str, grpc.Channel] = {}
         self._methods: dict[tuple[str, str], Callable[[Iterator[bytes]], Any]] = {}
         self._idle: dict[tuple[str, str], list[Stream]] = {}
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
-    def take(self, address: str, method: str) -> Stream:
-        """An open, unused stream for `method`: "Pull", "Push", "Exchange" or "Attach"."""
+    def acquire(self, address: str, method: str) -> Stream:
+        """An open, unused stream for `method`: "Pull", "Push", "Exchange", "Attach" or "Carry"."""
         key = address, method
         with self._lock:
             idle = self._idle.get(key, [])
@@ -154,39 +151,3 @@ class StreamPool:
             channels = list(self._channels.values())
         for channel in channels:
             channel.close()
-
-
-class Watchdog:
-    """Watchdog that cancels streams on which a wait exceeds `deadline_s`."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self._until: dict[Stream, float] = {}
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        self._thread.start()
-
-    @contextmanager
-    def watching(self, stream: Stream, patience_s: float | None = None) -> Iterator[None]:
-        """Watch a stream while the `with` block waits for it, for `patience_s` at most; None: `deadline_s`."""
-        with self._lock:
-            self._until[stream] = time.monotonic() + (self.deadline_s if patience_s is None else patience_s)
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._until[stream]
-
-    def close(self) -> None:
-        """Stop the watchdog."""
-        self._closed.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._closed.wait(min(1.0, self.deadline_s / 4)):
-            now = time.monotonic()
-            with self._lock:
-                late = [stream for stream, until_s in self._until.items() if until_s < now]
-            for stream in late:
-                stream.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -13,6 +12,7 @@ from typing import Any
 import grpc
 
 from dbelief.errors import Rejected
+from dbelief.process.runtime import runtime
 from dbelief.rpc.token_channel import BEARER, KEY
 from dbelief.security import Credentials, Loopback, Verdict
 from dbelief.security.permissions import ALL, PERMISSIONS
@@ -50,7 +50,7 @@ def must_be_in(run_id: int, named: int) -> None:
         It is from another run, and the caller must exit.
     """
     if named != run_id:
-        raise Rejected("the caller's run of the job is over: the job was begun anew or resumed since")
+        raise Rejected("the caller's run of the job is over: the job was restarted or resumed since")
 
 
 class AuthInterceptor(grpc.ServerInterceptor):
@@ -60,8 +60,6 @@ class AuthInterceptor(grpc.ServerInterceptor):
     ----------
     credentials
         Of this server; None: it has none.
-    most_calls
-        Maximum number of open calls of one connection.
 
     Attributes
     ----------
@@ -72,11 +70,10 @@ class AuthInterceptor(grpc.ServerInterceptor):
 
     owner: Loopback | None = None
 
-    def __init__(self, credentials: Credentials | None, most_calls: int = PEER_CALLS) -> None:
+    def __init__(self, credentials: Credentials | None) -> None:
         self._credentials = credentials
-        self._most_calls = most_calls
         self._open: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def intercept_service(
         self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails
@@ -142,11 +139,11 @@ class AuthInterceptor(grpc.ServerInterceptor):
         peer = context.peer()
         with self._lock:
             self._open[peer] += 1
-            crowd = self._open[peer] > self._most_calls
+            crowd = self._open[peer] > PEER_CALLS
         try:
             if crowd:
                 context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._most_calls} calls of one connection are open already"
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{PEER_CALLS} calls of one connection are open already"
                 )
             yield
         finally:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
+
+from dbelief.process.runtime import runtime
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,7 +18,7 @@ IDLE_S = 5.0
 
 
 class HandlerThreads(Executor):
-    """A thread for each call, started where none is free. Unlike those of `ThreadPoolExecutor`, idle ones exit.
+    """A thread for each call, started where none is free. Unlike those of `Executor`, idle ones exit.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class HandlerThreads(Executor):
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._threads = self._free = 0
         self._closed = False
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
 
     def submit(self, call: Callable[P, T], /, *words: P.args, **named: P.kwargs) -> Future[T]:
         """See `Executor.submit`; raises RuntimeError after `shutdown`."""
@@ -44,7 +45,7 @@ class HandlerThreads(Executor):
             if len(self._calls) <= self._free:
                 self._changed.notify()
             elif self._threads < self._most:
-                threading.Thread(target=self._run, name="handler", daemon=True).start()
+                runtime.spawn(self._run, "handler")
                 self._threads += 1
         return future
 

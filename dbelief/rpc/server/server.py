@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,8 +13,10 @@ from grpc_reflection.v1alpha import reflection
 
 from dbelief.errors import Unavailable, UserError
 from dbelief.process.console import host_and_port
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import OPTIONS, SERVER_AHEAD
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
+from dbelief.rpc.transport import transport
 from dbelief.security import Credentials, current, may_listen, must_show
 
 from .auth import PEER_CALLS, AuthInterceptor
@@ -78,12 +79,7 @@ class Server:
         options = (*OPTIONS, *keepalive.options, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
         guard = AuthInterceptor(mine)
         self._handlers = HandlerThreads(handlers)
-        self._server = grpc.server(
-            self._handlers,  # type: ignore[arg-type]  # any executor works
-            interceptors=[guard],
-            options=options,
-            maximum_concurrent_rpcs=handlers,
-        )
+        self._server = transport.server(self._handlers, [guard], options, handlers)
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         ours = [contract.full_name] if contract is not None else []
@@ -170,18 +166,18 @@ def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
     UserError
         The route does not leave this host, so that the address for other hosts is unknown.
     """
-    until_s = time.monotonic() + patience_s
+    until_s = runtime.monotonic() + patience_s
     while True:
         try:
             own = own_host(peer)
             break
         except OSError as error:
-            if time.monotonic() >= until_s:
+            if runtime.monotonic() >= until_s:
                 raise Unavailable(f"no way to {peer}: {error.strerror or error}") from error
-        time.sleep(0.2)
+        runtime.sleep(0.2)
     if own == "::1" or own.startswith("127."):
         raise UserError(
-            f"{peer} is on this host, which does not tell by which address others reach it: give --advertise HOST:PORT"
+            f"{peer} is on this host, so the address for other hosts is unknown: give --advertise HOST:PORT"
         )
     return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
 

@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from dbelief.errors import Rejected
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import segments_pb2 as segments
 
 M = TypeVar("M", bound=Message)
 
@@ -201,10 +201,10 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> SegmentPayload
 
 
 def _shared(message: bytes) -> list[SegmentPayload]:
-    told = parse(segments.SharedSegments, message)
-    if len(told.segments) != len(told.versions):
-        raise Rejected(f"{len(told.versions)} versions for {len(told.segments)} segments in shared memory")
-    return [SegmentPayload(*row, shared=True) for row in zip(told.segments, told.versions, strict=True)]
+    reference = parse(segments.SharedSegments, message)
+    if len(reference.segments) != len(reference.versions):
+        raise Rejected(f"{len(reference.versions)} versions for {len(reference.segments)} segments in shared memory")
+    return [SegmentPayload(*row, shared=True) for row in zip(reference.segments, reference.versions, strict=True)]
 
 
 def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

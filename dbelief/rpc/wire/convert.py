@@ -11,9 +11,9 @@ from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation
 from dbelief.errors import Rejected
-from dbelief.rpc import coordination_pb2 as coordination
-from dbelief.rpc import parameters_pb2 as parameters
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import coordination_pb2 as coordination
+from dbelief.rpc.pb import parameters_pb2 as parameters
+from dbelief.rpc.pb import segments_pb2 as segments
 
 
 def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:

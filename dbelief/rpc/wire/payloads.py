@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbelief.codec import CODECS, Codec, Decode, give_back, make_codec, warm_up
+from dbelief.codec import CODECS, Codec, Decode, make_codec, restore_residual, warm_up
 from dbelief.core.layout import MAX_SEGMENT_LENGTH, SegmentSpan
 from dbelief.errors import Rejected
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import segments_pb2 as segments
 
 from . import bulk
 from .bulk import SegmentPayload
@@ -174,7 +174,7 @@ class Payloads:
         self._codec, self._residual, self._origin, self._starts = codec, residual, origin, starts
         self._kept: dict[int, np.ndarray] = {}
         self._over = False
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def part(self, span: SegmentSpan, version: int, values: np.ndarray) -> SegmentPayload | None:
         """Payload of a segment; None where the push is over."""
@@ -190,17 +190,17 @@ class Payloads:
                 self._kept[span.index] = payload
         return _part(span.index, version, values, payload, codec)
 
-    def give_back(self, spans: Iterable[SegmentSpan]) -> None:
+    def restore_residual(self, spans: Iterable[SegmentSpan]) -> None:
         """Return the payloads of these segments, which were not delivered and will not be, to the residual."""
         with self._lock:
             self._over = True
             for span in spans:
                 payload = self._kept.pop(span.index, None)
                 if payload is not None and self._codec is not None:
-                    give_back(self._codec, payload.data, self._left_of(span))
+                    restore_residual(self._codec, payload.data, self._left_of(span))
 
     def _left_of(self, span: SegmentSpan) -> np.ndarray:
-        assert self._residual is not None, "a codec that keeps what it leaves out has somewhere to keep it"
+        assert self._residual is not None, "a codec that keeps a residual needs an array for it"
         return self._residual[span.start - self._origin : span.stop - self._origin]
 
     def _cuts(self, span: SegmentSpan) -> list[int]:

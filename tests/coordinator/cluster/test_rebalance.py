@@ -1,4 +1,4 @@
-"""Which segments go where: everything is held once, by equal shares, and no more moves than has to."""
+"""Placement of segments on shards: complete, balanced, and with the fewest moves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cut_evenly(lengths: list[int], shards: int) -> Placement:
 
 
 @given(placements(), st.integers(1, 8))
-def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: Placement, shards: int) -> None:
+def test_shares_are_balanced_with_minimal_moves(placement: Placement, shards: int) -> None:
     placement = with_places(placement, shards)
     plan = plan_migrations(placement, shards)
     count = sum(len(move.segments) for move in plan)
@@ -49,7 +49,7 @@ def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: 
     while plan:
         move = plan[0]
         assert len(move.segments) <= BATCH
-        assert move.taker < shards
+        assert move.receiver < shards
         assert not taken & set(move.segments), "no segment moves twice"
         taken |= set(move.segments)
         made += len(move.segments)
@@ -72,9 +72,7 @@ def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: 
 
 
 @given(st.integers(1, 200), st.integers(1, 100), st.integers(1, 8), st.integers(1, 8))
-def test_the_fewest_move_neighbours_stay_together_and_shares_are_of_numbers(
-    count: int, last: int, before: int, after: int
-) -> None:
+def test_moves_are_fewest_contiguous_and_balanced_by_size(count: int, last: int, before: int, after: int) -> None:
     placement = with_places(cut_evenly([100] * (count - 1) + [last], before), after)
     plan = plan_migrations(placement, after)
     full = sorted((place.count for place in placement.places if place.shard < after), reverse=True)

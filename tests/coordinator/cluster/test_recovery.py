@@ -1,4 +1,4 @@
-"""Shards that die while a job runs, and come back in other processes: what is lost, and that nothing else is."""
+"""Shards that die while a job runs and recover in other processes: exact losses, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def restart_shard(world: World, number: int) -> None:
     """Kill a shard; its process is started again under its name, before anyone has noticed."""
     name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
     world.kill_shard(number)
-    assert world.shard(again=name, wish=number) == number
+    assert world.shard(again=name, requested=number) == number
 
 
-def test_a_shard_comes_back_with_the_newest_set_and_lacks_exactly_what_is_told_as_lost(a_world: MakeWorld) -> None:
+def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -45,10 +45,10 @@ def test_a_shard_comes_back_with_the_newest_set_and_lacks_exactly_what_is_told_a
     assert (applied[3] == applied[2]).all()
     assert len(gone) == 20, "one push of 10 samples of each replica came after the set"
     assert world.machine.progress.lost == 2
-    assert world.machine.died == ["shard 1"]
+    assert world.machine.failed_members == ["shard 1"]
 
 
-def test_where_the_newest_set_is_damaged_a_shard_comes_back_with_the_one_before(a_world: MakeWorld) -> None:
+def test_recovery_skips_a_damaged_snapshot_set(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     first.work()
@@ -68,7 +68,7 @@ def test_where_the_newest_set_is_damaged_a_shard_comes_back_with_the_one_before(
     assert (applied[2] == 0).sum() == 10 * world.machine.progress.lost > 0
 
 
-def test_replicas_wait_while_a_shard_is_away_and_are_told_of_its_new_place(a_world: MakeWorld) -> None:
+def test_replicas_wait_for_recovery_and_get_new_placement(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     first.work()
@@ -88,7 +88,7 @@ def test_replicas_wait_while_a_shard_is_away_and_are_told_of_its_new_place(a_wor
     assert first.push()
 
 
-def test_what_the_shards_were_to_be_told_meanwhile_is_told_when_all_are_back(a_world: MakeWorld) -> None:
+def test_postponed_fences_run_after_recovery(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     second.work()
@@ -108,7 +108,7 @@ def test_what_the_shards_were_to_be_told_meanwhile_is_told_when_all_are_back(a_w
     assert (world.applied().sum(axis=1) >= 190).all()
 
 
-def test_a_shard_that_dies_before_initial_values_are_safe_gets_them_again(a_world: MakeWorld) -> None:
+def test_shard_death_before_first_set_repeats_initial_push(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     replica = world.replica()
@@ -125,7 +125,7 @@ def test_a_shard_that_dies_before_initial_values_are_safe_gets_them_again(a_worl
     assert (world.applied() == 1).all()
 
 
-def test_a_shard_that_dies_before_it_was_given_segments_is_given_them_in_its_next_life(a_world: MakeWorld) -> None:
+def test_shard_death_before_assignment_is_reassigned(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     replica = world.replica()
@@ -139,12 +139,12 @@ def test_a_shard_that_dies_before_it_was_given_segments_is_given_them_in_its_nex
     assert (world.applied() == 1).all()
 
 
-def test_a_shard_that_dies_again_while_it_is_loaded_is_no_shard(a_world: MakeWorld) -> None:
+def test_second_death_in_recovery_keeps_shard_unavailable(a_world: MakeWorld) -> None:
     world = a_world().started()
     restart_shard(world, 1)
     (revive,) = [action for action in world.machine.actions if isinstance(action, RecoverShard)]
     restart_shard(world, 1)
-    world.machine.revived(revive, revive.set_id, world.now_s)
+    world.machine.shard_recovered(revive, revive.set_id, world.now_s)
     assert world.machine.recovery.unavailable == {1}
     world.settle()
     assert not world.machine.recovery.unavailable
@@ -182,12 +182,12 @@ def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Shutdo
     for _ in range(2_000):
         for move in (*(replica.turn for replica in world.replicas), lambda: world.tick(0.05), world.act):
             move()
-            if world.state() is State.CLOSING and world.machine.ending.step == step:
+            if world.state() is State.CLOSING and world.machine.shutdown.phase == step:
                 break
         else:
             continue
         break
-    assert world.machine.ending.step == step
+    assert world.machine.shutdown.phase == step
     restart_shard(world, 1)
     world.act()
     restart_shard(world, 0)
@@ -198,9 +198,7 @@ def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Shutdo
 
 @pytest.mark.parametrize("staleness", [None, 0, 2])
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_dies_when_a_job_ends_and_loses_only_what_it_tells(
-    a_world: MakeWorld, seed: int, staleness: int | None
-) -> None:
+def test_job_ends_with_counted_losses_after_any_deaths(a_world: MakeWorld, seed: int, staleness: int | None) -> None:
     draw = random.Random(seed)
     world = a_world(strategy__staleness=staleness, snapshots={"every_s": 0.5}, limits={"epochs": 4}).started()
     deaths = sorted(draw.sample(range(10, 120), 3))
@@ -234,15 +232,15 @@ def test_whatever_dies_when_a_job_ends_and_loses_only_what_it_tells(
     if staleness == 0:  # a round's mean gives each replica its share
         return
     applied = world.applied()
-    twice = world.machine.pushes_twice
+    twice = world.machine.training.pushes_twice
     missing = (applied == 0).sum(axis=1)
     assert (applied.max(axis=1) <= 1 + twice).all()
-    if not any(died.startswith("shard") for died in world.machine.died):
+    if not any(died.startswith("shard") for died in world.machine.failed_members):
         assert (missing == 0).all()
         assert (applied.sum(axis=1) <= 400 + 10 * twice).all()
 
 
-def test_a_shard_whose_disk_is_full_does_not_end_a_job_that_trains(a_world: MakeWorld) -> None:
+def test_failed_periodic_snapshot_does_not_end_training(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 1.0}).started()
     world.tick(2.0)
     (action,) = [a for a in world.machine.actions if isinstance(a, TakeSnapshot)]

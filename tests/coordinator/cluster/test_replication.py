@@ -1,4 +1,4 @@
-"""Shards that are followed by another each: who goes on when one of both dies, and when nobody may."""
+"""Shards with followers: promotion after the death of a leader, and cases without promotion."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.cluster.replication import AGAIN_S
+from coordinator.cluster.replication import RETRY_S
 from coordinator.core.effects import AttachFollower, DetachFollower, RecoverShard, RollBack
 from coordinator.core.members import Members
 from coordinator.core.states import DatasetSizes, State
 from dbelief.errors import ResourceExhausted
 from ps_server.replication.apply import promote
-from tests.coordinator.sandblaster.test_batch_method import Batch
+from tests.coordinator.scheduling.test_batch_method import Batch
 from tests.coordinator.world import World, make_job
 
 
@@ -32,7 +32,7 @@ class Chained(World):
         shard.forget(action.settled)
         self.lives[number] += 1
         self.dead.discard(number)
-        self.machine.revived(action, action.set_id, self.now_s)
+        self.machine.shard_recovered(action, action.set_id, self.now_s)
 
     def followers(self) -> Chained:
         """One for each shard joins; they are asked to follow."""
@@ -44,7 +44,7 @@ class Chained(World):
     def whole(self, shard: int) -> None:
         """A shard tells that its follower has all."""
         epoch = max(action.epoch for action in self.did(AttachFollower) if action.shard == shard)
-        self.machine.chain_told(shard, epoch, True, "")
+        self.machine.follower_reported(shard, epoch, True, "")
         self.settle()
 
     def lease_ends(self) -> None:
@@ -59,7 +59,7 @@ def a_job(**changes: Any) -> Chained:
     return world.followers()
 
 
-def test_a_follower_goes_on_with_all_that_was_acknowledged() -> None:
+def test_follower_is_promoted_with_all_acknowledged_pushes() -> None:
     world = a_job()
     for shard in (0, 1):
         world.whole(shard)
@@ -75,14 +75,14 @@ def test_a_follower_goes_on_with_all_that_was_acknowledged() -> None:
     (revived,) = world.did(RecoverShard)
     assert (revived.promoted, revived.place.shard) == (True, 1)
     assert world.events("promoted") == [{"shard": 1, "set": revived.set_id}]
-    away = world.machine.recovery.is_away
+    away = world.machine.recovery.is_unavailable
     assert (away(old), away(revived.place)) == (True, False), "nobody waits any more for what the dead one was asked"
     world.run()
     assert world.state() is State.DONE
     assert (world.applied() == 1).all()
     progress = world.machine.progress
-    assert (progress.lost, world.machine.pushes_twice, world.machine.died) == (0, 0, ["shard 1"])
-    assert world.machine.chains.promotions == 1
+    assert (progress.lost, world.machine.training.pushes_twice, world.machine.failed_members) == (0, 0, ["shard 1"])
+    assert world.machine.replication.promotions == 1
 
 
 def test_a_follower_that_may_lack_something_is_not_promoted() -> None:
@@ -92,12 +92,12 @@ def test_a_follower_that_may_lack_something_is_not_promoted() -> None:
     world.lease_ends()
     (revived,) = world.did(RecoverShard)
     assert (revived.promoted, revived.place.shard) == (False, 1), "it is there, and begins with the set"
-    assert world.machine.chains.promotions == 0
+    assert world.machine.replication.promotions == 0
     world.run()
     assert world.state() is State.DONE
 
 
-def test_where_the_coordinator_heard_nobody_a_follower_is_not_given_up_with_its_leader() -> None:
+def test_silent_coordinator_keeps_follower_of_dead_leader() -> None:
     world = a_job()
     for shard in (0, 1):
         world.whole(shard)
@@ -105,14 +105,14 @@ def test_where_the_coordinator_heard_nobody_a_follower_is_not_given_up_with_its_
     world.tick(world.job.deadlines.lease_s + 0.5)
     heirs = world.machine.members.alive("shard")
     assert len(heirs) == 2
-    assert all(world.machine.chains.promotes(member) for member in heirs), "the link was cut, and they live"
+    assert all(world.machine.replication.promotes(member) for member in heirs), "the link was cut, and they live"
     world.shard_members = [row for row in silent if row[1] in {member.incarnation for member in heirs}]
     world.settle()
     world.run()
     assert (world.applied() == 1).all()
 
 
-def test_where_a_follower_dies_its_leader_stands_alone_until_another_comes() -> None:
+def test_leader_without_follower_gets_a_new_one() -> None:
     world = a_job()
     world.whole(0)
     (follower,) = [m for m in world.machine.members.alive("follower") if m.number == 0]
@@ -120,33 +120,33 @@ def test_where_a_follower_dies_its_leader_stands_alone_until_another_comes() -> 
     world.lease_ends()
     (alone,) = world.did(DetachFollower)
     assert (alone.shard, alone.epoch) == (0, 2)
-    assert world.machine.chains.unfollowed == 2
+    assert world.machine.replication.unfollowed == 2
     assert world.shard() == 0
-    world.tick(AGAIN_S)
+    world.tick(RETRY_S)
     world.settle()
     assert [(one.shard, one.epoch) for one in world.did(AttachFollower)] == [(0, 1), (1, 1), (0, 3)]
     world.whole(0)
-    assert world.machine.chains.unfollowed == 1
+    assert world.machine.replication.unfollowed == 1
 
 
-def test_those_who_lost_each_other_are_put_together_again_after_a_while() -> None:
+def test_broken_pair_is_attached_again_after_a_delay() -> None:
     world = a_job()
     world.whole(1)
     asked = len(world.did(AttachFollower))
-    world.machine.chain_told(1, 1, False, "its cable was cut")
+    world.machine.follower_reported(1, 1, False, "its cable was cut")
     world.settle()
     assert world.events("unfollowed") == [{"shard": 1, "reason": "its cable was cut"}]
     assert [(one.shard, one.epoch) for one in world.did(DetachFollower)] == [(1, 2)]
-    world.machine.chain_told(1, 1, True, "")  # what it said before it was told
-    world.machine.chain_told(1, 1, False, "its cable was cut")
+    world.machine.follower_reported(1, 1, True, "")  # what it said before it was told
+    world.machine.follower_reported(1, 1, False, "its cable was cut")
     world.settle()
     assert len(world.did(DetachFollower)) == 1
-    world.tick(AGAIN_S)
+    world.tick(RETRY_S)
     world.settle()
     assert [(one.shard, one.epoch) for one in world.did(AttachFollower)[asked:]] == [(1, 3)]
 
 
-def test_a_coordinator_that_dies_before_it_has_promoted_leaves_that_to_the_next() -> None:
+def test_next_coordinator_promotes_after_takeover() -> None:
     world = a_job()
     for shard in (0, 1):
         world.whole(shard)
@@ -163,7 +163,7 @@ def test_a_coordinator_that_dies_before_it_has_promoted_leaves_that_to_the_next(
     assert (world.applied() == 1).all()
 
 
-def test_a_coordinator_that_takes_over_tells_shards_again_that_they_stand_alone() -> None:
+def test_takeover_repeats_detach_of_followers() -> None:
     world = a_job()
     world.whole(0)
     world.machine.commit_due = True
@@ -216,7 +216,7 @@ def compute(batch: Batch, steps: int) -> None:
         batch.world.settle()
 
 
-def test_a_batch_method_goes_on_from_where_it_was() -> None:
+def test_batch_method_continues_after_promotion() -> None:
     batch, world = a_batch()
     for shard in (0, 1):
         world.whole(shard)
@@ -233,7 +233,7 @@ def test_a_batch_method_goes_on_from_where_it_was() -> None:
     )
 
 
-def test_where_all_go_back_to_a_set_nobody_follows_meanwhile() -> None:
+def test_rollback_detaches_followers() -> None:
     batch, world = a_batch()
     world.whole(0)
     compute(batch, 40)
@@ -244,14 +244,14 @@ def test_where_all_go_back_to_a_set_nobody_follows_meanwhile() -> None:
     (back,) = world.did(RollBack)
     alone = [one for one in world.did(DetachFollower) if one.shard == 0]
     assert world.done.index(alone[-1]) < world.done.index(back), "else it might be promoted without going back"
-    world.tick(AGAIN_S)
+    world.tick(RETRY_S)
     world.settle()
     assert [one for one in world.did(AttachFollower) if one.shard == 0][-1].epoch > alone[-1].epoch
     batch.run()
     assert world.state() is State.DONE
 
 
-def test_followers_are_on_other_hosts_than_their_leaders_where_there_are_any() -> None:
+def test_followers_are_placed_on_other_hosts() -> None:
     members = Members(5.0, shards={0, 1}, replication=2)
     for token, host in enumerate(("10.0.0.1", "10.0.0.2")):
         members.join("shard", token, f"s{token}", f"{host}:7000", 0.0)

@@ -1,4 +1,4 @@
-"""More shards and fewer while a job trains: whoever dies at whichever step, no push is lost or counted twice by it."""
+"""Resharding of a training job: a death at any step loses no push and counts none twice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cluster.resharding import AGAIN_S
+from coordinator.cluster.resharding import RETRY_S
 from coordinator.core.effects import ConfirmOwnership, DecommissionShard, MigrateSegments
 from coordinator.core.states import State
 from dbelief.errors import Rejected, ResourceExhausted, Unavailable
+from tests.examples import examples
 
 from .test_recovery import restart_shard
 
@@ -42,13 +43,13 @@ def counts(world: World) -> list[int]:
 
 def scale(world: World, shards: int) -> None:
     """So many are wanted, and those that are missing are started."""
-    world.machine.want_shards(shards, world.now_s)
+    world.machine.request_shards(shards, world.now_s)
     start_missing(world)
 
 
 def start_missing(world: World) -> None:
     """As a launcher does it."""
-    wanted = world.machine.resizing.wanted
+    wanted = world.machine.resharding.wanted
     with suppress(ResourceExhausted):  # the death of one is not noticed yet: it waits for a place
         while len({number for number, _ in world.shard_members if number < wanted}) < wanted:
             world.shard()
@@ -68,7 +69,7 @@ def live(world: World, turns: int, settle: bool = True) -> None:
 def until_sized(world: World) -> None:
     """Replicas work on until the job has the shards that are wanted."""
     for _ in range(300):
-        if not world.machine.resizing.running:
+        if not world.machine.resharding.running:
             return
         start_missing(world)
         live(world, 1)
@@ -103,7 +104,7 @@ def test_shards_come_and_go_while_a_job_trains(a_world: MakeWorld, changes: dict
     world.run()
     assert world.state() is State.DONE, world.machine.reason
     assert world.machine.progress.samples == 800
-    assert not world.machine.died
+    assert not world.machine.failed_members
     assert (world.vector()[:, :800] > 0).all()
     if world.job.strategy.staleness != 0:  # a round's mean gives each replica its share
         assert (world.applied() == 1).all()
@@ -111,16 +112,18 @@ def test_shards_come_and_go_while_a_job_trains(a_world: MakeWorld, changes: dict
     assert [(e["to"], e["from"], e["segments"]) for e in world.events("scaled")] == [(4, 2, 2), (3, 4, 1), (1, 3, 2)]
 
 
-def test_numbers_are_those_of_the_wish_and_who_is_too_many_waits(a_world: MakeWorld) -> None:
+def test_shard_numbers_follow_the_target_and_surplus_waits(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}).started()
-    with pytest.raises(ResourceExhausted, match=r"the job has its 2 shards; `dbelief scale ps` lets it have more$"):
+    with pytest.raises(
+        ResourceExhausted, match=r"all 2 shards of the job have joined; `dbelief scale ps` allows more$"
+    ):
         world.shard()
-    world.machine.want_shards(3, world.now_s)
+    world.machine.request_shards(3, world.now_s)
     assert world.machine.waiting_for() == "shards (2 of 3 have a place)"
     world.settle()
     assert counts(world) == [2, 2], "nothing moves until all are there"
     assert world.shard() == 2
-    with pytest.raises(ResourceExhausted, match="the job has its 3 shards"):
+    with pytest.raises(ResourceExhausted, match="all 3 shards of the job have joined"):
         world.shard()
     world.settle()
     assert sum(counts(world)) == 4
@@ -131,24 +134,26 @@ def test_numbers_are_those_of_the_wish_and_who_is_too_many_waits(a_world: MakeWo
 @pytest.mark.parametrize(
     ("shards", "reason"),
     [
-        (0, r"cannot go on without a shard: `dbelief stop` ends it$"),
+        (0, r"needs at least one shard: `dbelief stop` ends it$"),
         (5, r"^job test has 4 segments, and no use for 5 shards$"),
     ],
 )
-def test_what_cannot_be_is_refused(a_world: MakeWorld, shards: int, reason: str) -> None:
+def test_impossible_shard_counts_are_refused(a_world: MakeWorld, shards: int, reason: str) -> None:
     world = a_world(limits={"epochs": 8}).started()
     with pytest.raises(Rejected, match=reason):
-        world.machine.want_shards(shards, world.now_s)
-    assert world.machine.resizing.wanted == 2
+        world.machine.request_shards(shards, world.now_s)
+    assert world.machine.resharding.wanted == 2
 
 
-def test_a_job_that_does_not_train_or_is_recorded_keeps_its_shards(a_world: MakeWorld) -> None:
+def test_idle_or_recorded_jobs_refuse_resharding(a_world: MakeWorld) -> None:
     world = a_world()
-    with pytest.raises(Rejected, match=r"^job test is empty: while it trains \(ready\)"):
-        world.machine.want_shards(3, world.now_s)
+    with pytest.raises(
+        Rejected, match=r"^job test is empty: the number of shards can change only in training \(ready\)"
+    ):
+        world.machine.request_shards(3, world.now_s)
     world = a_world(record=True).started()
     with pytest.raises(Rejected, match=r"^job test is recorded: "):
-        world.machine.want_shards(3, world.now_s)
+        world.machine.request_shards(3, world.now_s)
 
 
 def test_another_wish_replaces_the_first(a_world: MakeWorld) -> None:
@@ -164,9 +169,9 @@ def test_another_wish_replaces_the_first(a_world: MakeWorld) -> None:
     assert (world.applied() == 1).all()
 
 
-def test_a_wish_that_nobody_fulfils_keeps_nobody_from_training(a_world: MakeWorld) -> None:
+def test_unfulfilled_resharding_does_not_block_training(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}, deadlines={"beat_s": 5, "join_s": 10}).started()
-    world.machine.want_shards(4, world.now_s)
+    world.machine.request_shards(4, world.now_s)
     for _ in range(60):
         live(world, 1)
         world.tick(0.5)
@@ -175,9 +180,9 @@ def test_a_wish_that_nobody_fulfils_keeps_nobody_from_training(a_world: MakeWorl
     assert counts(world) == [2, 2]
 
 
-def test_a_new_shard_that_dies_with_nothing_is_no_member_any_more(a_world: MakeWorld) -> None:
+def test_new_shard_dead_without_segments_is_dropped(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}).started()
-    world.machine.want_shards(4, world.now_s)
+    world.machine.request_shards(4, world.now_s)
     world.shard()
     world.settle()
     assert numbers(world) == [0, 1, 2]
@@ -194,10 +199,10 @@ def test_a_new_shard_that_dies_with_nothing_is_no_member_any_more(a_world: MakeW
     assert (world.applied() == 1).all()
 
 
-def test_a_shard_that_is_to_go_and_dies_with_segments_comes_back_first(a_world: MakeWorld) -> None:
+def test_leaving_shard_dead_with_segments_recovers_first(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}).started()
     world.kill_shard(1)
-    world.machine.want_shards(1, world.now_s)
+    world.machine.request_shards(1, world.now_s)
     world.tick(6.0)
     world.settle()
     assert counts(world) == [2, 2]
@@ -205,7 +210,7 @@ def test_a_shard_that_is_to_go_and_dies_with_segments_comes_back_first(a_world: 
     world.settle()
     until_sized(world)
     assert numbers(world) == [0]
-    with pytest.raises(ResourceExhausted, match="the job has its 1 shards"):
+    with pytest.raises(ResourceExhausted, match="all 1 shards of the job have joined"):
         world.shard()
     world.run()
     assert world.state() is State.DONE
@@ -226,10 +231,10 @@ def test_a_move_that_fails_is_made_again_after_a_while(a_world: MakeWorld) -> No
     assert note["reason"] == "the answer was lost"
     assert sorted(counts(world)) == [0, 2, 2]
     assert all(shard.segments.keys() == set(held) for _, shard, held in world.places()), "the giver serves again"
-    world.tick(AGAIN_S / 2)
+    world.tick(RETRY_S / 2)
     world.settle()
     assert sorted(counts(world)) == [0, 2, 2]
-    world.tick(AGAIN_S)
+    world.tick(RETRY_S)
     world.settle()
     assert sorted(counts(world)) == [1, 1, 2]
 
@@ -244,7 +249,7 @@ TROUBLES = (
     "coordinator and giver die",
     "coordinator and taker die",
     "replica dies",
-    "other wish",
+    "another target",
 )
 
 
@@ -255,7 +260,7 @@ class Trouble:
         self.world, self.what, self.step, self.left = world, what, step, move
 
     def __call__(self, step: str) -> None:
-        world, move = self.world, self.world.machine.resizing._under_way or self.move
+        world, move = self.world, self.world.machine.resharding._under_way or self.move
         self.move = move
         if step != self.step or self.left < 0:
             return
@@ -263,7 +268,7 @@ class Trouble:
         if self.left >= 0:
             return
         assert isinstance(move, MigrateSegments)
-        who = move.giver if "giver" in self.what else move.taker
+        who = move.sender if "giver" in self.what else move.receiver
         if "again" in self.what:
             with suppress(ResourceExhausted):  # it is not needed any more
                 restart_shard(world, who)
@@ -275,8 +280,8 @@ class Trouble:
             raise Unavailable(self.what)
         if self.what == "replica dies":
             world.replicas[0].die()
-        if self.what == "other wish":
-            world.machine.want_shards(2, world.now_s)
+        if self.what == "another target":
+            world.machine.request_shards(2, world.now_s)
 
     move: MigrateSegments | None = None
 
@@ -291,7 +296,7 @@ def survive(world: World, turns: int) -> None:
         if world.dead - {n for n, _ in world.shard_members}:
             world.tick(6.0)
             for number in world.machine.recovery.unavailable - {n for n, _ in world.shard_members}:
-                world.shard(wish=number)
+                world.shard(requested=number)
         if world.machine.state is State.READY:
             start_missing(world)
 
@@ -302,7 +307,7 @@ def survive(world: World, turns: int) -> None:
 @pytest.mark.parametrize("to", [4, 1])
 @pytest.mark.parametrize("step", ["begun", "given", "there", "over"])
 @pytest.mark.parametrize("what", TROUBLES)
-def test_whatever_happens_at_any_step_of_a_move_costs_what_it_would_cost_else(
+def test_failures_during_a_migration_lose_nothing_more(
     a_world: MakeWorld, what: str, step: str, to: int, staleness: int | None
 ) -> None:
     world = a_world(strategy__staleness=staleness, limits={"epochs": 8}, deadlines={"beat_s": 5, "join_s": 1000})
@@ -318,25 +323,28 @@ def test_whatever_happens_at_any_step_of_a_move_costs_what_it_would_cost_else(
     survive(world, 100)
     world.run()
     assert world.state() is State.DONE, world.machine.reason
-    wanted = 2 if what == "other wish" else to
-    assert not world.machine.resizing.running or world.machine.waiting_for()
+    wanted = 2 if what == "another target" else to
+    assert not world.machine.resharding.running or world.machine.waiting_for()
     assert numbers(world) == list(range(wanted))
     if staleness == 0:
         assert (world.vector()[:, :800] > 0).all() or world.machine.progress.lost
         return
     applied = world.applied()
-    assert applied.max() <= 1 + world.machine.pushes_twice
+    assert applied.max() <= 1 + world.machine.training.pushes_twice
     if not world.machine.progress.lost:
         assert applied.min() == 1
-    if not any(died.startswith(("shard 0", "shard 1")) for died in world.machine.died) and step in ("begun", "given"):
+    if not any(died.startswith(("shard 0", "shard 1")) for died in world.machine.failed_members) and step in (
+        "begun",
+        "given",
+    ):
         assert not world.machine.progress.lost
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("staleness", [None, 2])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=100)
-def test_whoever_dies_and_whatever_is_wished_every_loss_is_told(
+@examples(100)
+def test_losses_are_counted_after_any_deaths_and_resharding(
     a_world: MakeWorld, staleness: int | None, seed: int
 ) -> None:
     draw = random.Random(seed)
@@ -364,16 +372,16 @@ def test_whoever_dies_and_whatever_is_wished_every_loss_is_told(
     world.run()
     assert world.state() is State.DONE, world.machine.reason
     applied = world.applied()
-    assert applied.max() <= 1 + world.machine.pushes_twice
+    assert applied.max() <= 1 + world.machine.training.pushes_twice
     missing = (applied == 0).sum(axis=1).max()
     # What a coordinator had heard of losses may go with it: totals are told by lease.
-    told = told and "coordinator" not in world.machine.died
+    told = told and "coordinator" not in world.machine.failed_members
     assert not told or missing <= 10 * world.machine.progress.lost
 
 
-def test_another_coordinator_dismisses_those_who_have_no_place(a_world: MakeWorld) -> None:
+def test_takeover_decommissions_shards_without_a_place(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}).started()
-    world.machine.want_shards(1, world.now_s)
+    world.machine.request_shards(1, world.now_s)
     while not any(isinstance(action, DecommissionShard) for action in (*world.waiting, *world.machine.actions)):
         world.act()
     assert numbers(world) == [0]
@@ -385,7 +393,7 @@ def test_another_coordinator_dismisses_those_who_have_no_place(a_world: MakeWorl
     assert (world.applied() == 1).all()
 
 
-def test_another_coordinator_first_has_every_shard_serve_what_it_holds(a_world: MakeWorld) -> None:
+def test_takeover_confirms_ownership_before_other_commands(a_world: MakeWorld) -> None:
     world = a_world().started()
 
     def dies(step: str) -> None:

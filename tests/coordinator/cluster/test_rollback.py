@@ -1,4 +1,4 @@
-"""A batch method goes back to a snapshot set: from the death to the last shard's word nothing else happens."""
+"""A batch method rolls back to a snapshot set: nothing else runs from the death to the last shard's answer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import RecoverShard, RollBack, RunProgram, TakeSnapshot
-from coordinator.core.states import BundleLease, DatasetSizes, EvaluationLease, State, Wait
+from coordinator.core.messages import BundleLease, EvaluationLease, Wait, WorkRequest
+from coordinator.core.states import DatasetSizes, State
 from coordinator.sandblaster.lbfgs_driver import Phase
-from coordinator.sandblaster.pass_scheduler import WorkRequest
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Moved
 from ps_server.programs import ProgramExecutor
-from tests.coordinator.sandblaster.test_batch_method import SHAPE, STRATEGY, Batch
+from tests.coordinator.scheduling.test_batch_method import SHAPE, STRATEGY, Batch
 from tests.coordinator.world import World, make_job
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def until(batch: Batch, happened: Callable[[], bool]) -> None:
 
 
 def in_pass(batch: Batch, iterations: int) -> None:
-    until(batch, lambda: bool(batch.method.iterations == iterations and batch.method.step is Phase.TRIAL_PASS))
+    until(batch, lambda: bool(batch.method.iterations == iterations and batch.method.phase is Phase.TRIAL_PASS))
 
 
 def restart(world: World, number: int) -> None:
     """A shard's process dies and is started again before anybody has looked."""
     name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
     world.kill_shard(number)
-    world.shard(again=name, wish=number)
+    world.shard(again=name, requested=number)
 
 
 def carried_out(world: World) -> Iterator[Any]:
@@ -83,14 +83,12 @@ def test_another_coordinator_goes_back_as_well(a_world: MakeWorld, undisturbed: 
     assert [row["iterations"] for row in batch.world.events("rolled_back")] == [2]
 
 
-def test_another_coordinator_runs_no_program_on_shards_of_two_times(
-    a_world: MakeWorld, undisturbed: dict[int, float]
-) -> None:
+def test_takeover_rolls_back_before_any_program(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:
     """The shard died in the midst of a program."""
     batch = Batch(a_world, snapshots=EVERY_THREE)
     world = batch.world
     in_pass(batch, 5)
-    while batch.method.step is Phase.TRIAL_PASS:
+    while batch.method.phase is Phase.TRIAL_PASS:
         turn(batch)
     restart(world, 1)
     world.take_over()
@@ -122,20 +120,22 @@ def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None
     in_pass(batch, 4)
     one, two = world.replicas[:2]
     batch.holds.pop(one.incarnation, None)
-    machine.training.evaluations.ask("validation", "w")
-    lease = machine.lease(one.number, one.incarnation, 1, world.now_s)
+    machine.training.evaluations.request("validation", "w")
+    lease = machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s)
     if isinstance(lease, BundleLease):
-        lease = machine.lease(one.number, one.incarnation, 1, world.now_s, WorkRequest(lease.turn, (lease.bundle,)))
+        lease = machine.lease(
+            WorkRequest(one.number, one.incarnation, 1, lease.pass_number, (lease.bundle,)), world.now_s
+        )
     assert isinstance(lease, EvaluationLease)
     restart(world, 1)
     until_revived(world)
     assert machine.evaluated(one.number, one.incarnation, lease.id, 0.1, 0.9, world.now_s) == "", "of a mixture"
     for replica in (one, two):
         batch.holds.pop(replica.incarnation, None)
-        assert isinstance(machine.lease(replica.number, replica.incarnation, 1, world.now_s), Wait)
+        assert isinstance(machine.lease(WorkRequest(replica.number, replica.incarnation, 1), world.now_s), Wait)
     world.settle()
     assert machine.progress.best is None
-    again = machine.lease(one.number, one.incarnation, 1, world.now_s)
+    again = machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s)
     assert isinstance(again, EvaluationLease), "it is asked for anew"
 
 
@@ -152,7 +152,7 @@ def test_a_shard_that_loads_a_set_asks_to_come_again(a_world: MakeWorld) -> None
         shard.pull("trial", index)
 
 
-def test_what_it_ended_with_outlives_a_shard_that_dies_while_the_job_closes(a_world: MakeWorld) -> None:
+def test_end_of_run_survives_shard_death_while_closing(a_world: MakeWorld) -> None:
     batch = Batch(a_world, snapshots=NO_SETS)
     world = batch.world
     while world.state() is not State.CLOSING:
@@ -170,9 +170,7 @@ def test_what_it_ended_with_outlives_a_shard_that_dies_while_the_job_closes(a_wo
     assert np.array_equal(world.exported[1], w)
 
 
-def test_a_shard_that_dies_before_the_end_is_safe_lets_training_go_on(
-    a_world: MakeWorld, undisturbed: dict[int, float]
-) -> None:
+def test_shard_death_before_the_end_is_safe_resumes_passes(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:
     batch = Batch(a_world, snapshots=NO_SETS)
     world = batch.world
     while not batch.method.ended:
@@ -187,12 +185,12 @@ def test_a_shard_that_dies_before_the_end_is_safe_lets_training_go_on(
     assert [row["iterations"] for row in world.events("rolled_back")] == [8]
 
 
-def test_parameters_that_are_half_written_are_written_whole_before_the_end(a_world: MakeWorld) -> None:
+def test_partly_written_parameters_are_rewritten_at_the_end(a_world: MakeWorld) -> None:
     batch = Batch(a_world)
     world, machine = batch.world, batch.world.machine
-    while batch.method.step is not Phase.ACCEPT:
+    while batch.method.phase is not Phase.ACCEPT:
         turn(batch)
-        while batch.method.step is not Phase.ACCEPT and world.act() is not None:
+        while batch.method.phase is not Phase.ACCEPT and world.act() is not None:
             pass
     machine.stop("stopped by a signal", world.now_s)
     program = next(one for one in [*world.waiting, *machine.actions] if isinstance(one, RunProgram)).program
@@ -208,7 +206,7 @@ def test_parameters_that_are_half_written_are_written_whole_before_the_end(a_wor
     assert np.array_equal(world.exported[1], world.vector("trial"))
 
 
-def test_a_run_that_has_ended_goes_on_where_it_may_do_more(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:
+def test_ended_run_resumes_with_a_higher_limit(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:
     first = Batch(a_world, iterations=3).run().world
     newest = max(first.disk)
     job = make_job(strategy=STRATEGY, limits={"epochs": 500}, shards=2, replicas=3)

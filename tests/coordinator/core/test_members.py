@@ -12,8 +12,10 @@ def members(shards: int = 2, beat_s: float = 5.0) -> Members:
     return Members(beat_s, set(range(shards)))
 
 
-def join(them: Members, kind: str = "replica", token: int = 0, now_s: float = 0.0, wish: int | None = None) -> Member:
-    return them.join(kind, token, f"host:{token}", "10.0.0.1:1", now_s, wish)
+def join(
+    them: Members, kind: str = "replica", token: int = 0, now_s: float = 0.0, requested: int | None = None
+) -> Member:
+    return them.join(kind, token, f"host:{token}", "10.0.0.1:1", now_s, requested)
 
 
 def test_a_repeated_join_gets_the_same_answer() -> None:
@@ -28,7 +30,7 @@ def test_one_token_of_two_kinds_is_two_members() -> None:
     assert join(them, "shard", 7) is not join(them, "replica", 7)
 
 
-def test_the_token_of_a_dead_life_opens_a_new_one() -> None:
+def test_token_of_a_dead_member_starts_a_new_incarnation() -> None:
     them = members()
     first = join(them, token=7)
     first.state = "died"
@@ -36,7 +38,7 @@ def test_the_token_of_a_dead_life_opens_a_new_one() -> None:
     assert (second.number, second.incarnation) == (0, 2)
 
 
-def test_numbers_are_the_lowest_free_and_those_of_the_dead_are_used_again() -> None:
+def test_lowest_free_number_is_reused() -> None:
     them = members()
     a, b, c = (join(them, token=t) for t in (1, 2, 3))
     assert [m.number for m in (a, b, c)] == [0, 1, 2]
@@ -45,28 +47,28 @@ def test_numbers_are_the_lowest_free_and_those_of_the_dead_are_used_again() -> N
     assert join(them, token=5).number == 3
 
 
-def test_replicas_and_clients_share_a_row_of_numbers_shards_have_their_own() -> None:
+def test_replicas_and_clients_share_numbers_shards_do_not() -> None:
     them = members()
     numbers = [join(them, kind, t).number for t, kind in enumerate(["replica", "client", "shard", "replica", "shard"])]
     assert numbers == [0, 1, 0, 2, 1]
 
 
-@pytest.mark.parametrize(("wish", "number"), [(5, 5), (0, 1), (None, 1)])
-def test_a_wish_is_honoured_where_the_number_is_free(wish: int | None, number: int) -> None:
+@pytest.mark.parametrize(("requested", "number"), [(5, 5), (0, 1), (None, 1)])
+def test_a_wish_is_honoured_where_the_number_is_free(requested: int | None, number: int) -> None:
     them = members()
     join(them, token=1)
-    assert join(them, token=2, wish=wish).number == number
+    assert join(them, token=2, requested=requested).number == number
 
 
-@pytest.mark.parametrize(("wish", "number"), [(1, 1), (2, 0), (99, 0)])
-def test_a_shard_wishes_among_the_numbers_of_the_job(wish: int, number: int) -> None:
-    assert join(members(shards=2), "shard", 1, wish=wish).number == number
+@pytest.mark.parametrize(("requested", "number"), [(1, 1), (2, 0), (99, 0)])
+def test_a_requested_shard_number_is_one_of_the_job(requested: int, number: int) -> None:
+    assert join(members(shards=2), "shard", 1, requested=requested).number == number
 
 
 def test_a_shard_too_many_is_refused_and_takes_nothing() -> None:
     them = members(shards=1)
     join(them, "shard", 1)
-    with pytest.raises(Rejected, match=r"the job has its 1 shards; `dbelief scale ps` lets it have more"):
+    with pytest.raises(Rejected, match=r"all 1 shards of the job have joined; `dbelief scale ps` allows more"):
         join(them, "shard", 2)
     assert them.incarnations == 1
     assert len(them.alive("shard")) == 1
@@ -78,7 +80,7 @@ def test_a_lost_shards_place_is_free_again() -> None:
     assert join(them, "shard", 2).number == 0
 
 
-def test_only_the_very_life_is_found() -> None:
+def test_lookup_requires_the_exact_incarnation() -> None:
     them = members()
     old = join(them, token=1)
     old.state = "died"
@@ -98,7 +100,7 @@ def test_a_client_is_a_pusher_and_a_shard_is_none() -> None:
     assert them.find_pusher(shard.number, shard.incarnation) is None
 
 
-def test_the_silent_are_those_who_have_not_beaten_for_longer_than_allowed() -> None:
+def test_members_expire_after_missed_heartbeats() -> None:
     them = members(beat_s=5.0)
     quiet, loud, gone = (join(them, token=t) for t in (1, 2, 3))
     gone.state = "left"
@@ -108,7 +110,7 @@ def test_the_silent_are_those_who_have_not_beaten_for_longer_than_allowed() -> N
     assert them.expired(5.1) == [quiet]
 
 
-def test_a_coordinator_that_was_away_itself_blames_nobody() -> None:
+def test_coordinator_pause_expires_no_member() -> None:
     them = members(beat_s=5.0)
     quiet = join(them)
     assert them.expired(3.0) == []
@@ -118,7 +120,7 @@ def test_a_coordinator_that_was_away_itself_blames_nobody() -> None:
     assert them.expired(65.1) == [quiet]
 
 
-def test_a_beat_that_was_heard_after_the_pause_is_not_moved_into_the_future() -> None:
+def test_heartbeat_after_a_pause_is_not_moved_forward() -> None:
     them = members(beat_s=5.0)
     member = join(them)
     them.expired(0.0)
@@ -128,13 +130,13 @@ def test_a_beat_that_was_heard_after_the_pause_is_not_moved_into_the_future() ->
 
 
 @pytest.mark.parametrize("beat_s", [0.2, 0.5])
-def test_short_beats_are_watched_by_a_clock_of_coarser_ticks(beat_s: float) -> None:
+def test_short_timeouts_work_with_coarse_ticks(beat_s: float) -> None:
     them = members(beat_s=beat_s)
     quiet = join(them)
     assert [them.expired(tick * 0.4) for tick in range(3)][-1] == [quiet]
 
 
-def test_everyone_is_listed_by_kind_and_number_in_the_latest_life() -> None:
+def test_members_are_sorted_with_latest_incarnation_only() -> None:
     them = members()
     join(them, "shard", 1)
     join(them, token=2).state = "died"
@@ -144,13 +146,13 @@ def test_everyone_is_listed_by_kind_and_number_in_the_latest_life() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["replica", "client"]), st.booleans(), st.none() | st.integers(0, 4))))
-def test_no_incarnation_is_used_twice_and_no_two_living_share_a_number(
+def test_incarnations_and_live_numbers_are_unique(
     story: list[tuple[str, bool, int | None]],
 ) -> None:
     them = members()
     lives: list[Member] = []
-    for token, (kind, dies, wish) in enumerate(story):
-        lives.append(join(them, kind, token, wish=wish))
+    for token, (kind, dies, requested) in enumerate(story):
+        lives.append(join(them, kind, token, requested=requested))
         if dies:
             lives[token // 2].state = "died"
         living = [m.number for m in them.alive("replica", "client")]
@@ -159,11 +161,11 @@ def test_no_incarnation_is_used_twice_and_no_two_living_share_a_number(
 
 
 def test_a_job_has_only_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.core.members.MOST_MEMBERS", 3)
+    monkeypatch.setattr("coordinator.core.members.MAX_MEMBERS", 3)
     them = members()
     first = [join(them, kind, token) for token, kind in enumerate(("replica", "client", "replica"))]
-    with pytest.raises(ResourceExhausted, match="the job has 3 replicas and clients, as many as may be"):
+    with pytest.raises(ResourceExhausted, match="the job has 3 replicas and clients, the maximum"):
         join(them, "client", 7)
     join(them, "shard", 8)  # those are counted by the job
-    them.mark_gone(first[1], "left")
-    assert join(them, "replica", 9, wish=5).number == 1
+    them.mark_ended(first[1], "left")
+    assert join(them, "replica", 9, requested=5).number == 1

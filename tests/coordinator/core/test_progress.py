@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.divergence import DivergenceDetector
+from coordinator.core.messages import ProgressReport, ResourceUsage
 from coordinator.core.progress import OVER, Best, Progress
-from coordinator.core.states import ProgressReport, ResourceUsage
 from coordinator.core.warm_start import WarmStart
 
 
@@ -40,13 +40,15 @@ def train(progress: Progress, losses: Iterable[float], from_s: float = 0.0, ever
     ),
     st.sets(st.integers(1, 6)),
 )
-def test_sums_do_not_depend_on_who_is_settled(told: list[tuple[int, int, list[int], int]], settled: set[int]) -> None:
+def test_sums_do_not_depend_on_order_of_settling(
+    told: list[tuple[int, int, list[int], int]], settled: set[int]
+) -> None:
     """Rows may be of any length: a set may have been written when there were fewer classes."""
     there, here = Progress(), Progress()
     for progress in (there, here):
         for replica, life, stale, number in told:
             more = {"sent": 8 * number, "received": number, "residual": 0.5 * number}
-            progress.spent(replica, 10 * replica + life, ResourceUsage({"compute": 1.0 * number}, stale, more))
+            progress.record_usage(replica, 10 * replica + life, ResourceUsage({"compute": 1.0 * number}, stale, more))
     for life in settled:
         for incarnation in (life, 10 + life, life):
             here.settle(incarnation)
@@ -73,7 +75,7 @@ def test_nothing_is_known_before_the_first_push() -> None:
     assert progress.samples_of(0) == 0
 
 
-def test_staleness_is_a_mean_over_pushes_for_all_and_for_each() -> None:
+def test_staleness_is_averaged_over_pushes() -> None:
     progress = Progress()
     progress.record_report(0, told(pushes=10, staleness=1.0), 0.0)
     progress.record_report(0, told(pushes=10, staleness=3.0), 0.0)
@@ -94,7 +96,7 @@ def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
     assert progress.staleness == 7.0
 
 
-def test_the_loss_is_smoothed_over_about_two_thousand_samples() -> None:
+def test_loss_is_smoothed_over_about_2000_samples() -> None:
     progress = Progress()
     progress.record_report(0, told(100, 3.0), 0.0)
     assert progress.loss == progress.divergence.first_loss == 3.0
@@ -107,7 +109,7 @@ def test_the_loss_is_smoothed_over_about_two_thousand_samples() -> None:
 @pytest.mark.parametrize(
     "news", [ProgressReport(0, samples=30), ProgressReport(0, pushes=1), ProgressReport(0, pushes=1, steps=1)]
 )
-def test_what_only_a_ledger_tells_has_no_loss(news: ProgressReport) -> None:
+def test_ledger_only_progress_has_no_loss(news: ProgressReport) -> None:
     progress = Progress()
     assert progress.record_report(0, news, 0.0) is None
     assert progress.samples == news.samples
@@ -117,7 +119,7 @@ def test_what_only_a_ledger_tells_has_no_loss(news: ProgressReport) -> None:
 # -- warm start ----------------------------------------------------------------------------------------------
 
 
-def test_without_conditions_nobody_is_held_back() -> None:
+def test_without_warm_start_all_replicas_are_admitted() -> None:
     progress = Progress()
     assert not progress.warm_start.active
     assert progress.warm_start.admits(1)
@@ -136,7 +138,7 @@ def test_release_by_samples_comes_once() -> None:
     assert progress.warm_start.room(200) is None
 
 
-def test_release_by_loss_comes_once_and_leases_are_not_rationed_for_it() -> None:
+def test_warm_start_by_loss_ends_once_without_rationing() -> None:
     progress = Progress(warm_start=WarmStart(loss=0.5))
     assert not progress.warm_start_ends()  # the loss is not known yet
     assert progress.warm_start.room(10**9) is None
@@ -170,13 +172,13 @@ def test_an_evaluation_is_due_once_per_interval() -> None:
     assert [100 * (i + 1) for i, is_due in enumerate(due) if is_due] == [300, 500, 800, 1000]
 
 
-def test_intervals_that_were_jumped_over_make_one_evaluation() -> None:
+def test_skipped_intervals_trigger_one_evaluation() -> None:
     progress = Progress(evaluate_every=10)
     progress.record_report(0, told(100), 0.0)
     assert [progress.evaluation_due(), progress.evaluation_due()] == [True, False]
 
 
-def test_an_evaluation_that_came_late_covers_all_it_has_seen() -> None:
+def test_late_evaluation_covers_all_samples_seen() -> None:
     progress = Progress(evaluate_every=100)
     progress.record_report(0, told(100), 0.0)
     assert progress.evaluation_due()
@@ -220,7 +222,7 @@ def test_until_the_new_best_is_stored_the_old_one_stands() -> None:
     assert progress.evaluated(0.4, 0.9, 200)[0] == "best.1", "what was not stored is better still"
 
 
-def test_where_the_last_is_kept_nothing_is_stored_but_the_best_is_known() -> None:
+def test_keep_last_stores_nothing_but_tracks_the_best() -> None:
     progress = Progress(keep_best=False)
     assert evaluate(progress, (0.5, 0.8), (0.6, 0.7)) == ["", ""]
     assert progress.best == Best("", 0.5, 0.8, 0)
@@ -238,9 +240,7 @@ def test_where_the_last_is_kept_nothing_is_stored_but_the_best_is_known() -> Non
         ([(0.4, None), (0.5, None)], 0),
     ],
 )
-def test_better_is_more_accurate_or_at_the_same_accuracy_of_less_loss(
-    results: list[tuple[float, float | None]], best: int
-) -> None:
+def test_best_is_by_accuracy_then_by_loss(results: list[tuple[float, float | None]], best: int) -> None:
     progress = Progress(keep_best=True)
     evaluate(progress, *results)
     assert progress.best is not None
@@ -264,7 +264,7 @@ def test_stop_at_the_loss_asked_for() -> None:
     assert found == [None, "validation loss 0.2 reached its target 0.2"]
 
 
-def test_stop_when_patience_is_over_and_every_gain_renews_it() -> None:
+def test_patience_stops_and_each_gain_resets_it() -> None:
     found = reasons(Progress(patience=2), *((loss, None) for loss in (0.5, 0.6, 0.4, 0.5, 0.5)))
     assert found == [None, None, None, None, "no better validation result for 2 evaluations"]
 
@@ -288,7 +288,7 @@ def test_a_loss_far_above_its_start_for_too_long_ends_it() -> None:
     )
 
 
-def test_a_loss_that_recovers_in_between_starts_the_clock_anew() -> None:
+def test_recovered_loss_resets_divergence_timer() -> None:
     progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
     assert train(progress, [1.0, 11.0, 12.0, 9.0, 11.0, 12.0, 13.0]) == [None] * 7
     assert train(progress, [14.0], from_s=7.0)[0] is not None
@@ -313,43 +313,43 @@ def options() -> dict[str, Any]:
     return {"warm_start": WarmStart(100), "evaluate_every": 250, "keep_best": True, "patience": 3}
 
 
-def test_what_a_set_holds_is_all_that_goes_on() -> None:
+def test_snapshot_state_restores_all_progress() -> None:
     progress = Progress(**options())
     progress.record_report(0, told(300, 2.0, staleness=1.5), 0.0)
     progress.record_report(3, told(100, 1.0), 0.0)
     progress.warm_start_ends()
     progress.evaluation_due()
     evaluate(progress, (0.5, 0.8), (0.6, 0.7))
-    heir = Progress(**options())
-    heir.restore(json.loads(json.dumps(progress.state())), {})
-    assert heir.state() == progress.state()
-    assert heir.best == progress.best
-    assert (heir.samples_of(0), heir.samples_of(3), heir.staleness_of(0)) == (300, 100, 1.5)
-    assert (heir.loss, heir.divergence.first_loss, heir.warm_start.active, heir.without_gain) == (
+    successor = Progress(**options())
+    successor.restore(json.loads(json.dumps(progress.state())), {})
+    assert successor.state() == progress.state()
+    assert successor.best == progress.best
+    assert (successor.samples_of(0), successor.samples_of(3), successor.staleness_of(0)) == (300, 100, 1.5)
+    assert (successor.loss, successor.divergence.first_loss, successor.warm_start.active, successor.without_gain) == (
         progress.loss,
         2.0,
         False,
         1,
     )
-    assert not heir.evaluation_due()
+    assert not successor.evaluation_due()
 
 
 def test_before_the_first_push_there_is_no_loss_to_hold() -> None:
-    heir = Progress()
-    heir.restore(json.loads(json.dumps(Progress().state(), allow_nan=False)), {})
-    assert math.isnan(heir.loss)
-    assert heir.best is None
+    successor = Progress()
+    successor.restore(json.loads(json.dumps(Progress().state(), allow_nan=False)), {})
+    assert math.isnan(successor.loss)
+    assert successor.best is None
 
 
-def test_ledgers_correct_what_was_told_for_all_and_for_each() -> None:
+def test_ledgers_correct_reported_samples() -> None:
     progress = Progress()
     progress.record_report(0, told(300), 0.0)
-    heir = Progress()
-    heir.restore(progress.state(), {0: -50, 1: 20})
-    assert (heir.samples, heir.samples_of(0), heir.samples_of(1)) == (270, 250, 20)
+    successor = Progress()
+    successor.restore(progress.state(), {0: -50, 1: 20})
+    assert (successor.samples, successor.samples_of(0), successor.samples_of(1)) == (270, 250, 20)
 
 
-def test_a_state_stays_as_it_was_while_training_goes_on() -> None:
+def test_snapshot_state_is_not_changed_by_later_training() -> None:
     """It is written to disk outside the lock."""
     progress = Progress(keep_best=True)
     progress.record_report(0, told(100), 0.0)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.states import EvaluationLease, State, Wait
+from coordinator.core.messages import EvaluationLease, Wait
+from coordinator.core.states import State
 from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def pushes(replica: Replica, most: int = 100) -> int:
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 5])
-def test_the_fast_one_leads_by_one_more_than_the_dial_across_leases(a_world: MakeWorld, staleness: int) -> None:
+def test_fastest_replica_leads_by_staleness_plus_one(a_world: MakeWorld, staleness: int) -> None:
     world = bounded(a_world, staleness).started()
     fast, slow = world.replicas
     begin(world, fast, slow)
@@ -81,7 +82,7 @@ def test_the_warm_start_holds_with_a_dial(a_world: MakeWorld) -> None:
     assert second.lease.clock == 4
 
 
-def test_a_joiner_takes_the_current_clock_and_stops_nobody(a_world: MakeWorld) -> None:
+def test_joining_replica_starts_at_current_clock(a_world: MakeWorld) -> None:
     world = bounded(a_world).started(replicas=1)
     (first,) = world.replicas
     begin(world, first)
@@ -94,7 +95,7 @@ def test_a_joiner_takes_the_current_clock_and_stops_nobody(a_world: MakeWorld) -
     assert pushes(late, 2) == 2
 
 
-def test_one_who_evaluates_holds_nobody_up(a_world: MakeWorld) -> None:
+def test_evaluating_replica_blocks_no_other(a_world: MakeWorld) -> None:
     world = bounded(a_world, evaluate={"every": 60}).started()
     first, second = world.replicas
     begin(world, first, second)
@@ -110,7 +111,7 @@ def test_one_who_evaluates_holds_nobody_up(a_world: MakeWorld) -> None:
     assert second.lease.clock == 8, "and comes back at the current clock"
 
 
-def test_one_for_whom_nothing_is_left_holds_nobody_up(a_world: MakeWorld) -> None:
+def test_replica_without_data_blocks_no_other(a_world: MakeWorld) -> None:
     world = bounded(a_world, limits={"samples": 50}).started()
     first, second = world.replicas
     begin(world, first, second)
@@ -129,7 +130,7 @@ def test_one_for_whom_nothing_is_left_holds_nobody_up(a_world: MakeWorld) -> Non
     np.testing.assert_array_equal(world.applied(), 1)
 
 
-def test_a_stop_holds_nobody_up_who_still_trains(a_world: MakeWorld) -> None:
+def test_stop_does_not_block_training_replicas(a_world: MakeWorld) -> None:
     world = bounded(a_world).started()
     first, second = world.replicas
     begin(world, first, second)
@@ -151,10 +152,10 @@ def test_a_death_lets_the_others_go_on(a_world: MakeWorld) -> None:
     assert pushes(first) == 0, "until it is fenced it may still push"
     world.settle()
     assert pushes(first, 5) == 5
-    heir = world.replica(wish=second.number)
-    begin(world, heir)
-    assert heir.lease is not None
-    assert heir.lease.clock == 7
+    successor = world.replica(requested=second.number)
+    begin(world, successor)
+    assert successor.lease is not None
+    assert successor.lease.clock == 7
     world.run()
     np.testing.assert_array_equal(world.applied(), 1)
 
@@ -165,12 +166,12 @@ def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) ->
     begin(world, first, second)
     assert pushes(first) == 2
     second.die()
-    heir = world.replica(wish=second.number)
-    assert isinstance(heir.ask(), Wait)
+    successor = world.replica(requested=second.number)
+    assert isinstance(successor.ask(), Wait)
     world.settle()
-    begin(world, heir)
-    assert heir.lease is not None
-    assert heir.lease.clock == 2
+    begin(world, successor)
+    assert successor.lease is not None
+    assert successor.lease.clock == 2
 
 
 def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
@@ -182,7 +183,7 @@ def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
     np.testing.assert_array_equal(world.applied(), 1)
 
 
-def test_a_job_goes_on_from_a_set_at_the_clock_it_had(a_world: MakeWorld) -> None:
+def test_resumed_job_continues_at_snapshot_clock(a_world: MakeWorld) -> None:
     world = bounded(a_world, snapshots={"every_s": 10.0}).started()
     begin(world, *world.replicas)
     for replica in world.replicas:

@@ -1,4 +1,4 @@
-"""Whatever happens to whom and when: the job ends, and every sample was trained as often as the books say.
+"""Random walk over all events: the job ends, and every sample was trained as often as the ledgers say.
 
 A random walk over all that can happen, on the real machine and real shards: replicas work at their own pace, die in
 mid-push, come back under their number, lose answers; sets are written while they push; actions wait in the queue; the
@@ -75,7 +75,7 @@ class Chaos:
         elif event == "tick":
             world.tick(rng.choice([0.5, 3.0, 12.0]))
         elif event == "join" and len(living) < 4:
-            world.replica(wish=rng.choice([None, 0, 1, 2]))
+            world.replica(requested=rng.choice([None, 0, 1, 2]))
         elif event == "crash":
             self.crash()
         elif one is None:
@@ -116,7 +116,7 @@ def test_every_sample_is_trained_as_often_as_the_books_say(
     ).started()
     world = Chaos(world, seed).walk(300)
     counts = world.applied()
-    twice = world.machine.pushes_twice
+    twice = world.machine.training.pushes_twice
     assert counts.min() >= 1, "nothing is skipped, on any segment"
     assert twice <= (counts - 1).sum(), "a doubled push is there once more on some segment"
     assert (counts.max(axis=0) - 1).sum() <= twice * 10 * (1 + seed % 2), "and nothing else is"

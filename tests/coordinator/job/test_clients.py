@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.core.states import EvaluationLease, ProgressReport, State, Stop, Wait
+from coordinator.core.messages import EvaluationLease, ProgressReport, Stop, Wait, WorkRequest
+from coordinator.core.states import State
 from tests.coordinator.replica import Replica
 from tests.coordinator.world import World
 
@@ -32,7 +33,7 @@ def began(world: World) -> Replica:
     return client
 
 
-def test_a_job_of_clients_on_data_holds_its_limits_is_evaluated_and_ends_with_a_model(a_world: MakeWorld) -> None:
+def test_client_job_respects_limits_evaluates_and_exports(a_world: MakeWorld) -> None:
     world = a_world(replicas=0, evaluate={"every": 100})
     client = began(world)
     assert isinstance(client.ask(), Stop), "there is nothing to evaluate yet"
@@ -47,9 +48,9 @@ def test_a_job_of_clients_on_data_holds_its_limits_is_evaluated_and_ends_with_a_
         work = client.ask()
         assert isinstance(work, EvaluationLease)
         assert work.set == name
-        assert isinstance(world.machine.lease(client.number, client.incarnation, 1, world.now_s), EvaluationLease), (
-            "as before"
-        )
+        assert isinstance(
+            world.machine.lease(WorkRequest(client.number, client.incarnation, 1), world.now_s), EvaluationLease
+        ), "as before"
         client.evaluate()
         world.settle()
     assert isinstance(client.ask(), Stop)
@@ -59,7 +60,7 @@ def test_a_job_of_clients_on_data_holds_its_limits_is_evaluated_and_ends_with_a_
     assert world.exported is not None
 
 
-def test_a_client_waits_while_another_makes_the_last_evaluation(a_world: MakeWorld) -> None:
+def test_client_waits_during_another_ones_last_evaluation(a_world: MakeWorld) -> None:
     world = a_world(replicas=0)
     first = began(world)
     second = world.replica(kind="client")
@@ -68,12 +69,12 @@ def test_a_client_waits_while_another_makes_the_last_evaluation(a_world: MakeWor
     assert isinstance(second.ask(), Wait)
 
 
-def test_replicas_and_clients_train_the_samples_of_one_limit_together(a_world: MakeWorld) -> None:
+def test_replicas_and_clients_share_the_sample_limit(a_world: MakeWorld) -> None:
     world = a_world(replicas=1)
     client = began(world)
     replica = world.replica()
     pushes(world, client, 4)
-    world.machine.training.evaluations.ask("validation", "w")
+    world.machine.training.evaluations.request("validation", "w")
     assert not world.machine.client_evaluates
     assert isinstance(client.ask(), Stop), "the replica evaluates"
     world.take_over()

@@ -1,4 +1,4 @@
-"""Evaluations and snapshot sets while a job trains, and how they keep out of each other's way."""
+"""Evaluations and snapshot sets while a job trains, and their mutual exclusion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.effects import TakeSnapshot
-from coordinator.core.states import DatasetSizes, EvaluationLease, ProgressReport, State
+from coordinator.core.messages import EvaluationLease, ProgressReport
+from coordinator.core.states import DatasetSizes, State
 from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_an_evaluation_is_a_lease_like_any_other(a_world: MakeWorld) -> None:
     assert states == {first.number: "evaluating", second.number: "training"}
 
 
-def test_the_evaluation_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> None:
+def test_evaluation_of_dead_replica_is_reassigned(a_world: MakeWorld) -> None:
     world = evaluating(a_world)
     first, second = world.replicas
     first.die()
@@ -53,7 +54,7 @@ def test_the_evaluation_of_a_dead_replica_is_given_to_another(a_world: MakeWorld
     assert world.machine.progress.best.accuracy == 0.8
 
 
-def test_the_best_parameters_are_kept_as_they_were_evaluated(a_world: MakeWorld) -> None:
+def test_best_parameters_are_stored_as_evaluated(a_world: MakeWorld) -> None:
     world = evaluating(a_world)
     first, second = world.replicas
     assert first.evaluate(0.5, 0.8) == "best.0"
@@ -66,7 +67,7 @@ def test_the_best_parameters_are_kept_as_they_were_evaluated(a_world: MakeWorld)
     assert world.machine.progress.best.samples == 30
 
 
-def test_no_evaluation_begins_while_the_best_parameters_are_being_stored(a_world: MakeWorld) -> None:
+def test_no_evaluation_starts_while_best_is_being_stored(a_world: MakeWorld) -> None:
     """Two at a time would be stored under one name."""
     world = evaluating(a_world)
     first, second = world.replicas
@@ -78,7 +79,7 @@ def test_no_evaluation_begins_while_the_best_parameters_are_being_stored(a_world
     assert world.machine.progress.best is None
 
 
-def test_what_a_dead_replica_did_not_store_whole_is_evaluated_again_when_it_is_fenced(a_world: MakeWorld) -> None:
+def test_unstored_evaluation_is_repeated_after_the_fence(a_world: MakeWorld) -> None:
     world = evaluating(a_world)
     first, second = world.replicas
     assert first.evaluate(0.5, 0.8, store=False) == "best.0"
@@ -120,7 +121,7 @@ def test_a_training_loss_that_is_not_finite_ends_the_job(a_world: MakeWorld) -> 
     assert world.finished
 
 
-def test_a_job_without_validation_data_never_evaluates_on_it(a_world: MakeWorld) -> None:
+def test_no_validation_without_validation_data(a_world: MakeWorld) -> None:
     world = a_world(shape=DatasetSizes(100, 0, 30), evaluate={"every": 10}).started().run()
     assert [event["set"] for event in world.events("evaluation")] == ["test"]
 
@@ -151,7 +152,7 @@ def test_between_sets_no_lease_that_is_done_is_remembered(a_world: MakeWorld) ->
     assert [row[0]["id"] for row in world.machine.set_state()["leases"]["held"]] == [held.id]
 
 
-def test_a_set_is_not_begun_while_the_best_parameters_may_be_stored(a_world: MakeWorld) -> None:
+def test_snapshot_waits_while_best_may_be_stored(a_world: MakeWorld) -> None:
     world = evaluating(a_world, snapshots={"every_s": 30.0})
     world.tick(40.0)
     world.settle()
@@ -162,7 +163,7 @@ def test_a_set_is_not_begun_while_the_best_parameters_may_be_stored(a_world: Mak
     assert world.disk["000000000030-0002"].state["progress"]["best"]["vector"] == "best.0"
 
 
-def test_best_parameters_are_not_evaluated_while_a_set_is_written(a_world: MakeWorld) -> None:
+def test_best_evaluation_waits_while_snapshot_is_written(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}, snapshots={"every_s": 30.0}).started()
     world.tick(31.0)
     first, second = world.replicas
@@ -173,7 +174,7 @@ def test_best_parameters_are_not_evaluated_while_a_set_is_written(a_world: MakeW
     assert isinstance(second.ask(), EvaluationLease)
 
 
-def test_where_nothing_is_kept_sets_and_evaluations_do_not_wait_for_each_other(a_world: MakeWorld) -> None:
+def test_keep_last_lets_snapshots_and_evaluations_overlap(a_world: MakeWorld) -> None:
     world = evaluating(a_world, evaluate={"every": 30, "keep": "last"}, snapshots={"every_s": 30.0})
     world.tick(40.0)
     world.settle()

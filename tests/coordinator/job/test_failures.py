@@ -1,4 +1,4 @@
-"""Replicas, shards and clients that die or leave while a job trains: what becomes of their work."""
+"""Replicas, shards and clients that die or leave while a job trains: reassignment of their work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.effects import Fence
-from coordinator.core.states import State, Stop, Wait
+from coordinator.core.messages import Stop, Wait
+from coordinator.core.states import State
 from dbelief.errors import Rejected
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 MakeWorld = Callable[..., "World"]
 
 
-def test_a_dead_replicas_lease_goes_to_another_from_where_all_segments_had_it(a_world: MakeWorld) -> None:
+def test_lease_of_dead_replica_resumes_at_common_prefix(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -26,7 +27,7 @@ def test_a_dead_replicas_lease_goes_to_another_from_where_all_segments_had_it(a_
     first.die()
     world.settle()
     assert world.did(Fence) == [Fence(first.number, first.incarnation)]
-    assert world.machine.pushes_twice == 1
+    assert world.machine.training.pushes_twice == 1
     lease = second.work()
     assert (lease.start, lease.stop) == (10, 30)
     with pytest.raises(Rejected, match="fenced"):
@@ -36,10 +37,10 @@ def test_a_dead_replicas_lease_goes_to_another_from_where_all_segments_had_it(a_
     assert again.tolist() == [10, 10, 10, 0], "the push that three segments had was made again"
     assert (world.applied().min(axis=0) == 1).all()
     assert world.machine.progress.samples == 200
-    assert world.machine.members_lost == 1
+    assert len(world.machine.failed_members) == 1
 
 
-def test_what_the_ledgers_know_and_the_dead_one_never_told_counts(a_world: MakeWorld) -> None:
+def test_unreported_pushes_in_ledgers_count(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     first.work()
@@ -49,10 +50,10 @@ def test_what_the_ledgers_know_and_the_dead_one_never_told_counts(a_world: MakeW
     world.settle()
     assert world.machine.progress.samples == world.machine.progress.samples_of(first.number) == 30
     assert world.machine.progress.pushes == 3
-    assert world.machine.pushes_twice == 0
+    assert world.machine.training.pushes_twice == 0
 
 
-def test_the_job_does_not_end_while_a_dead_ones_last_lease_is_not_known(a_world: MakeWorld) -> None:
+def test_job_waits_for_unsettled_lease_of_dead_replica(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started()
     first, second = world.replicas
     first.work()
@@ -66,7 +67,7 @@ def test_the_job_does_not_end_while_a_dead_ones_last_lease_is_not_known(a_world:
     assert second.work().samples == 20
 
 
-def test_one_who_leaves_gives_back_what_it_has_not_done(a_world: MakeWorld) -> None:
+def test_leaving_replica_returns_its_remaining_lease(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -74,7 +75,7 @@ def test_one_who_leaves_gives_back_what_it_has_not_done(a_world: MakeWorld) -> N
     first.leave("asked to end")
     world.settle()
     assert second.work().start == 20
-    assert world.machine.members_lost == 0
+    assert not world.machine.failed_members
     assert world.events("member")[-1] == {
         "role": "replica",
         "id": first.number,
@@ -84,37 +85,37 @@ def test_one_who_leaves_gives_back_what_it_has_not_done(a_world: MakeWorld) -> N
     }
 
 
-def test_the_given_up_are_told_so_and_what_they_tell_is_not_heard(a_world: MakeWorld) -> None:
+def test_expired_replica_is_stopped_and_its_reports_ignored(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     first.work()
     first.train(pushes=1, tell=False)
     first.die()
-    assert not world.machine.beat("replica", first.number, first.incarnation, world.now_s)
+    assert not world.machine.heartbeat("replica", first.number, first.incarnation, world.now_s)
     first.tell()
     assert world.machine.progress.samples == 0
     work = first.ask()
     assert isinstance(work, Stop)
-    assert "was given up" in work.reason
+    assert "was removed" in work.reason
 
 
-def test_a_restarted_replica_takes_its_number_again_and_is_a_new_life(a_world: MakeWorld) -> None:
+def test_restarted_replica_keeps_number_not_incarnation(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     first.work()
     first.train(pushes=1)
     first.die()
-    heir = world.replica(wish=first.number)
-    assert heir.number == first.number
-    assert heir.incarnation > first.incarnation
+    successor = world.replica(requested=first.number)
+    assert successor.number == first.number
+    assert successor.incarnation > first.incarnation
     world.settle()
-    heir.work()
-    heir.train()
-    assert world.machine.progress.samples_of(heir.number) == 30
+    successor.work()
+    successor.train()
+    assert world.machine.progress.samples_of(successor.number) == 30
     assert world.machine.progress.samples == 30
 
 
-def test_nobody_dies_of_the_coordinators_own_sleep(a_world: MakeWorld) -> None:
+def test_coordinator_sleep_expires_no_member(a_world: MakeWorld) -> None:
     world = a_world().started()
     world.tick(1.0)
     world.now_s += 60.0
@@ -123,7 +124,7 @@ def test_nobody_dies_of_the_coordinators_own_sleep(a_world: MakeWorld) -> None:
     assert len(world.machine.members.alive("replica", "shard")) == 4
 
 
-def test_a_dead_shard_that_nobody_replaces_ends_the_job_in_one_line(a_world: MakeWorld) -> None:
+def test_unreplaced_dead_shard_fails_the_job_in_one_line(a_world: MakeWorld) -> None:
     world = a_world().started()
     world.kill_shard(1)
     world.tick(6.0)
@@ -133,37 +134,37 @@ def test_a_dead_shard_that_nobody_replaces_ends_the_job_in_one_line(a_world: Mak
     assert world.state() is State.FAILED
     reason = world.machine.reason
     assert reason.startswith("waited 60 s for shards (1 of 2 joined); shard 1 (s")
-    assert reason.endswith("died: silent for 5.5 s")
+    assert reason.endswith("died: no heartbeat for 5.5 s")
     assert "\n" not in reason
-    assert world.machine.died == ["shard 1"]
+    assert world.machine.failed_members == ["shard 1"]
     world.settle()
     assert world.finished
     assert all(isinstance(r.ask(), Stop) for r in world.replicas)
 
 
-def test_who_beats_and_does_not_come_on_is_given_up(a_world: MakeWorld) -> None:
+def test_stalled_replica_expires_despite_heartbeats(a_world: MakeWorld) -> None:
     world = a_world(deadlines={"beat_s": 5, "join_s": 600, "progress_s": 10}).started()
     first, second = world.replicas
     first.work()
     world.tick(15.0)
     first.train(pushes=1)
     world.tick(15.0)
-    assert world.machine.members_lost == 0
+    assert not world.machine.failed_members
     world.tick(6.0)
-    assert world.machine.died == [f"replica {first.number}"]
+    assert world.machine.failed_members == [f"replica {first.number}"]
     assert world.events("member")[-1:] != []
     world.settle()
     assert second.work().start == 10
 
 
-def test_nobody_is_given_up_for_a_shard_that_is_away(a_world: MakeWorld) -> None:
+def test_recovering_shard_pauses_progress_timeout(a_world: MakeWorld) -> None:
     world = a_world(deadlines={"beat_s": 5, "join_s": 600, "progress_s": 10}).started()
     world.replicas[0].work()
     world.kill_shard(0)
     world.tick(60.0)
     world.shard()
     world.settle()
-    assert world.machine.died == ["shard 0"]
+    assert world.machine.failed_members == ["shard 0"]
 
 
 def test_without_any_replica_for_too_long_the_job_fails(a_world: MakeWorld) -> None:

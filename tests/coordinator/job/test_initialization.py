@@ -1,4 +1,4 @@
-"""From nobody to training: who must be there, what they must agree on, and initial values exactly once."""
+"""Start of a job: required members, agreement on the model, and initial values exactly once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import AssignShards, Fence, MakeReady, TakeSnapshot
-from coordinator.core.states import State, Wait
+from coordinator.core.messages import Wait, WorkRequest
+from coordinator.core.states import State
 from dbelief.core.layout import Layout
 from dbelief.errors import Rejected
 
@@ -43,9 +44,9 @@ def test_replicas_first_then_shards(a_world: MakeWorld) -> None:
     assert [r.is_initialiser() for r in (other, replica, other)] == [True, False, True]
 
 
-def test_every_segment_is_placed_on_the_shard_that_joined_for_it(a_world: MakeWorld) -> None:
+def test_segments_are_placed_on_shards_by_number(a_world: MakeWorld) -> None:
     world = a_world()
-    world.shard(token=501, wish=1)
+    world.shard(token=501, requested=1)
     world.shard(token=502)
     world.replica()
     (action,) = [a for a in world.machine.actions if isinstance(a, AssignShards)]
@@ -70,10 +71,10 @@ def test_training_begins_when_initial_values_are_safe(a_world: MakeWorld) -> Non
     kinds = [type(a) for a in world.done if isinstance(a, AssignShards | TakeSnapshot | MakeReady)]
     assert kinds == [AssignShards, TakeSnapshot, MakeReady]
     assert list(world.disk) == ["000000000000-0001"]
-    assert world.machine.lease(replica.number, replica.incarnation, 2, world.now_s).samples == 30  # type: ignore[union-attr]
+    assert world.machine.lease(WorkRequest(replica.number, replica.incarnation, 2), world.now_s).samples == 30  # type: ignore[union-attr]
 
 
-def test_initial_values_are_pushed_once_though_the_first_initialiser_dies_half_way(a_world: MakeWorld) -> None:
+def test_initial_values_survive_death_of_initialiser(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     first, second, third = world.replica(), world.replica(), world.replica()
@@ -93,7 +94,7 @@ def test_initial_values_are_pushed_once_though_the_first_initialiser_dies_half_w
     assert not world.applied().any()
 
 
-def test_nobody_initialises_again_once_the_values_are_complete(a_world: MakeWorld) -> None:
+def test_complete_initial_values_are_not_overwritten(a_world: MakeWorld) -> None:
     """The initialiser dies while the first set is written: nothing may be overwritten any more."""
     world = a_world()
     world.all_shards()
@@ -121,7 +122,7 @@ def test_only_the_initialiser_is_believed(a_world: MakeWorld) -> None:
     assert not world.machine.actions
 
 
-def test_the_given_up_do_not_initialise(a_world: MakeWorld) -> None:
+def test_expired_replica_does_not_initialise(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     replica = world.replica()
@@ -155,7 +156,7 @@ def test_a_replica_without_a_layout_is_refused(a_world: MakeWorld) -> None:
         world.machine.join("replica", 1, "r", "", world.now_s)
 
 
-def test_a_model_that_came_and_went_before_the_shards_binds_nobody(a_world: MakeWorld, other_layout: Layout) -> None:
+def test_model_of_a_departed_replica_does_not_bind(a_world: MakeWorld, other_layout: Layout) -> None:
     world = a_world()
     wrong, alike = world.replica(), world.replica()
     wrong.leave()
@@ -170,11 +171,11 @@ def test_a_model_that_came_and_went_before_the_shards_binds_nobody(a_world: Make
 def test_a_shard_too_many_is_refused(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
-    with pytest.raises(Rejected, match="the job has its 2 shards"):
+    with pytest.raises(Rejected, match="all 2 shards of the job have joined"):
         world.shard()
 
 
-def test_a_repeated_join_is_told_of_once(a_world: MakeWorld) -> None:
+def test_repeated_join_is_logged_once(a_world: MakeWorld) -> None:
     world = a_world()
     first, again = world.replica(token=77), world.replica(token=77)
     assert (first.number, first.incarnation) == (again.number, again.incarnation)
@@ -203,7 +204,7 @@ def test_a_job_without_a_replica_fails_and_says_so(a_world: MakeWorld) -> None:
     assert world.machine.reason == "waited 60 s for a replica to join"
 
 
-def test_initial_values_may_take_as_long_as_somebody_is_there(a_world: MakeWorld) -> None:
+def test_initialization_continues_while_a_replica_is_left(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     replica = world.replica()
@@ -215,7 +216,7 @@ def test_initial_values_may_take_as_long_as_somebody_is_there(a_world: MakeWorld
     assert world.machine.reason == "no replica for 60 s; waiting for: a replica to join"
 
 
-def test_a_shard_that_dies_before_it_has_segments_leaves_its_place_to_another(a_world: MakeWorld) -> None:
+def test_shard_dead_before_assignment_frees_its_place(a_world: MakeWorld) -> None:
     world = a_world()
     number = world.shard()
     world.machine.leave("shard", number, world.shard_members[0][1], "killed", world.now_s)
@@ -225,7 +226,7 @@ def test_a_shard_that_dies_before_it_has_segments_leaves_its_place_to_another(a_
 
 
 @pytest.mark.parametrize("progress", [0, 1, 2, 3], ids=["empty", "assigned", "initialising", "values safe"])
-def test_stop_before_training_fails_and_nothing_brings_the_job_back(a_world: MakeWorld, progress: int) -> None:
+def test_stop_before_training_fails_for_good(a_world: MakeWorld, progress: int) -> None:
     world = a_world()
     if progress:
         world.all_shards()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MakeWorld = Callable[..., "World"]
 
 
-def test_a_shard_may_leave_once_a_set_that_was_begun_since_is_complete(a_world: MakeWorld) -> None:
+def test_shard_may_leave_after_a_set_begun_since(a_world: MakeWorld) -> None:
     world = a_world().started()
     machine, first = world.machine, world.shard_members[0]
     began = machine.training.snapshots.count
@@ -46,7 +46,7 @@ def test_a_set_that_was_begun_before_is_not_enough(a_world: MakeWorld) -> None:
     assert machine.may_leave(*first)
 
 
-def test_before_training_and_of_a_life_that_is_over_nothing_is_waited_for(a_world: MakeWorld) -> None:
+def test_idle_or_stale_shards_may_leave_at_once(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     number, incarnation = world.shard_members[0]

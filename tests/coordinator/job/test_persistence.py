@@ -1,4 +1,4 @@
-"""A coordinator that ends in the middle, and another that goes on from what it had written down."""
+"""Takeover: a coordinator that ends at any moment, and another that continues from the persisted state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.effects import DropLedger, Fence, RecoverShard, SetMembership
-from coordinator.core.states import DatasetSizes, EvaluationLease, State
+from coordinator.core.messages import EvaluationLease
+from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
 from coordinator.job.persistence import load_unfinished, outcome, restore, serialize, training_started
+from coordinator.scheduling.synchronous import SynchronousPolicy
 from dbelief.errors import Rejected, RuntimeFailure, UserError
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def stored(world: World) -> dict[str, bytes]:
     [{}, {"strategy__staleness": 0}, {"strategy__staleness": 2}, {"evaluate": {"every": 40, "keep": "best"}}],
 )
 @pytest.mark.parametrize("turn", [0, 3, 7, 12, 20, 33])
-def test_another_coordinator_goes_on_and_every_sample_is_trained_once(
+def test_takeover_at_any_turn_trains_each_sample_once(
     a_world: MakeWorld, turn: int, changes: dict[str, object]
 ) -> None:
     world = a_world(**changes).started()
@@ -48,10 +50,10 @@ def test_another_coordinator_goes_on_and_every_sample_is_trained_once(
         assert (shares > 0).all()
         assert shares.sum(axis=1) == pytest.approx([shares[0].sum()] * 4)
     assert world.machine.progress.samples == 200
-    assert world.machine.died == ["coordinator"]
+    assert world.machine.failed_members == ["coordinator"]
 
 
-def test_reports_that_were_not_written_down_are_made_up_for_by_the_next_ones(a_world: MakeWorld) -> None:
+def test_unpersisted_reports_are_covered_by_later_totals(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     first.work()
@@ -64,7 +66,7 @@ def test_reports_that_were_not_written_down_are_made_up_for_by_the_next_ones(a_w
     assert world.machine.progress.pushes == 3
 
 
-def test_the_last_report_of_a_lease_is_told_by_asking_for_the_next(a_world: MakeWorld) -> None:
+def test_lost_last_report_is_implied_by_next_request(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
     lease = first.work()
@@ -76,7 +78,7 @@ def test_the_last_report_of_a_lease_is_told_by_asking_for_the_next(a_world: Make
     assert world.machine.progress.samples == 30
 
 
-def test_an_evaluation_goes_on_where_it_was(a_world: MakeWorld) -> None:
+def test_evaluation_continues_after_takeover(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}).started(1)
     (replica,) = world.replicas
     while replica.evaluation is None:
@@ -87,7 +89,7 @@ def test_an_evaluation_goes_on_where_it_was(a_world: MakeWorld) -> None:
     assert world.machine.progress.best is not None
 
 
-def test_a_life_whose_ledger_was_not_read_is_fenced_again(a_world: MakeWorld) -> None:
+def test_unread_ledger_is_fenced_again_after_takeover(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -98,7 +100,7 @@ def test_a_life_whose_ledger_was_not_read_is_fenced_again(a_world: MakeWorld) ->
     assert second.work().samples == 30
 
 
-def test_a_life_without_a_lease_is_fenced_again_too(a_world: MakeWorld) -> None:
+def test_idle_incarnation_is_fenced_again_after_takeover(a_world: MakeWorld) -> None:
     """What a coordinator has queued goes with it, and shards would take that life's pushes for ever."""
     world = a_world().started()
     first, second = world.replicas
@@ -117,7 +119,7 @@ def test_a_life_without_a_lease_is_fenced_again_too(a_world: MakeWorld) -> None:
     assert [a for a in world.machine.actions if isinstance(a, Fence)] == []
 
 
-def test_a_life_whose_rows_were_not_dropped_has_them_dropped_after_a_takeover(a_world: MakeWorld) -> None:
+def test_undropped_ledger_rows_are_dropped_after_takeover(a_world: MakeWorld) -> None:
     """Else shards and snapshot sets keep them for as long as the job lasts."""
     world = a_world().started()
     first, _ = world.replicas
@@ -138,7 +140,7 @@ def test_a_life_whose_rows_were_not_dropped_has_them_dropped_after_a_takeover(a_
     assert not any(isinstance(action, Fence | DropLedger) for action in world.done[done:]), "once is enough"
 
 
-def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: MakeWorld) -> None:
+def test_persisted_state_does_not_grow_with_restarts(a_world: MakeWorld) -> None:
     world = a_world().started()
 
     def restarted(times: int) -> int:
@@ -146,7 +148,7 @@ def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: Ma
         for _ in range(times):
             world.replicas[0].die()
             world.settle()
-            world.replicas[0] = world.replica(wish=0)
+            world.replicas[0] = world.replica(requested=0)
             world.replicas.pop()
             world.settle()
         return sum(map(len, serialize(world.machine, world.now_s).values()))
@@ -160,10 +162,10 @@ def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: Ma
     assert world.machine.members.dead >= lives.dead
     assert world.machine.members.dead.isdisjoint(alive)
     assert world.machine.members.settled == world.machine.members.dead
-    assert world.machine.died == ["replica 0"] * 220 + ["coordinator"]
+    assert world.machine.failed_members == ["replica 0"] * 220 + ["coordinator"]
 
 
-def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld) -> None:
+def test_shard_recovery_continues_after_takeover(a_world: MakeWorld) -> None:
     world = a_world().started()
     world.kill_shard(1)
     world.tick(6.0)
@@ -178,10 +180,10 @@ def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld)
     assert world.state() is State.DONE
 
 
-def test_the_shards_are_told_anew_who_takes_part(a_world: MakeWorld) -> None:
+def test_takeover_sends_round_membership_again(a_world: MakeWorld) -> None:
     world = a_world(strategy__staleness=0).started()
-    rounds = world.machine.training.rounds
-    assert rounds is not None
+    rounds = world.machine.training.policy
+    assert isinstance(rounds, SynchronousPolicy)
     while not rounds.blocks:
         for replica in world.replicas:
             replica.ask()
@@ -189,14 +191,14 @@ def test_the_shards_are_told_anew_who_takes_part(a_world: MakeWorld) -> None:
     world.settle()
     world.take_over()
     assert [a for a in world.machine.actions if isinstance(a, SetMembership)]
-    rounds = world.machine.training.rounds
-    assert rounds is not None
+    rounds = world.machine.training.policy
+    assert isinstance(rounds, SynchronousPolicy)
     assert not rounds.shards_informed
     world.run()
     assert world.state() is State.DONE
 
 
-def test_before_training_there_is_nothing_to_go_on_from_but_the_numbers(a_world: MakeWorld) -> None:
+def test_takeover_before_training_restores_only_numbers(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
     replica = world.replica()
@@ -207,13 +209,13 @@ def test_before_training_there_is_nothing_to_go_on_from_but_the_numbers(a_world:
     restore(machine, parts, world.now_s)
     assert machine.state is State.EMPTY
     assert machine.members.incarnations == replica.incarnation
-    assert not machine.beat("replica", replica.number, replica.incarnation, world.now_s), "it is to join anew"
+    assert not machine.heartbeat("replica", replica.number, replica.incarnation, world.now_s), "it is to join anew"
 
 
 @pytest.mark.parametrize("trains", [False, True])
-def test_a_takeover_goes_on_with_the_run(trains: bool, a_world: MakeWorld) -> None:
+def test_takeover_keeps_the_run_id(trains: bool, a_world: MakeWorld) -> None:
     world = a_world()
-    world.machine.opening.run_id = 77
+    world.machine.initialization.run_id = 77
     if trains:
         world.started()
     else:
@@ -241,7 +243,7 @@ def test_a_run_that_an_earlier_version_began_is_taken_over(a_world: MakeWorld) -
     assert (machine.state, machine.run_id) == (State.READY, 0)
 
 
-def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> None:
+def test_finished_run_is_not_unfinished(a_world: MakeWorld) -> None:
     world = a_world().started().run()
     assert load_unfinished(stored(world)) is not None, "its run folder is not closed yet"
     world.machine.finished = True
@@ -252,7 +254,7 @@ def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> Non
     assert outcome({}) == outcome(stored(world)) == ""
 
 
-def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorld) -> None:
+def test_next_coordinator_closes_a_finished_job(a_world: MakeWorld) -> None:
     world = a_world().started().run()
     world.finished = False
     world.take_over()
@@ -260,7 +262,7 @@ def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorl
     assert world.finished
 
 
-def test_a_state_that_cannot_be_read_is_a_failure_that_says_so(a_world: MakeWorld) -> None:
+def test_unreadable_state_is_a_clear_failure(a_world: MakeWorld) -> None:
     world = a_world().started()
     state = json.loads(world.stored["state"])
     for other in (1, 99):

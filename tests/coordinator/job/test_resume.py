@@ -1,4 +1,4 @@
-"""Everything dies, and another coordinator with new shards goes on from the newest set."""
+"""Crash of all processes, and another coordinator with new shards that resumes from the newest set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import MakeReady, Restore, TakeSnapshot
-from coordinator.core.states import DatasetSizes, EvaluationLease, ProgressReport, State
+from coordinator.core.messages import EvaluationLease, ProgressReport
+from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
 from dbelief.core.layout import Layout
 from dbelief.errors import Rejected, UserError
@@ -32,26 +33,26 @@ def interrupted(a_world: MakeWorld, pushes: int = 2, **changes: Any) -> World:
 
 
 def test_a_resumed_job_loads_the_set_and_trains_at_once(a_world: MakeWorld) -> None:
-    heir = interrupted(a_world).after_crash().started()
-    assert [a.set_id for a in heir.did(Restore)] == ["000000000040-0002"]
-    assert heir.did(MakeReady) == heir.did(TakeSnapshot) == []
-    assert not any(replica.is_initialiser() for replica in heir.replicas)
-    assert heir.machine.progress.samples == 40
-    assert heir.applied().sum() == 4 * 40
+    successor = interrupted(a_world).after_crash().started()
+    assert [a.set_id for a in successor.did(Restore)] == ["000000000040-0002"]
+    assert successor.did(MakeReady) == successor.did(TakeSnapshot) == []
+    assert not any(replica.is_initialiser() for replica in successor.replicas)
+    assert successor.machine.progress.samples == 40
+    assert successor.applied().sum() == 4 * 40
 
 
-def test_everything_is_trained_once_over_both_lives_of_the_job(a_world: MakeWorld) -> None:
+def test_crash_and_resume_train_each_sample_once(a_world: MakeWorld) -> None:
     world = interrupted(a_world)
     for replica in world.replicas:  # what comes after the set is lost, and trained again
         replica.train()
-    heir = world.after_crash().started().run()
-    assert (heir.applied() == 1).all()
-    assert heir.machine.progress.samples == 200
-    assert sum(heir.machine.progress.samples_of(n) for n in range(2)) == 200
-    assert heir.machine.pushes_twice == 0
+    successor = world.after_crash().started().run()
+    assert (successor.applied() == 1).all()
+    assert successor.machine.progress.samples == 200
+    assert sum(successor.machine.progress.samples_of(n) for n in range(2)) == 200
+    assert successor.machine.training.pushes_twice == 0
 
 
-def test_pushes_that_only_some_segments_of_the_set_hold_are_made_again_and_counted(a_world: MakeWorld) -> None:
+def test_pushes_in_part_of_a_set_are_repeated_and_counted(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 30.0}).started()
     first, _ = world.replicas
     first.work()
@@ -65,15 +66,15 @@ def test_pushes_that_only_some_segments_of_the_set_hold_are_made_again_and_count
     world.settle()
     stored = world.disk["000000000000-0002"].segments
     assert [int(stored[i].arrays["w"].sum()) for i in range(4)] == [10, 20, 30, 30]
-    heir = world.after_crash().started()
-    assert heir.machine.progress.samples == 10
-    assert heir.machine.pushes_twice == 2
-    heir.run()
-    assert heir.applied().min() == 1
-    assert (heir.applied() - 1).sum(axis=1).tolist() == [0, 10, 20, 20]
+    successor = world.after_crash().started()
+    assert successor.machine.progress.samples == 10
+    assert successor.machine.training.pushes_twice == 2
+    successor.run()
+    assert successor.applied().min() == 1
+    assert (successor.applied() - 1).sum(axis=1).tolist() == [0, 10, 20, 20]
 
 
-def test_a_lease_that_ended_while_the_set_was_written_is_not_forgotten(a_world: MakeWorld) -> None:
+def test_lease_ended_during_snapshot_is_restored(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 30.0}).started()
     first, _ = world.replicas
     first.work()
@@ -81,12 +82,12 @@ def test_a_lease_that_ended_while_the_set_was_written_is_not_forgotten(a_world: 
     world.interleave = lambda: next(parts)()
     world.tick(31.0)
     world.settle()
-    heir = world.after_crash().started()
-    assert heir.machine.progress.samples == 0
-    assert heir.replicas[0].work().start == 0
+    successor = world.after_crash().started()
+    assert successor.machine.progress.samples == 0
+    assert successor.replicas[0].work().start == 0
 
 
-def test_a_life_that_was_fenced_while_the_set_waited_its_turn_is_not_trained_again(a_world: MakeWorld) -> None:
+def test_incarnation_fenced_during_set_is_not_retrained(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 5.5}).started()
     first, _ = world.replicas
     first.work()
@@ -95,33 +96,33 @@ def test_a_life_that_was_fenced_while_the_set_waited_its_turn_is_not_trained_aga
     kinds = [type(a).__name__ for a in world.machine.actions if type(a).__name__ in ("Fence", "TakeSnapshot")]
     assert kinds == ["Fence", "TakeSnapshot"]
     world.settle()
-    heir = world.after_crash().started().run()
-    assert (heir.applied() == 1).all()
+    successor = world.after_crash().started().run()
+    assert (successor.applied() == 1).all()
 
 
-def test_new_lives_are_told_apart_from_all_that_the_set_knows(a_world: MakeWorld) -> None:
+def test_resumed_incarnations_are_above_those_of_the_set(a_world: MakeWorld) -> None:
     """Else their first pushes would be taken for repetitions, and be lost without a word."""
     world = interrupted(a_world)
     old = {replica.incarnation for replica in world.replicas}
-    heir = world.after_crash().started()
-    assert min(replica.incarnation for replica in heir.replicas) > max(old)
-    replica = heir.replicas[0]
+    successor = world.after_crash().started()
+    assert min(replica.incarnation for replica in successor.replicas) > max(old)
+    replica = successor.replicas[0]
     replica.work()
-    before = heir.vector().sum()
+    before = successor.vector().sum()
     replica.train()
-    assert heir.vector().sum() > before
+    assert successor.vector().sum() > before
 
 
 def test_shard_epochs_and_set_ids_go_on_rising(a_world: MakeWorld) -> None:
     world = interrupted(a_world)
-    heir = world.after_crash().started()
-    assert heir.machine.placement is not None
-    assert {place.shard_epoch for place in heir.machine.placement.places} == {2}
-    heir.machine.stop("enough", heir.now_s)  # before anything new was trained
-    heir.settle()
-    assert heir.state() is State.DONE
-    assert list(heir.disk) == sorted(heir.disk)
-    assert max(heir.disk) == "000000000040-0003"
+    successor = world.after_crash().started()
+    assert successor.machine.placement is not None
+    assert {place.shard_epoch for place in successor.machine.placement.places} == {2}
+    successor.machine.stop("enough", successor.now_s)  # before anything new was trained
+    successor.settle()
+    assert successor.state() is State.DONE
+    assert list(successor.disk) == sorted(successor.disk)
+    assert max(successor.disk) == "000000000040-0003"
 
 
 def test_the_best_parameters_outlive_their_job(a_world: MakeWorld) -> None:
@@ -134,43 +135,43 @@ def test_the_best_parameters_outlive_their_job(a_world: MakeWorld) -> None:
     replica.evaluate(0.1, 0.99)
     world.tick(31.0)
     world.settle()
-    heir = world.after_crash().started().run()
-    assert heir.exported is not None
-    assert heir.exported[0] == "best.0"
-    assert heir.exported[1].sum() == 4 * 60
+    successor = world.after_crash().started().run()
+    assert successor.exported is not None
+    assert successor.exported[0] == "best.0"
+    assert successor.exported[1].sum() == 4 * 60
 
 
 def test_a_resumed_job_knows_how_long_it_has_taken_before(a_world: MakeWorld) -> None:
     world = a_world()
-    assert world.machine.legs_s == 0.0
+    assert world.machine.earlier_wall_s == 0.0
     state = {"leases": world.machine.leases.state(), "incarnations": 1, "sets": 1, "wall_s": 12.5}
-    assert JobMachine(world.job, world.shape, ("s", state)).legs_s == 12.5
+    assert JobMachine(world.job, world.shape, ("s", state)).earlier_wall_s == 12.5
     del state["wall_s"]  # a set of before legs were added up
-    assert JobMachine(world.job, world.shape, ("s", state)).legs_s == 0.0
+    assert JobMachine(world.job, world.shape, ("s", state)).earlier_wall_s == 0.0
 
 
 def test_a_resumed_job_with_nothing_left_to_train_ends(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started().run()
-    heir = world.after_crash().started().run()
-    assert heir.state() is State.DONE
-    assert heir.machine.progress.test is not None
-    assert (heir.applied() == 1).all()
+    successor = world.after_crash().started().run()
+    assert successor.state() is State.DONE
+    assert successor.machine.progress.test is not None
+    assert (successor.applied() == 1).all()
 
 
 def test_a_job_may_go_on_for_longer_than_was_planned(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started().run()
     longer = a_world(limits={"samples": 150}).job
-    heir = world.after_crash(limits=longer.limits).started().run()
-    assert heir.machine.progress.samples == 150
-    assert (heir.applied() == 1).all()
+    successor = world.after_crash(limits=longer.limits).started().run()
+    assert successor.machine.progress.samples == 150
+    assert (successor.applied() == 1).all()
 
 
-def test_a_job_goes_on_with_another_number_of_shards(a_world: MakeWorld) -> None:
-    heir = interrupted(a_world).after_crash(shards=3).started()
-    assert [len(shard.segments) for shard in heir.shards] == [1, 2, 1]
-    assert heir.machine.set_state()["nominal_length"] == 1024
-    heir.run()
-    assert (heir.applied() == 1).all()
+def test_job_resumes_with_another_shard_count(a_world: MakeWorld) -> None:
+    successor = interrupted(a_world).after_crash(shards=3).started()
+    assert [len(shard.segments) for shard in successor.shards] == [1, 2, 1]
+    assert successor.machine.set_state()["nominal_length"] == 1024
+    successor.run()
+    assert (successor.applied() == 1).all()
 
 
 def test_other_data_is_refused(a_world: MakeWorld) -> None:
@@ -181,23 +182,23 @@ def test_other_data_is_refused(a_world: MakeWorld) -> None:
 
 
 def test_another_model_is_refused(a_world: MakeWorld, other_layout: Layout) -> None:
-    heir = interrupted(a_world).after_crash()
-    with pytest.raises(Rejected, match="another layout than the snapshot set that the job goes on from"):
-        heir.replica(layout=other_layout)
-    heir.started()
+    successor = interrupted(a_world).after_crash()
+    with pytest.raises(Rejected, match="another layout than the snapshot set that the job resumes from"):
+        successor.replica(layout=other_layout)
+    successor.started()
 
 
 def test_a_stop_while_the_set_is_loaded_stays_a_stop(a_world: MakeWorld) -> None:
-    heir = interrupted(a_world).after_crash()
-    heir.all_shards().replica()
-    assert heir.machine.waiting_for() == "the snapshot set to load"
-    heir.machine.stop("stopped by Ctrl-C", heir.now_s)
-    heir.settle()
-    assert heir.state() is State.FAILED
-    assert heir.finished
+    successor = interrupted(a_world).after_crash()
+    successor.all_shards().replica()
+    assert successor.machine.waiting_for() == "the snapshot set to load"
+    successor.machine.stop("stopped by Ctrl-C", successor.now_s)
+    successor.settle()
+    assert successor.state() is State.FAILED
+    assert successor.finished
 
 
-def test_what_clients_told_goes_on_too(a_world: MakeWorld) -> None:
+def test_client_progress_resumes(a_world: MakeWorld) -> None:
     world = a_world(
         shape=DatasetSizes(0, 0, 0),
         data={"source": "none"},
@@ -215,15 +216,15 @@ def test_what_clients_told_goes_on_too(a_world: MakeWorld) -> None:
     )
     world.tick(31.0)
     world.settle()
-    heir = world.after_crash().all_shards()
-    heir.replica(kind="client")
-    heir.settle()
-    assert heir.state() is State.READY
-    assert heir.machine.progress.samples == 40
-    assert heir.machine.progress.samples_of(client.number) == 40
+    successor = world.after_crash().all_shards()
+    successor.replica(kind="client")
+    successor.settle()
+    assert successor.state() is State.READY
+    assert successor.machine.progress.samples == 40
+    assert successor.machine.progress.samples_of(client.number) == 40
 
 
-def test_lockstep_goes_on_at_a_clock_that_no_segment_has_passed(a_world: MakeWorld) -> None:
+def test_synchronous_job_resumes_at_an_unreached_clock(a_world: MakeWorld) -> None:
     world = a_world(strategy__staleness=0, snapshots={"every_s": 30.0}).started()
     for _ in range(3):
         for replica in world.replicas:
@@ -233,12 +234,12 @@ def test_lockstep_goes_on_at_a_clock_that_no_segment_has_passed(a_world: MakeWor
         replica.push()
     world.tick(31.0)
     world.settle()
-    heir = world.after_crash().started(replicas=1)
-    heir.settle()
-    assert isinstance(heir.replicas[0].ask(), object)
-    assert heir.machine.waiting_for() == "replicas (1 of 2 joined)", "it begins again with all of them"
-    heir.replica()
-    heir.run()
-    assert heir.state() is State.DONE
-    assert np.all(heir.vector()[:, :200] > 0)
-    assert heir.machine.progress.samples == 200
+    successor = world.after_crash().started(replicas=1)
+    successor.settle()
+    assert isinstance(successor.replicas[0].ask(), object)
+    assert successor.machine.waiting_for() == "replicas (1 of 2 joined)", "it begins again with all of them"
+    successor.replica()
+    successor.run()
+    assert successor.state() is State.DONE
+    assert np.all(successor.vector()[:, :200] > 0)
+    assert successor.machine.progress.samples == 200

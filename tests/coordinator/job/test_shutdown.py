@@ -1,4 +1,4 @@
-"""The end: leases in, a last validation, the test on the result, a set, the export; or a failure in one line."""
+"""The end of a job: leases, last validation, test of the result, snapshot set, export; or a one-line failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.core.effects import Export, FinishRun, TakeSnapshot
-from coordinator.core.states import DatasetSizes, EvaluationLease, ResourceUsage, ShutdownPhase, State, Stop, Wait
+from coordinator.core.messages import EvaluationLease, ResourceUsage, Stop, Wait
+from coordinator.core.states import DatasetSizes, ShutdownPhase, State
 from coordinator.monitoring.summary import summary_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
     assert world.machine.reason == "60 samples trained"
 
 
-def test_what_was_evaluated_after_the_last_push_is_not_evaluated_again(a_world: MakeWorld) -> None:
+def test_evaluation_after_last_push_is_not_repeated(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 60}, limits={"samples": 90}, replicas=1).started()
     (replica,) = world.replicas
     for _ in range(2):
@@ -100,11 +101,11 @@ def test_the_result_is_the_best_or_the_last(a_world: MakeWorld, keep: str, vecto
     world.started().run()
     assert tested == [vector]
     assert world.exported is not None
-    assert world.exported[0] == world.machine.best_at_end == vector
+    assert world.exported[0] == world.machine.shutdown.vector == vector
     assert world.exported[1].sum() == 4 * samples
 
 
-def test_a_last_evaluation_that_could_not_be_stored_is_made_again(a_world: MakeWorld) -> None:
+def test_unstored_last_evaluation_is_repeated(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 1000, "keep": "best"}, limits={"samples": 60}).started()
     first, second = world.replicas
     first.work()
@@ -122,7 +123,7 @@ def test_a_last_evaluation_that_could_not_be_stored_is_made_again(a_world: MakeW
     assert world.exported[0] == "best.0"
 
 
-def test_one_that_was_not_stored_is_made_again_though_nothing_was_trained_since(a_world: MakeWorld) -> None:
+def test_unstored_evaluation_is_repeated_without_training(a_world: MakeWorld) -> None:
     world = a_world(
         evaluate={"every": 30, "keep": "best"}, limits={"samples": 60, "validation_accuracy": 0.7}
     ).started()
@@ -135,7 +136,7 @@ def test_one_that_was_not_stored_is_made_again_though_nothing_was_trained_since(
     assert world.state() is State.CLOSING
     first.die()
     world.settle()
-    assert world.machine.ending.step is ShutdownPhase.DRAIN
+    assert world.machine.shutdown.phase is ShutdownPhase.DRAIN
     second.leave()
     late = world.replica()
     world.settle()
@@ -167,13 +168,13 @@ def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> N
     ("shape", "sets"),
     [(DatasetSizes(100, 0, 0), []), (DatasetSizes(100, 20, 0), ["validation"]), (DatasetSizes(100, 0, 30), ["test"])],
 )
-def test_what_there_is_no_data_for_is_skipped(a_world: MakeWorld, shape: DatasetSizes, sets: list[str]) -> None:
+def test_evaluations_without_data_are_skipped(a_world: MakeWorld, shape: DatasetSizes, sets: list[str]) -> None:
     world = a_world(shape=shape).started().run()
     assert [event["set"] for event in world.events("evaluation")] == sets
     assert world.state() is State.DONE
 
 
-def test_stop_while_training_finishes_what_is_leased_and_evaluates_nothing(a_world: MakeWorld) -> None:
+def test_stop_finishes_leases_and_evaluates_nothing(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -189,7 +190,7 @@ def test_stop_while_training_finishes_what_is_leased_and_evaluates_nothing(a_wor
     assert world.machine.progress.samples == 30
 
 
-def test_stop_waits_for_an_evaluation_under_way_and_for_nothing_more(a_world: MakeWorld) -> None:
+def test_stop_waits_only_for_a_running_evaluation(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}).started()
     first, second = world.replicas
     first.work()
@@ -215,21 +216,21 @@ def test_no_evaluation_is_begun_while_a_job_drains(a_world: MakeWorld) -> None:
     assert isinstance(second.ask(), Wait)
 
 
-def test_an_evaluation_under_way_when_the_job_closes_is_the_last_one(a_world: MakeWorld) -> None:
+def test_evaluation_running_at_close_is_the_last(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30}, limits={"wall_s": 20.0}).started()
     first, second = world.replicas
     first.work()
     first.train()
     assert isinstance(first.ask(), EvaluationLease)
     world.tick(20.0)
-    assert world.machine.ending.step is ShutdownPhase.DRAIN
+    assert world.machine.shutdown.phase is ShutdownPhase.DRAIN
     assert isinstance(second.ask(), Wait)
     first.evaluate()
     world.run()
     assert [event["set"] for event in world.events("evaluation")] == ["validation", "test"]
 
 
-def test_stop_with_nobody_left_takes_a_set_and_ends(a_world: MakeWorld) -> None:
+def test_stop_without_replicas_writes_a_set_and_ends(a_world: MakeWorld) -> None:
     world = a_world().started()
     for replica in world.replicas:
         replica.work()
@@ -248,13 +249,13 @@ def test_a_second_stop_changes_nothing(a_world: MakeWorld) -> None:
     assert world.machine.reason == "first"
 
 
-def test_a_replica_that_dies_while_the_job_drains_gives_nothing_to_others(a_world: MakeWorld) -> None:
+def test_dead_replica_in_drain_reassigns_nothing(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
     world.machine.stop("enough", world.now_s)
     first.die()
-    assert world.machine.ending.step is ShutdownPhase.DRAIN, "what it had pushed is not known yet"
+    assert world.machine.shutdown.phase is ShutdownPhase.DRAIN, "what it had pushed is not known yet"
     assert isinstance(second.ask(), Wait)
     world.settle()
     assert world.state() is State.DONE
@@ -274,7 +275,7 @@ def test_the_last_set_waits_for_one_under_way(a_world: MakeWorld) -> None:
     assert [a.set_id for a in world.did(TakeSnapshot)][1:] == ["000000000040-0002", "000000000060-0003"]
 
 
-def test_writing_the_end_takes_no_replica_however_long_it_takes(a_world: MakeWorld) -> None:
+def test_final_write_needs_no_replica_and_no_timeout(a_world: MakeWorld) -> None:
     """Replicas hear of the end when the last set begins; a large model is written for longer than patience lasts."""
     world = a_world(shape=DatasetSizes(100, 0, 0), limits={"samples": 60}).started()
     for replica in world.replicas:
@@ -290,7 +291,7 @@ def test_writing_the_end_takes_no_replica_however_long_it_takes(a_world: MakeWor
     assert world.state() is State.DONE
 
 
-def test_a_last_validation_without_anybody_to_make_it_fails_and_says_so(a_world: MakeWorld) -> None:
+def test_missing_replica_for_last_validation_fails_the_job(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started()
     for replica in world.replicas:
         replica.work()
@@ -331,7 +332,7 @@ def test_a_joiner_may_still_help_while_the_job_closes(a_world: MakeWorld) -> Non
     assert world.state() is State.DONE
 
 
-def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
+def test_summary_at_the_end(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 60, "keep": "best"}).started()
     first, _ = world.replicas
     first.work()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.states import EvaluationLease, State, Wait
+from coordinator.core.messages import EvaluationLease, Wait
+from coordinator.core.states import State
 from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def trained(world: World) -> np.ndarray:
     return np.all(world.vector()[:, : world.machine.total] > 0, axis=0)  # type: ignore[no-any-return]
 
 
-def test_every_sample_is_in_one_round_and_every_round_one_step(a_world: MakeWorld) -> None:
+def test_each_sample_in_one_round_and_each_round_one_step(a_world: MakeWorld) -> None:
     world = lockstep(a_world).started().run()
     assert world.state() is State.DONE
     assert trained(world).all()
@@ -46,7 +47,7 @@ def test_every_sample_is_in_one_round_and_every_round_one_step(a_world: MakeWorl
     assert world.vector().sum() == pytest.approx(sum(s.version for s in world.segments) * 10)
 
 
-def test_nobody_begins_before_all_replicas_are_there(a_world: MakeWorld) -> None:
+def test_training_starts_when_all_replicas_joined(a_world: MakeWorld) -> None:
     world = lockstep(a_world, replicas=3).started(replicas=2)
     first, second = world.replicas
     for _ in range(3):
@@ -59,7 +60,7 @@ def test_nobody_begins_before_all_replicas_are_there(a_world: MakeWorld) -> None
     assert {lease.clock for lease in everyone_asks(world)} == {0}
 
 
-def test_one_who_never_comes_ends_the_job_with_a_reason(a_world: MakeWorld) -> None:
+def test_missing_replica_ends_the_job_after_a_timeout(a_world: MakeWorld) -> None:
     world = lockstep(a_world).started(replicas=1)
     world.tick(59.0)
     assert world.state() is State.READY
@@ -67,7 +68,7 @@ def test_one_who_never_comes_ends_the_job_with_a_reason(a_world: MakeWorld) -> N
     assert world.machine.reason == "waited 60 s for replicas (1 of 2 joined)"
 
 
-def test_once_begun_nobody_waits_for_the_dead(a_world: MakeWorld) -> None:
+def test_dead_replica_does_not_block_running_rounds(a_world: MakeWorld) -> None:
     world = lockstep(a_world).started()
     everyone_asks(world)
     first, second = world.replicas
@@ -109,7 +110,7 @@ def test_death_in_mid_block_lets_the_others_go_on(a_world: MakeWorld) -> None:
     assert world.machine.progress.samples == 200
 
 
-def test_what_the_dead_one_had_waiting_for_its_round_is_trained_by_others(a_world: MakeWorld) -> None:
+def test_pending_round_push_of_dead_replica_is_retrained(a_world: MakeWorld) -> None:
     world = lockstep(a_world).started()
     everyone_asks(world)
     first, second = world.replicas
@@ -122,7 +123,7 @@ def test_what_the_dead_one_had_waiting_for_its_round_is_trained_by_others(a_worl
     world.run()
     assert trained(world).all()
     assert world.machine.progress.samples == 200
-    assert world.machine.pushes_twice == 0
+    assert world.machine.training.pushes_twice == 0
 
 
 def test_a_joiner_comes_in_with_the_next_block(a_world: MakeWorld) -> None:
@@ -145,8 +146,8 @@ def test_a_joiner_comes_in_with_the_next_block(a_world: MakeWorld) -> None:
     assert world.did(SetMembership)[-1].rounds == ((3, (0, 1, 2)), (4, (0, 2)), (6, ()))
 
 
-def test_an_heir_that_comes_before_the_fence_keeps_its_place_in_the_block(a_world: MakeWorld) -> None:
-    """Its forerunner died between two blocks: the fence that comes later must not take the heir out of the next."""
+def test_early_replacement_keeps_its_place_in_the_block(a_world: MakeWorld) -> None:
+    """Its forerunner died between two blocks: its later fence must not remove the successor from the next."""
     world = lockstep(a_world).started()
     everyone_asks(world)
     first, second = world.replicas
@@ -158,12 +159,12 @@ def test_an_heir_that_comes_before_the_fence_keeps_its_place_in_the_block(a_worl
         replica.tell()
         replica.lease = None
     second.die()
-    heir = world.replica(wish=second.number)
-    assert heir.number == second.number
-    for replica in (first, heir):
-        assert isinstance(replica.ask(), Wait)  # the block is formed with the heir; then comes the fence
+    successor = world.replica(requested=second.number)
+    assert successor.number == second.number
+    for replica in (first, successor):
+        assert isinstance(replica.ask(), Wait)  # the block is formed with the successor; then comes the fence
     world.settle()
-    assert isinstance(heir.ask(), DataLease)
+    assert isinstance(successor.ask(), DataLease)
     assert isinstance(first.ask(), DataLease)
     world.run()
     assert world.state() is State.DONE
@@ -196,7 +197,7 @@ def test_evaluation_waits_for_the_end_of_a_block(a_world: MakeWorld) -> None:
     assert isinstance(first.ask(), DataLease)
 
 
-def test_an_evaluation_that_is_due_does_not_keep_a_part_from_its_replica(a_world: MakeWorld) -> None:
+def test_due_evaluation_waits_for_started_blocks(a_world: MakeWorld) -> None:
     world = lockstep(a_world, evaluate={"every": 1}).started()
     for replica in world.replicas:
         replica.ask()
@@ -238,7 +239,7 @@ def test_an_early_stop_in_mid_block_finishes_the_block(a_world: MakeWorld) -> No
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whoever_dies_whenever_all_is_trained(a_world: MakeWorld, seed: int) -> None:
+def test_random_deaths_leave_nothing_untrained(a_world: MakeWorld, seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = lockstep(a_world, replicas=3, evaluate={"every": 50, "keep": "best"}).started()
     for _ in range(3):
@@ -251,7 +252,7 @@ def test_whoever_dies_whenever_all_is_trained(a_world: MakeWorld, seed: int) -> 
         victim = alive[rng.integers(len(alive))]
         victim.die()
         if rng.random() < 0.7:
-            world.replica(wish=victim.number if rng.random() < 0.7 else None)
+            world.replica(requested=victim.number if rng.random() < 0.7 else None)
         if not any(not replica.mute for replica in world.replicas):
             world.replica()
     world.run()

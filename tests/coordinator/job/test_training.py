@@ -1,4 +1,4 @@
-"""While a job trains: warm start, answers that were lost, limits, clients with loops of their own."""
+"""Training: warm start, lost answers, limits, clients with custom loops."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator.core.messages import EvaluationLease, ProgressReport, ResourceUsage, Stop, Wait
 from coordinator.core.progress import OVER
-from coordinator.core.states import DatasetSizes, EvaluationLease, ProgressReport, ResourceUsage, State, Stop, Wait
+from coordinator.core.states import DatasetSizes, State
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -41,7 +42,7 @@ def test_a_push_of_several_mini_batches_counts_them_all(
 # -- warm start ----------------------------------------------------------------------------------------------
 
 
-def test_one_replica_warms_up_alone_and_the_others_are_released_once(a_world: MakeWorld) -> None:
+def test_warm_start_releases_other_replicas_once(a_world: MakeWorld) -> None:
     world = a_world(strategy__warm_start={"samples": 50}).started()
     first, second = world.replicas
     assert first.work().samples == 30
@@ -98,7 +99,7 @@ def test_a_lease_whose_answer_was_lost_is_given_again(a_world: MakeWorld) -> Non
     assert (world.applied() == 1).all()
 
 
-def test_a_lease_whose_answer_was_lost_is_given_again_while_the_job_closes(a_world: MakeWorld) -> None:
+def test_lost_lease_answer_is_repeated_while_closing(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     lost = first.work()
@@ -123,7 +124,7 @@ def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
     assert world.machine.progress.samples == 30
 
 
-def test_nobody_can_tell_of_anothers_lease(a_world: MakeWorld) -> None:
+def test_reports_on_a_foreign_lease_are_ignored(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -133,7 +134,7 @@ def test_nobody_can_tell_of_anothers_lease(a_world: MakeWorld) -> None:
     assert world.machine.progress.samples == 0
 
 
-def test_an_evaluation_whose_answers_were_lost_is_told_again(a_world: MakeWorld) -> None:
+def test_lost_evaluation_answers_are_repeated(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}).started()
     first, second = world.replicas
     first.work()
@@ -201,7 +202,7 @@ def clients_only(a_world: MakeWorld) -> World:
     return world
 
 
-def test_a_job_of_clients_ends_by_what_they_tell(a_world: MakeWorld) -> None:
+def test_client_job_ends_by_reported_samples(a_world: MakeWorld) -> None:
     world = clients_only(a_world)
     first, second = world.replica(kind="client"), world.replica(kind="client")
     world.settle()
@@ -223,8 +224,8 @@ def test_a_job_of_clients_ends_by_what_they_tell(a_world: MakeWorld) -> None:
     assert world.events("evaluation") == []
 
 
-def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> None:
-    """Workers may come and go for ever; what a coordinator holds, and writes for its heir, does not grow with them."""
+def test_dead_incarnations_keep_only_their_sums(a_world: MakeWorld) -> None:
+    """What a coordinator holds, and writes for its successor, does not grow with the workers that were there."""
     world = a_world(shape=DatasetSizes(0, 0, 0), data={"source": "none"}, limits={"samples": 10**6}, replicas=0)
     world.all_shards()
     first = world.replica(kind="client")
@@ -252,7 +253,7 @@ def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> 
     assert progress.residual() == progress.residual({OVER, *machine.members.dead}) == 15.0
 
 
-def test_nothing_is_kept_of_a_lease_whose_replica_died_within_it(a_world: MakeWorld) -> None:
+def test_lease_state_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -281,7 +282,7 @@ def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
     assert isinstance(client.ask(), Stop)
 
 
-def test_a_client_that_died_is_told_apart_from_its_heir(a_world: MakeWorld) -> None:
+def test_dead_client_is_distinct_from_its_replacement(a_world: MakeWorld) -> None:
     world = clients_only(a_world)
     first = world.replica(kind="client")
     world.settle()
@@ -291,8 +292,8 @@ def test_a_client_that_died_is_told_apart_from_its_heir(a_world: MakeWorld) -> N
     world.machine.report_progress(first.number, first.incarnation, ProgressReport(0, 3, 30), world.now_s)
     first.die()
     world.settle()
-    heir = world.replica(kind="client")
-    world.machine.report_progress(heir.number, heir.incarnation, ProgressReport(0, 1, 10), world.now_s)
+    successor = world.replica(kind="client")
+    world.machine.report_progress(successor.number, successor.incarnation, ProgressReport(0, 1, 10), world.now_s)
     assert world.machine.progress.samples == 40
 
 

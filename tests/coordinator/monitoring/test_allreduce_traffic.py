@@ -1,19 +1,21 @@
-"""What workers tell of their sums, put together."""
+"""All-reduce traffic as workers report it, combined."""
 
 from __future__ import annotations
 
-from coordinator.monitoring.allreduce_traffic import Edge, Traffic, WorkerTraffic
+from coordinator.monitoring.allreduce_traffic import Traffic
 from dbelief.job import Reduction
+from dbelief.rpc.pb import coordination_pb2 as wire
 
 
-def part(rank: int, generation: int = 1, steps: int = 3, ranks: int = 2) -> WorkerTraffic:
-    return WorkerTraffic(7 + rank, generation, rank, ranks, steps, [Edge(1 - rank, steps, 100 * steps, 0.5)])
+def part(rank: int, generation: int = 1, steps: int = 3, ranks: int = 2) -> tuple[int, wire.Traffic]:
+    received = [wire.PeerTraffic(rank=1 - rank, messages=steps, bytes=100 * steps, seconds=0.5)]
+    return 7 + rank, wire.Traffic(generation=generation, rank=rank, ranks=ranks, steps=steps, received=received)
 
 
-def test_it_is_known_once_all_of_a_group_have_told() -> None:
+def test_traffic_is_complete_after_all_workers_reported() -> None:
     traffic = Traffic(Reduction(way="ring"))
-    assert traffic.record(part(1)) is None
-    known = traffic.record(part(0))
+    assert traffic.record(*part(1)) is None
+    known = traffic.record(*part(0))
     assert known == {
         "generation": 1,
         "way": "ring",
@@ -26,16 +28,16 @@ def test_it_is_known_once_all_of_a_group_have_told() -> None:
             {"to": 1, "source": 0, "messages": 3, "bytes": 300, "seconds": 0.5},
         ],
     }
-    again = traffic.record(part(0, steps=5))
+    again = traffic.record(*part(0, steps=5))
     assert again is not None, "later totals take the place of earlier ones"
     assert [worker["steps"] for worker in again["workers"]] == [5, 3]
 
 
 def test_another_generation_begins_anew() -> None:
     traffic = Traffic(Reduction())
-    traffic.record(part(0))
-    assert traffic.record(part(1, generation=2)) is None
-    assert traffic.record(part(0)) is None, "of an earlier one nothing is heard any more"
-    known = traffic.record(part(0, generation=2))
+    traffic.record(*part(0))
+    assert traffic.record(*part(1, generation=2)) is None
+    assert traffic.record(*part(0)) is None, "of an earlier one nothing is heard any more"
+    known = traffic.record(*part(0, generation=2))
     assert known is not None
     assert known["generation"] == 2

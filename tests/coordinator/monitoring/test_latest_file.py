@@ -36,7 +36,7 @@ def test_it_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
     assert json.loads((tmp_path / LAST_PASS).read_text())["loss"] is None
 
 
-def test_what_is_written_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_file_is_not_rewritten(tmp_path: Path) -> None:
     last = ThrottledJsonFile(tmp_path / LAST_PASS, ManualClock())
     last.update({"number": 1})
     last.flush()

@@ -1,4 +1,4 @@
-"""What is offered to Prometheus of a job that goes through something."""
+"""Prometheus metrics of a job with failures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core.states import ProgressReport, ResourceUsage, State
+from coordinator.core.messages import ProgressReport, ResourceUsage
+from coordinator.core.states import State
 from coordinator.monitoring.metrics import CoordinatorMetrics
-from coordinator.monitoring.speed import Speed
+from coordinator.monitoring.throughput import Speed
 from dbelief.process.clock import ManualClock
 from dbelief.telemetry.metric_specs import STATES
 from dbelief.telemetry.metrics import Metrics
@@ -72,7 +73,7 @@ def test_a_job_that_trains(a_world: MakeWorld, tmp_path: Path) -> None:
     assert (watched.value("progress_age_seconds"), watched.value("snapshot_age_seconds")) == (7, 17)
 
 
-def test_what_dies_and_comes_back_is_counted_by_its_role(a_world: MakeWorld, tmp_path: Path) -> None:
+def test_deaths_and_restarts_are_counted_by_role(a_world: MakeWorld, tmp_path: Path) -> None:
     world = a_world().started()
     watched = Watched(world, tmp_path)
     replica = world.replicas[0]
@@ -88,12 +89,12 @@ def test_what_dies_and_comes_back_is_counted_by_its_role(a_world: MakeWorld, tmp
     assert [watched.value("members_lost_total", role=role) for role in ("ps", "worker")] == [1, 1]
     assert (watched.value("leases_expired_total"), watched.value("shards_away")) == (1, 1)
     assert watched.value("shards_back_total") == 0
-    world.shard(wish=number)
+    world.shard(requested=number)
     world.settle()
     watched.see()
     assert (watched.value("shards_away"), watched.value("shards_back_total")) == (0, 1)
     assert watched.value("takeovers_total") == 0
-    world.machine.died.append("coordinator")
+    world.machine.failed_members.append("coordinator")
     watched.see()
     assert watched.value("takeovers_total") == 1
 

@@ -1,4 +1,4 @@
-"""Who is far slower than the others, whoever waits for whom."""
+"""Detection of slow replicas, independent of waiting."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_dead_are_not_compared_with() -> None:
     assert stragglers.detect([9]) == []
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_samples_leave_the_window() -> None:
     stragglers, busy_s = Stragglers(("compute",)), 0.0
     for second in range(200):
         busy_s += 9.0 if second < 100 else 1.0

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.cluster.replica_scaling import HEARD_S, ReplicaScaling
+from coordinator.cluster.replica_scaling import LAUNCHER_TIMEOUT_S, ReplicaScaling
 from coordinator.core.states import State
 from coordinator.job.machine import JobMachine
-from coordinator.monitoring.seen import MemberThroughput
+from coordinator.monitoring.throughput import MemberThroughput
 from coordinator.rpc.servicer import LONGEST_TEXT, CoordinatorService
 from dbelief.process.clock import ManualClock
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.convert import layout_to_wire
 from tests.coordinator.replica import LAYOUT, Replica
 
@@ -48,9 +48,9 @@ class Steps:
         self.speed = self.leadership = self
         self.kinds: list[str] = []
         self.clock = ManualClock()
-        self.seen = MemberThroughput(self.clock, Path("nowhere/events.jsonl"), iterates=False)
+        self.throughput = MemberThroughput(self.clock, Path("nowhere/events.jsonl"), iterates=False)
         self.scaling = ReplicaScaling(world.machine.job)
-        self.shown = SimpleNamespace(eta_s=12.5, stragglers=[1])
+        self.exporter = SimpleNamespace(eta_s=12.5, stragglers=[1])
 
     def refused(self, kind: str) -> None:
         self.kinds.append(kind)
@@ -120,16 +120,16 @@ def lease(call: Caller, number: int = 0, next_sequence: int = 0) -> wire.LeaseRe
     return reply
 
 
-def test_join_gives_a_number_a_life_and_what_a_member_must_know(call: Caller) -> None:
-    reply = call("Join", join(address="10.0.0.1:5", token=5, wish=1))
-    assert reply == wire.JoinReply(id=1, incarnation=1, leader_epoch=7, beat_s=5.0)
+def test_join_returns_number_incarnation_and_settings(call: Caller) -> None:
+    reply = call("Join", join(address="10.0.0.1:5", token=5, preferred_id=1))
+    assert reply == wire.JoinReply(id=1, incarnation=1, leader_epoch=7, heartbeat_timeout_s=5.0)
     assert call("Join", join(token=6)).id == 0
 
 
-def test_calls_of_a_member_of_an_earlier_run_are_refused_and_change_nothing(training: Caller) -> None:
+def test_calls_from_an_earlier_run_are_refused(training: Caller) -> None:
     """A resumed job may give a new worker the number and the life that one has which outlived its coordinator."""
     machine, replica = training.world.machine, training.world.replicas[0]
-    machine.opening.run_id = 5
+    machine.initialization.run_id = 5
     heard_s = training.world.now_s
     training.world.now_s += 1.0
     for named in (0, 4):
@@ -141,7 +141,7 @@ def test_calls_of_a_member_of_an_earlier_run_are_refused_and_change_nothing(trai
         ):
             assert training.refusal(method, request) == (
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "the caller's run of the job is over: the job was begun anew or resumed since",
+                "the caller's run of the job is over: the job was restarted or resumed since",
             )
     assert machine.state is State.READY
     assert machine.leases.outstanding == {}
@@ -152,8 +152,11 @@ def test_calls_of_a_member_of_an_earlier_run_are_refused_and_change_nothing(trai
     assert training("Join", join(wire.ROLE_CLIENT, layout=layout_to_wire(LAYOUT), token=9)).run_id == 5
 
 
-def test_a_wish_for_number_zero_is_a_wish(call: Caller) -> None:
-    assert [call("Join", join(token=token, wish=wish)).id for token, wish in ((5, 1), (6, 0))] == [1, 0]
+def test_number_zero_can_be_requested(call: Caller) -> None:
+    assert [call("Join", join(token=token, preferred_id=requested)).id for token, requested in ((5, 1), (6, 0))] == [
+        1,
+        0,
+    ]
 
 
 def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
@@ -167,7 +170,7 @@ def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
 
 
 @pytest.mark.parametrize("field", ["name", "address", "source_digest"])
-def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
+def test_member_texts_are_limited_in_length(call: Caller, field: str) -> None:
     fields: dict[str, Any] = {field: LONGEST_TEXT * "x" + "x"}
     code, reason = call.refusal("Join", join(token=5, **fields))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -176,7 +179,7 @@ def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["name", "address", "source_digest"])
-def test_what_is_kept_of_a_member_moves_no_cursor(call: Caller, field: str) -> None:
+def test_member_texts_have_no_control_characters(call: Caller, field: str) -> None:
     fields: dict[str, Any] = {field: "x\x1b[2J\n"}
     code, reason = call.refusal("Join", join(token=5, **fields))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -185,7 +188,7 @@ def test_what_is_kept_of_a_member_moves_no_cursor(call: Caller, field: str) -> N
 
 
 @pytest.mark.parametrize("address", ["nonsense", "a:b", "host:99999", "host:1 "])
-def test_an_address_that_is_none_is_not_told_to_others(call: Caller, address: str) -> None:
+def test_invalid_address_is_refused(call: Caller, address: str) -> None:
     code, reason = call.refusal("Join", join(token=5, address=address))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "is no address" in reason
@@ -199,7 +202,7 @@ def test_join_takes_a_layout_from_the_wire(call: Caller) -> None:
     assert call.refusal("Join", join(wire.ROLE_REPLICA, token=10))[1] == "a replica joins with its model's layout"
 
 
-def test_a_beat_tells_the_state_and_who_is_to_initialise(call: Caller) -> None:
+def test_heartbeat_returns_state_and_initialiser(call: Caller) -> None:
     world = call.world.all_shards()
     replica = world.replica()
     world.settle()
@@ -237,13 +240,13 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     assert lease(training, number=1).stop == "out of memory"
 
 
-def test_a_client_hears_of_the_jobs_state_and_of_evaluations_with_its_reports(training: Caller) -> None:
+def test_client_report_returns_state_and_due_evaluation(training: Caller) -> None:
     world = training.world
     client = world.replica(kind="client")
     told = wire.Progress(pushes=1, samples=100)
     request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=told)
     assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY)
-    world.machine.training.evaluations.ask("validation", "w")
+    world.machine.training.evaluations.request("validation", "w")
     for replica in world.replicas[:2]:
         replica.leave()
     assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True)
@@ -256,8 +259,8 @@ def test_reports_are_taken_in(training: Caller) -> None:
     assert training.world.machine.progress.loss == 2.0
     evaluation = lease(training, number=1).evaluation
     outcome = wire.Evaluation(lease=evaluation.lease, loss=0.5, accuracy=0.0)
-    assert training("Report", report(training, 1, evaluation=outcome)).keep_as == "best.0"
-    training("Report", report(training, 1, kept=evaluation.lease))
+    assert training("Report", report(training, 1, evaluation=outcome)).store_as == "best.0"
+    training("Report", report(training, 1, stored_lease=evaluation.lease))
     best = training.world.machine.progress.best
     assert best is not None
     assert (best.vector, best.accuracy) == ("best.0", 0.0)
@@ -283,7 +286,7 @@ def test_initial_values_are_reported(call: Caller) -> None:
     assert world.state() is State.READY
 
 
-def test_trouble_ends_the_job_and_names_who_had_it(training: Caller) -> None:
+def test_reported_trouble_ends_the_job_with_its_member(training: Caller) -> None:
     training("Report", report(training, 1, trouble="gradient of 'w' holds nan"))
     assert training.world.machine.reason == "replica 1: gradient of 'w' holds nan"
 
@@ -295,9 +298,7 @@ def test_the_launchers_trouble_is_no_replicas(training: Caller) -> None:
 
 @pytest.mark.parametrize("role", ["operator", "worker"])
 @pytest.mark.parametrize("own", [True, False])
-def test_a_report_is_a_workers_of_itself_and_a_launchers_of_the_job(
-    training: Caller, monkeypatch: pytest.MonkeyPatch, role: str, own: bool
-) -> None:
+def test_reports_are_allowed_by_role(training: Caller, monkeypatch: pytest.MonkeyPatch, role: str, own: bool) -> None:
     """With credentials a launcher has the operator's token; it reports for no member, and no member for the job."""
     monkeypatch.setattr("dbelief.rpc.server.auth.caller", lambda: role)
     request = report(training, 1, trouble="one's own") if own else wire.ReportRequest(trouble="all died")
@@ -318,7 +319,7 @@ def test_status_before_anything_is_known(call: Caller) -> None:
     assert (status.samples_per_s, status.elapsed_s, status.run_folder) == (45.0, 4.5, "runs/test")
 
 
-def test_status_while_training_tells_of_everyone(training: Caller) -> None:
+def test_status_lists_all_members(training: Caller) -> None:
     first = training.world.replicas[0]
     first.work()
     first.train()
@@ -348,13 +349,13 @@ def test_status_of_a_batch_method(a_world: Callable[..., World]) -> None:
     assert call("Status", wire.StatusRequest()).batch.iterations == 6
     call.world.started()
     bundle = lease(call).bundle
-    computed = wire.BundleDone(turn=bundle.turn, bundle=bundle.bundle, loss_sum=40.0, samples=20)
+    computed = wire.BundleDone(pass_number=bundle.pass_number, bundle=bundle.bundle, loss_sum=40.0, samples=20)
     lease(call, number=1)
     call("Report", report(call, bundle=computed))
     batch = call("Status", wire.StatusRequest()).batch
     assert all(math.isnan(value) for value in (batch.loss, batch.gradient_norm, batch.step))
     batch.loss = batch.gradient_norm = batch.step = 0
-    assert batch == wire.BatchStatus(iterations=6, turn=1, portions_done=2, portions=10, bundles=1)
+    assert batch == wire.BatchStatus(iterations=6, pass_number=1, portions_done=2, portions=10, bundles=1)
 
 
 def test_status_of_another_strategy_has_none(call: Caller) -> None:
@@ -367,7 +368,7 @@ def test_stop_answers_with_the_state(training: Caller) -> None:
     assert training.world.machine.reason == "stopped"
 
 
-def test_a_shards_beat_tells_what_it_does(training: Caller) -> None:
+def test_shard_heartbeat_figures_appear_in_status(training: Caller) -> None:
     number, incarnation = training.world.shard_members[0]
     for second in range(3):
         figures = wire.ShardFigures(
@@ -381,7 +382,7 @@ def test_a_shards_beat_tells_what_it_does(training: Caller) -> None:
     assert (told.pushes_per_s, told.bytes_per_s) == (10.0, 400.0)
 
 
-def test_staleness_is_told_by_life_and_summed_over_all(training: Caller) -> None:
+def test_staleness_is_kept_per_incarnation_and_summed(training: Caller) -> None:
     training("Report", report(training, 0, staleness=[5, 0, 2]))
     for _ in range(2):  # a repeat changes nothing
         training("Report", report(training, 0, staleness=[6, 0, 3]))
@@ -389,8 +390,8 @@ def test_staleness_is_told_by_life_and_summed_over_all(training: Caller) -> None
     assert list(training("Status", wire.StatusRequest()).staleness) == [7, 1, 4]
 
 
-def test_curves_are_told_where_they_are_asked_for(training: Caller) -> None:
-    training.steps.seen.course.take("progress", {"samples": 10, "loss": 0.5}, 0.0)
+def test_curves_are_sent_on_request(training: Caller) -> None:
+    training.steps.throughput.curves.add("progress", {"samples": 10, "loss": 0.5}, 0.0)
     assert not training("Status", wire.StatusRequest()).curves
     (curve,) = training("Status", wire.StatusRequest(curves=True)).curves
     assert (curve.name, curve.over, list(curve.x), list(curve.y)) == ("loss", "samples", [10.0], [0.5])
@@ -414,14 +415,14 @@ def test_shards_are_wanted_of_a_launcher_or_of_a_person(training: Caller) -> Non
     assert (told.wanted_shards, list(told.needed_shards)) == (4, [0, 1])
     assert told.waiting_for == "shards (2 of 4 have a place)"
     assert not training("Scale", wire.ScaleRequest(shards=3)).todo, "a launcher is there"
-    training.world.now_s += HEARD_S + 1.0
+    training.world.now_s += LAUNCHER_TIMEOUT_S + 1.0
     todo = training("Scale", wire.ScaleRequest(shards=1)).todo
     assert todo.startswith("1 will end by themselves; when they have: with compose")
     refusal = training.refusal("Scale", wire.ScaleRequest(shards=5))
     assert refusal[1] == "job test has 4 segments, and no use for 5 shards"
 
 
-def test_who_hears_of_a_new_placement_hears_of_one_that_is_written_down(training: Caller) -> None:
+def test_new_placement_is_persisted_before_it_is_sent(training: Caller) -> None:
     replica, machine = training.world.replicas[0], training.world.machine
     assert machine.placement is not None
     request = wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation)
@@ -433,7 +434,7 @@ def test_who_hears_of_a_new_placement_hears_of_one_that_is_written_down(training
     assert machine.commit_due
 
 
-def test_the_end_in_sight_and_stragglers_are_those_of_the_metrics(training: Caller) -> None:
+def test_eta_and_stragglers_match_the_metrics(training: Caller) -> None:
     told = training("Status", wire.StatusRequest())
     assert told.eta_s == 12.5
     assert [member.id for member in told.members if member.straggler] == [1]

@@ -44,7 +44,7 @@ def a_set(folder: Path, count: int, job: Job) -> Path:
     return made
 
 
-def test_a_resumed_job_goes_on_from_the_newest_set_in_a_new_epoch(a_job: MakeJob, tmp_path: Path) -> None:
+def test_resume_uses_newest_set_and_a_new_epoch(a_job: MakeJob, tmp_path: Path) -> None:
     a_set(tmp_path, 4, a_job())
     machine = create_machine(a_job(), tmp_path, resume=True)
     assert machine.shard_epoch == 4
@@ -52,7 +52,7 @@ def test_a_resumed_job_goes_on_from_the_newest_set_in_a_new_epoch(a_job: MakeJob
     assert machine.training.snapshots.count == 4
 
 
-def test_each_run_has_an_id_of_its_own_and_a_takeover_keeps_it(a_job: MakeJob, tmp_path: Path) -> None:
+def test_run_id_is_unique_and_kept_by_takeover(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
     a_set(tmp_path, 4, job)
     ids = [create_machine(job, tmp_path, resume).run_id for resume in (False, True, True)]
@@ -67,7 +67,7 @@ def test_each_run_has_an_id_of_its_own_and_a_takeover_keeps_it(a_job: MakeJob, t
         assert other.machine.run_id != began.machine.run_id
 
 
-def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
+def test_corrupt_set_is_reported_and_skipped(
     a_job: MakeJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_set(tmp_path, 4, a_job())
@@ -75,7 +75,7 @@ def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
     (torn / "shard-0.json").write_text("{")
     machine = create_machine(a_job(), tmp_path, resume=True)
     said = capsys.readouterr().err
-    assert "snapshot set 000000000100-0005 is not whole and was set aside; going on from 000000000100-0004: " in said
+    assert "snapshot set 000000000100-0005 is damaged and was quarantined; restoring 000000000100-0004: " in said
     assert f"{torn / 'shard-0.json'}: cannot be read" in said
     assert said.count("\n") == 1
     assert machine.training.snapshots.begin(100).set_id == "000000000100-0006", "the torn one keeps its folder"
@@ -83,14 +83,14 @@ def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
     assert capsys.readouterr().err == ""
 
 
-def test_a_new_run_gives_no_shard_epoch_out_that_the_registry_knows(a_job: MakeJob, tmp_path: Path) -> None:
+def test_new_run_uses_epochs_above_the_registry(a_job: MakeJob, tmp_path: Path) -> None:
     known = {"format": 1, "state": "failed", "finished": True, "shard_epoch": 7}
     stored = {"state": json.dumps(known).encode(), "members": b"{}", "training": b"{}"}
     started = start(a_job(), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert started.machine.shard_epoch == 8
 
 
-def test_a_run_goes_on_only_with_the_job_that_it_was_begun_with(a_job: MakeJob, tmp_path: Path) -> None:
+def test_run_continues_only_with_the_same_job(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
     machine = create_machine(job, tmp_path, resume=False)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
@@ -98,7 +98,9 @@ def test_a_run_goes_on_only_with_the_job_that_it_was_begun_with(a_job: MakeJob, 
     started = start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert started.began_wall_s == 1_000.0
     assert started.machine.shard_epoch == machine.shard_epoch + 1
-    with pytest.raises(UserError, match=r"is unfinished .* was begun with another job file: give that, or --fresh"):
+    with pytest.raises(
+        UserError, match=r"is unfinished .* was started with another job file: use that one, or --fresh"
+    ):
         start(a_job(seed=5), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert start(a_job(seed=5), stored, tmp_path, resume=False, fresh=True, now_s=0.0).began_wall_s is None
 

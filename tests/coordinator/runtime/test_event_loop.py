@@ -1,4 +1,4 @@
-"""The actor's promises, kept by calling it in this thread: it never waits for what is gone, and always ends."""
+"""The event loop, called in this thread: it never waits for dead members, and always ends."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 
 from coordinator.core import members
 from coordinator.core.effects import Fence, LogEvent, MakeReady
+from coordinator.core.messages import BundleLease, BundleResult, ProgressReport, WorkRequest
 from coordinator.core.progress import ReplicaStats
-from coordinator.core.states import BundleLease, ProgressReport, State
+from coordinator.core.states import State
 from coordinator.monitoring.summary import summary_of
 from coordinator.rpc.status import build_status
 from coordinator.runtime import event_loop as module
 from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.event_loop import EventLoop
 from coordinator.runtime.leader_lease import LeaderLease
-from coordinator.sandblaster.pass_scheduler import BundleResult
 from dbelief.checkpoint.snapshot_set import newest_count
 from dbelief.errors import Moved, Rejected, ResourceExhausted, RuntimeFailure, Unavailable, WriteFailed
 from dbelief.monitor.status_table import taken
 from dbelief.process.clock import ManualClock
-from dbelief.process.console import DEBUG
+from dbelief.process.log import DEBUG
 from dbelief.registry import MemoryRegistry
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.events import read_events
 from dbelief.rundir.summary import read_summary
 from dbelief.telemetry.metrics import Metrics
@@ -60,11 +60,11 @@ def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def carry_out(runner: EventLoop) -> None:
     """The actor's work, up to here."""
-    runner._actor._queue.put(module_of_actor._Signal.END)
-    runner._actor.run()
+    runner._executor._queue.put(module_of_actor._Signal.END)
+    runner._executor.run()
 
 
-def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: EventLoop) -> None:
+def test_actions_of_a_failed_step_are_queued(runner: EventLoop) -> None:
     def refused() -> None:
         with runner.step() as (machine, _):
             machine.actions.append(LogEvent("state", {"state": "x", "reason": ""}))
@@ -72,30 +72,30 @@ def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: EventLo
 
     with pytest.raises(Rejected):
         refused()
-    assert runner._actor._queue.qsize() == 1
+    assert runner._executor._queue.qsize() == 1
     with runner.step() as (machine, _):
         assert machine.actions == []
 
 
-def test_what_a_step_that_fails_has_changed_is_written_before_its_actions_are_queued(
+def test_failed_step_is_committed_before_its_effects(
     runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is started again joins where no place is left: its earlier life is over all the same."""
     (member,) = [one for one in world.started().machine.members.all() if one.kind == "replica"][:1]
-    queued = runner._actor._queue.qsize()
+    queued = runner._executor._queue.qsize()
     commit, waiting = runner.leadership.commit, []
 
     def commits(*args: Any) -> None:
-        waiting.append(runner._actor._queue.qsize() - queued)
+        waiting.append(runner._executor._queue.qsize() - queued)
         commit(*args)
 
     monkeypatch.setattr(runner.leadership, "commit", commits)
-    monkeypatch.setattr(members, "MOST_MEMBERS", 0)
+    monkeypatch.setattr(members, "MAX_MEMBERS", 0)
     with pytest.raises(ResourceExhausted), runner.step() as (machine, now_s):
-        machine.join("replica", 999_999, member.name, "", now_s, LAYOUT, again=True)
+        machine.join("replica", 999_999, member.name, "", now_s, LAYOUT, restarted=True)
     assert waiting == [0]
     assert json.loads(runner.leadership.read_state()["members"])["dead"] == [member.incarnation]
-    assert runner._actor._queue.qsize() > queued
+    assert runner._executor._queue.qsize() > queued
 
 
 def test_actions_are_queued_in_the_order_of_their_steps(runner: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,14 +105,14 @@ def test_actions_are_queued_in_the_order_of_their_steps(runner: EventLoop, monke
     def commits(*args: Any) -> None:
         with runner.step() as (machine, _):
             machine.actions.append(LogEvent("later", {}))
-        assert runner._actor._queue.qsize() == 0
+        assert runner._executor._queue.qsize() == 0
         commit(*args)
 
     monkeypatch.setattr(runner.leadership, "commit", commits)
     with runner.step() as (machine, _):
         machine.actions.append(LogEvent("earlier", {}))
         machine.commit_due = True
-    events = [runner._actor._queue.get() for _ in range(2)]
+    events = [runner._executor._queue.get() for _ in range(2)]
     assert events == [LogEvent("earlier", {}), LogEvent("later", {})]
 
 
@@ -124,7 +124,7 @@ def test_actions_are_queued_in_the_order_of_their_steps(runner: EventLoop, monke
         (ZeroDivisionError("by zero"), f"MakeReady: ZeroDivisionError: by zero ({__file__}, line LINE)"),
     ],
 )
-def test_whatever_goes_wrong_ends_the_job_and_is_told(
+def test_any_exception_ends_the_job_with_a_reason(
     runner: EventLoop,
     world: World,
     tmp_path: Path,
@@ -138,8 +138,8 @@ def test_whatever_goes_wrong_ends_the_job_and_is_told(
 
     reason = reason.replace("LINE", str(fails.__code__.co_firstlineno + 1))
     monkeypatch.setenv(DEBUG, "")
-    monkeypatch.setattr(runner._actor._shards, "make_ready", fails)
-    runner._actor._queue.put(MakeReady())
+    monkeypatch.setattr(runner._executor._shards, "make_ready", fails)
+    runner._executor._queue.put(MakeReady())
     carry_out(runner)
     assert world.state() is State.FAILED
     assert world.machine.reason == reason
@@ -149,7 +149,7 @@ def test_whatever_goes_wrong_ends_the_job_and_is_told(
 
 
 @pytest.mark.parametrize("error", [Unavailable("shard 1: no answer"), Moved("shard 1: is in epoch 3, not 2")])
-def test_a_shard_that_does_not_answer_is_asked_until_it_does(
+def test_unresponsive_shard_is_retried(
     runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     answers: list[Exception | None] = [error, error, None]
@@ -159,29 +159,29 @@ def test_a_shard_that_does_not_answer_is_asked_until_it_does(
         if outcome is not None:
             raise outcome
 
-    monkeypatch.setattr(module_of_actor, "AGAIN_S", 0.0)
-    monkeypatch.setattr(runner._actor._shards, "make_ready", answer)
-    runner._actor.submit(MakeReady())
+    monkeypatch.setattr(module_of_actor, "RETRY_S", 0.0)
+    monkeypatch.setattr(runner._executor._shards, "make_ready", answer)
+    runner._executor.submit(MakeReady())
     carry_out(runner)
     assert answers == []
     assert world.state() is State.READY
 
 
-def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
+def test_commands_to_a_dead_shard_are_postponed(
     runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.all_shards()
     world.replica()
-    runner._actor.submit(Fence(7, 8))
+    runner._executor.submit(Fence(7, 8))
     asked = []
 
     def dies(incarnation: int) -> tuple[int, int]:
         asked.append(incarnation)
-        world.machine.recovery.gone(1)
+        world.machine.recovery.shard_lost(1)
         raise Unavailable("shard 1: no answer")
 
-    monkeypatch.setattr(runner._actor._shards, "fence", dies)
-    monkeypatch.setattr(runner._actor._shards, "assign", lambda placement: None)
+    monkeypatch.setattr(runner._executor._shards, "fence", dies)
+    monkeypatch.setattr(runner._executor._shards, "assign", lambda placement: None)
     carry_out(runner)
     assert asked == [8]
     assert world.machine.recovery._postponed == [Fence(7, 8)]
@@ -189,7 +189,7 @@ def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
 
 
 @pytest.mark.parametrize("kind", [Rejected, WriteFailed])
-def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
+def test_failed_set_ends_the_job_only_while_closing(
     kind: type[RuntimeFailure],
     runner: EventLoop,
     world: World,
@@ -206,17 +206,17 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
         parts[-1].touch()
         raise kind(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
 
-    monkeypatch.setattr(runner._actor._shards, "snapshot", full)
+    monkeypatch.setattr(runner._executor._shards, "snapshot", full)
     world.machine.state = State.READY
-    runner._actor.submit(world.machine.training.begin_set())
+    runner._executor.submit(world.machine.training.begin_set())
     carry_out(runner)
     assert world.state() is State.READY
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "snapshot" in line)
-    assert "was not written, the one before stands: shard 1: " in told
+    assert "could not be written; the set before it stays valid: shard 1: " in told
     assert [path.exists() for path in parts] == [False]
     assert newest_count(parts[0].parents[1]) == world.machine.training.snapshots.count
     world.machine.state = State.CLOSING
-    runner._actor.submit(world.machine.training.begin_set())
+    runner._executor.submit(world.machine.training.begin_set())
     carry_out(runner)
     assert world.state() is State.FAILED
 
@@ -238,8 +238,8 @@ def test_a_job_ends_though_its_curves_cannot_be_drawn(
 
 def test_events_of_progress_are_thinned_out_and_no_others(runner: EventLoop, tmp_path: Path) -> None:
     for samples in range(50):
-        runner._actor._queue.put(LogEvent("progress", {"samples": samples}))
-        runner._actor._queue.put(LogEvent("snapshot", {"set": str(samples)}))
+        runner._executor._queue.put(LogEvent("progress", {"samples": samples}))
+        runner._executor._queue.put(LogEvent("snapshot", {"set": str(samples)}))
     carry_out(runner)
     events = [event["event"] for event in read_events(tmp_path / "events.jsonl")]
     assert (events.count("progress"), events.count("snapshot")) == (1, 50)
@@ -248,21 +248,21 @@ def test_events_of_progress_are_thinned_out_and_no_others(runner: EventLoop, tmp
 def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: EventLoop, a_world: Callable[..., World]) -> None:
     batch = a_world(strategy={"name": "sandblaster", "portion": 10, "bundle": 4}, limits={"epochs": 5}).started()
     for replica in batch.replicas:
-        work = batch.machine.lease(replica.number, replica.incarnation, 1, batch.now_s)
+        work = batch.machine.lease(WorkRequest(replica.number, replica.incarnation, 1), batch.now_s)
         assert isinstance(work, BundleLease)
-        told = BundleResult(work.turn, work.bundle, 40.0, 20)
+        told = BundleResult(work.pass_number, work.bundle, 40.0, 20)
         batch.machine.bundle_done(replica.number, replica.incarnation, told, batch.now_s)
     runner._update_metrics(batch.machine)
-    metrics = runner.shown.metrics
+    metrics = runner.exporter.metrics
     assert (metrics.value("bundles_total"), metrics.value("samples_total")) == (2, 40)
     counted = ("iterations_total", "evaluations_total", "backups_launched_total", "backups_won_total")
     assert [metrics.value(name) for name in counted] == [0, 0, 0, 0]
     assert [math.isnan(metrics.value(name) or 0) for name in ("loss", "gradient_norm", "step_length")] == [True] * 3
 
 
-def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: EventLoop, world: World, tmp_path: Path) -> None:
+def test_pass_is_one_log_line_with_runs_in_a_file(runner: EventLoop, world: World, tmp_path: Path) -> None:
     runs = [[0, 1, 0, 4, False, 0.0, 0.5, True]]
-    runner._actor._queue.put(LogEvent("pass", {"number": 3, "seconds": 0.5, "runs": runs}))
+    runner._executor._queue.put(LogEvent("pass", {"number": 3, "seconds": 0.5, "runs": runs}))
     with runner.step() as (machine, _):
         machine.fail("out of memory")
     carry_out(runner)
@@ -278,7 +278,7 @@ def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: EventLoop, tmp
     clock.advance(5.0)
     assert runner.wall_s() == 5.0
     assert "last_leg_s" not in summary_of(machine, runner.wall_s())
-    machine.legs_s = 100.0
+    machine.earlier_wall_s = 100.0
     machine.stop("enough", clock.now())
     runner._finish()
     summary = read_summary(tmp_path / "summary.json")
@@ -286,7 +286,7 @@ def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: EventLoop, tmp
     assert taken(summary) == "105.0 s (5.0 s since it was resumed)"
 
 
-def test_at_the_end_the_speed_told_is_the_mean_of_what_this_leg_trained(runner: EventLoop, world: World) -> None:
+def test_final_speed_is_the_mean_of_this_run(runner: EventLoop, world: World) -> None:
     clock = runner._clock
     assert isinstance(clock, ManualClock)
     progress = runner._machine.progress

@@ -1,4 +1,4 @@
-"""What others wait for comes before its turn, and while shards are busy with files."""
+"""Urgent commands come before queued ones, also while shards write files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.core.effects import DetachFollower, Fence, TakeSnapshot
+from coordinator.core.effects import Action, DetachFollower, Fence, TakeSnapshot
 from coordinator.job.machine import JobMachine
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
@@ -19,7 +19,7 @@ from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.placement import Placement
 from dbelief.errors import Unavailable
 from dbelief.process.clock import SystemClock
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import wait_until
 
@@ -34,7 +34,7 @@ class Machine:
     def __init__(self, placement: Placement | None) -> None:
         self.placement, self.commit_due, self.over = placement, False, False
         self._retakes = 3
-        self.chains = SimpleNamespace(is_current=lambda action: True)
+        self.replication = SimpleNamespace(is_current=lambda action: True)
         self.recovery = SimpleNamespace(unavailable=set())
         self.job = SimpleNamespace(name="programs", snapshots=SimpleNamespace(keep=2))
         self.done: list[str] = []
@@ -69,17 +69,17 @@ def actor(shards: ShardClient, machine: Machine, folder: Path) -> Iterator[Effec
 
 def held(service: ShardService, busy: threading.Event, free: threading.Event) -> None:
     """Its next snapshot waits until it may go on."""
-    write = service.life.snapshot
+    write = service.controller.snapshot
 
     def waits(request: wire.SnapshotRequest) -> wire.SnapshotReply:
         busy.set()
         assert free.wait(60)
         return write(request)
 
-    service.life.snapshot = waits  # type: ignore[method-assign]
+    service.controller.snapshot = waits  # type: ignore[method-assign]
 
 
-def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path: Path) -> None:
+def test_detach_is_not_blocked_by_another_shards_snapshot(tmp_path: Path) -> None:
     """A disk that takes minutes does not keep those who push to some other shard waiting."""
     services: list[ShardService] = []
     busy, free = threading.Event(), threading.Event()
@@ -91,7 +91,7 @@ def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path:
             assert busy.wait(60)
             running.submit(Fence(3, 9))
             running.submit(DetachFollower(0, 5))
-            wait_until(lambda: services[0].life.chain.epoch == 5)
+            wait_until(lambda: services[0].controller.link.epoch == 5)
             assert machine.done == []
             free.set()
             wait_until(lambda: len(machine.done) == 2)
@@ -120,7 +120,7 @@ class ScriptedShards:
 
 
 def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    """A shard that was given up may still be writing, or wake later; of an earlier coordinator too."""
+    """A shard that counts as failed may still be writing, or wake later; of an earlier coordinator too."""
     snapshots = tmp_path / "snapshots"
     (snapshots / "000000000100-0004").mkdir(parents=True)  # begun by a coordinator that died
     shards = ScriptedShards(
@@ -135,3 +135,8 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
     assert read_set(snapshots / "000000000100-0006")["parts"] == {"shard-0.json": 2}
     assert read_set(snapshots / "000000000100-0006")["wall_s"] == 12.5
     assert not (snapshots / "000000000100-0003" / "set.json").exists()
+
+
+def test_every_action_has_a_handler(tmp_path: Path) -> None:
+    with actor(cast("ShardClient", ScriptedShards(tmp_path)), Machine(None), tmp_path) as executor:
+        assert set(executor._handlers) == set(Action.__subclasses__())

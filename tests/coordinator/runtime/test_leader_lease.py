@@ -1,4 +1,4 @@
-"""The leader lease held, lost and taken again; what must survive written down; a registry that is away."""
+"""The leader lease held, lost and reacquired; persisted state; an unreachable registry."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def commit(leader: LeaderLease, text: str) -> None:
     leader.commit(lambda: (0, {"state": text, "layout": "always the same"}), 1)
 
 
-def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], LeaderLease]) -> None:
+def test_one_write_serves_all_waiting_commits(leads: Callable[[str], LeaderLease]) -> None:
     leader = leads("a")
     taken: list[int] = []
 
@@ -86,7 +86,7 @@ def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], LeaderLease
     assert leader.read_state()["state"] == b"2"
 
 
-def test_only_what_has_changed_is_written(leads: Callable[[str], LeaderLease], registry: Flaky) -> None:
+def test_only_changed_sections_are_written(leads: Callable[[str], LeaderLease], registry: Flaky) -> None:
     leader = leads("a")
     written: list[set[str]] = []
     write = registry.write
@@ -102,7 +102,7 @@ def test_only_what_has_changed_is_written(leads: Callable[[str], LeaderLease], r
     assert registry.read("mnist")["state"] == b"two"
 
 
-def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
+def test_expired_lease_is_reacquired_with_a_new_epoch(
     leads: Callable[[str], LeaderLease], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leader = leads("a")
@@ -111,12 +111,10 @@ def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
     commit(leader, "two")
     assert leader.epoch == 2
     assert registry.read("mnist")["state"] == b"two"
-    assert "the leader lease had run out; leading again, under epoch 2" in capsys.readouterr().err
+    assert "the leader lease had expired; reacquired under epoch 2" in capsys.readouterr().err
 
 
-def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
-    slept: tuple[LeaderLease, LeaderLease], registry: Flaky
-) -> None:
+def test_deposed_leader_writes_nothing(slept: tuple[LeaderLease, LeaderLease], registry: Flaky) -> None:
     sleeper, _ = slept
     with pytest.raises(Rejected, match="another coordinator leads job mnist now"):
         commit(sleeper, "three")
@@ -124,7 +122,7 @@ def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
     assert sleeper.lost
 
 
-def test_nor_does_it_lead_when_the_other_has_ended_meanwhile(
+def test_deposed_leader_stays_deposed_after_the_other_ended(
     slept: tuple[LeaderLease, LeaderLease], registry: Flaky
 ) -> None:
     sleeper, other = slept
@@ -134,9 +132,7 @@ def test_nor_does_it_lead_when_the_other_has_ended_meanwhile(
     assert registry.holder("mnist") is None, "it gives back what it took by mistake"
 
 
-def test_a_registry_that_lost_its_memory_gives_no_epoch_twice(
-    leads: Callable[[str], LeaderLease], registry: Flaky
-) -> None:
+def test_registry_without_memory_reuses_no_epoch(leads: Callable[[str], LeaderLease], registry: Flaky) -> None:
     leader = leads("a")
     commit(leader, "one")
     registry._records.clear()
@@ -145,27 +141,27 @@ def test_a_registry_that_lost_its_memory_gives_no_epoch_twice(
     assert registry.read("mnist").keys() == {"state", "leader", "layout"}, "all of it is written again"
 
 
-def test_what_has_to_be_written_waits_for_a_registry_that_is_away(
+def test_commit_waits_for_an_unreachable_registry(
     leads: Callable[[str], LeaderLease],
     registry: Flaky,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
     leader = leads("a")
     registry.away = 3
     commit(leader, "one")
     assert registry.read("mnist")["state"] == b"one"
     said = capsys.readouterr().err
     assert said.count("registry: no answer; waiting up to 60 s for it") == 1
-    assert "the registry is back" in said
+    assert "the registry is available again" in said
 
 
-def test_and_gives_up_after_its_patience(
+def test_commit_fails_after_the_retry_deadline(
     leads: Callable[[str], LeaderLease], registry: Flaky, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REGISTRY_S", -1.0)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
     leader = leads("a")
     registry.away = 2
     with pytest.raises(Unavailable, match="no answer"):

@@ -14,15 +14,15 @@ import pytest
 from coordinator.cluster.rebalance import apply_migration
 from coordinator.core.effects import MigrateSegments
 from coordinator.runtime.shard_client import ShardClient
-from coordinator.sandblaster.lbfgs import Lbfgs, VectorStore
+from coordinator.sandblaster.lbfgs import Lbfgs
 from dbelief.core.layout import assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, dots, lincomb
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.job.load import parse_job
-from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
@@ -46,7 +46,7 @@ class Cluster:
     def __init__(self, stack: ExitStack, folder: Path, count: int, size: int = SIZE, prepare: Prepare | None = None):
         services = [ShardService(Metrics("ps")) for _ in range(count)]
         for number, service in enumerate(services):
-            service.life.index = number
+            service.controller.index = number
             if prepare is not None:
                 prepare(service)
         servers = [Server("127.0.0.1:0", service.register) for service in services]
@@ -95,7 +95,7 @@ def gradients(steps: int) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
         yield lambda w: scales * (w - centre)
 
 
-def descended(space: VectorStore, write: Callable[[str, np.ndarray], None], steps: int) -> list[float]:
+def descended(space: ShardClient | LocalSpace, write: Callable[[str, np.ndarray], None], steps: int) -> list[float]:
     """Steps of one length along L-BFGS's directions in some space; the squared norms of the gradients."""
     method, w, norms = Lbfgs(4), np.zeros(SIZE), []
     step: float | None = None
@@ -171,7 +171,7 @@ def test_a_call_whose_answer_is_lost_is_carried_out_once(tmp_path: Path) -> None
         assert (here.read("x") == 2).all()
 
 
-def test_a_wrong_program_is_refused_and_a_dead_shard_is_named(tmp_path: Path) -> None:
+def test_wrong_program_is_refused_and_dead_shard_is_named(tmp_path: Path) -> None:
     with cluster(tmp_path, 2) as here:
         with pytest.raises(Rejected, match=r"shard 0 at .*operation 1, dots w x: reads 'x', which holds nothing"):
             here.shards.run([dots(("w", "x"))])
@@ -194,7 +194,7 @@ def count_bytes(shards: ShardClient) -> list[int]:
     return counted
 
 
-def test_what_is_sent_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
+def test_sent_bytes_do_not_grow_with_vectors(tmp_path: Path) -> None:
     sizes = []
     for size in (100, 10_000):
         with cluster(tmp_path, 2, size=size) as here:
@@ -210,18 +210,18 @@ def test_what_is_sent_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
     assert abs(sizes[1] - sizes[3]) < 100
 
 
-def test_segments_move_and_what_shards_hold_can_be_told_again(tmp_path: Path) -> None:
+def test_segments_migrate_and_ownership_is_sent_again(tmp_path: Path) -> None:
     with cluster(tmp_path, 3) as here:
         values = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
         here.write("x", values)
         first = here.placement.places[0]
         move = MigrateSegments(0, 2, tuple(first.segments)[-3:])
-        assert here.shards.move(move) > 0
-        with pytest.raises(Moved, match="lives at another shard now"):
+        assert here.shards.migrate(move) > 0
+        with pytest.raises(Moved, match="is at another shard now"):
             here.read("x")
         here.shards.set_ownership((0, 2))  # as the placement still has it: the move is undone
         assert (here.read("x") == values).all()
-        here.shards.move(move)
+        here.shards.migrate(move)
         here.shards.placement = here.client.placement = apply_migration(here.placement, move)
         for _ in range(2):
             here.shards.set_ownership((0, 2))
@@ -232,26 +232,26 @@ def test_segments_move_and_what_shards_hold_can_be_told_again(tmp_path: Path) ->
         here.servers[0].close(0.0)
         here.shards.set_ownership((0, 1, 2))
         with pytest.raises(Unavailable, match="shard 0 at "):
-            here.shards.move(MigrateSegments(0, 1, (0,)))
+            here.shards.migrate(MigrateSegments(0, 1, (0,)))
 
 
-def test_a_shard_serves_what_came_only_after_the_placement_is_written(tmp_path: Path) -> None:
+def test_migrated_segments_are_served_after_the_commit(tmp_path: Path) -> None:
     """A client that missed two moves knows the segments where they are to be; the coordinator dies before that."""
     with cluster(tmp_path, 2) as here:
         there = MigrateSegments(0, 1, tuple(here.placement.places[0].segments)[-3:])
         back = MigrateSegments(1, 0, there.segments)
         earlier = apply_migration(here.placement, there)
         for move in (there, back):
-            here.shards.move(move)
+            here.shards.migrate(move)
             here.shards.placement = here.client.placement = apply_migration(
                 here.shards.placement or here.placement, move
             )
             here.shards.set_ownership((0, 1))
         late = ShardedParameterClient("programs", earlier, ("sgd", {}), Pusher(1, 2), deadline_s=10.0)
         try:
-            here.shards.move(there)
+            here.shards.migrate(there)
             ones, held = np.ones(SIZE, np.float32), np.zeros(len(earlier.spans), np.int64)
-            with pytest.raises(Rejected, match="lives at another shard now"):
+            with pytest.raises(Rejected, match="is at another shard now"):
                 late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
             here.shards.set_ownership((0, 1))  # the next coordinator, first of all
             late.placement = here.client.placement
@@ -261,11 +261,11 @@ def test_a_shard_serves_what_came_only_after_the_placement_is_written(tmp_path: 
         np.testing.assert_array_equal(here.read("w"), -1.0)
 
 
-def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Path) -> None:
+def test_migration_to_a_dead_shard_fails_and_is_undone(tmp_path: Path) -> None:
     with cluster(tmp_path, 2) as here:
         here.servers[1].close(0.0)
         with pytest.raises(Moved, match="carry: shard at "):
-            here.shards.move(MigrateSegments(0, 1, (0, 1)))
+            here.shards.migrate(MigrateSegments(0, 1, (0, 1)))
         with pytest.raises(Unavailable):
             here.shards.set_ownership((0, 1))
         here.dead.add(1)
@@ -273,7 +273,7 @@ def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Pa
         assert here.shards.stats(here.placement.places[0]).segments == here.placement.places[0].count
 
 
-def test_channels_to_addresses_outside_the_placement_have_an_end(tmp_path: Path) -> None:
+def test_channels_outside_the_placement_are_limited(tmp_path: Path) -> None:
     with cluster(tmp_path, 1) as here:
         (address,) = here.shards._channels
         for port in range(1, 41):

@@ -102,7 +102,7 @@ def test_float32_vectors_lose_no_more_than_their_rounding() -> None:
     assert distance <= 1e-5 * np.linalg.norm(exact.direction)
 
 
-def test_a_pair_without_curvature_is_skipped_and_leaves_no_trace() -> None:
+def test_pair_without_curvature_is_skipped() -> None:
     descent = Descent(Lbfgs(4, curvature=1e-3), 6, 0)
     descent.step(0.02)
     before = {name: values.copy() for name, values in descent.space.vectors.items() if name[:2] in ("s.", "y.")}
@@ -114,14 +114,14 @@ def test_a_pair_without_curvature_is_skipped_and_leaves_no_trace() -> None:
         assert np.array_equal(descent.space.vectors[name], before[name])
 
 
-def test_another_goes_on_from_the_state() -> None:
+def test_state_restores_the_method() -> None:
     one, other = Descent(Lbfgs(3), 12, 7), Descent(Lbfgs(3), 12, 7)
     for _ in range(5):
         one.step(0.02)
         other.step(0.02)
-        heir = Lbfgs(3)
-        heir.restore(other.method.state())
-        other.method = heir
+        successor = Lbfgs(3)
+        successor.restore(other.method.state())
+        other.method = successor
     assert np.array_equal(one.direction, other.direction)
 
 
@@ -136,12 +136,12 @@ def test_without_a_past_it_descends_steepest() -> None:
     assert slope == pytest.approx(-(descent.gradient() @ descent.gradient()))
 
 
-def test_what_is_not_finite_is_not_gone_on_with() -> None:
+def test_non_finite_product_is_an_error() -> None:
     with pytest.raises(FloatingPointError, match="not finite"):
         Lbfgs().absorb([float("inf")])
 
 
-def test_on_other_samples_the_pairs_stay_and_the_gradient_is_new() -> None:
+def test_new_samples_keep_pairs_and_replace_the_gradient() -> None:
     """A mini-batch method: pairs are differences on the same samples, the direction is for the new ones' gradient."""
     descent = Descent(Lbfgs(4), 15, 2)
     for _ in range(3):

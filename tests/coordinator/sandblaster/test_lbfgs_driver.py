@@ -1,4 +1,4 @@
-"""L-BFGS over passes, in one process: SciPy's optimum in no more evaluations, and the same steps whoever goes on."""
+"""L-BFGS over passes, in one process: SciPy's optimum in no more evaluations, and the same steps after a restore."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Problem:
     def turn(self) -> None:
         """Do what is due, once."""
         method, space = self.method, self.space
-        if method.step in PASSES:
+        if method.phase in PASSES:
             self.trials.append(space.vectors["trial"].astype(np.float64))
             value, gradient = self.loss(self.trials[-1])
             space.vectors["accrued"][:] = SAMPLES * gradient
-            method.passed(SAMPLES * value, SAMPLES)
+            method.record_pass(SAMPLES * value, SAMPLES)
         else:
             answers = space.run(method.program())
             if self.twice is not None and self.twice.random() < 0.3:
                 answers = space.run(method.program())
-            method.answered(answers)
+            method.record_scalars(answers)
 
     def run(self) -> Problem:
-        while self.method.step is not Phase.ENDED:
+        while self.method.phase is not Phase.ENDED:
             self.turn()
         return self
 
@@ -104,8 +104,8 @@ def test_a_curved_valley_is_followed_to_its_end() -> None:
 def test_an_iteration_is_two_programs_beside_its_trials() -> None:
     problem = Problem(logistic(), np.zeros(12), StoppingRules(iterations=12))
     steps = []
-    while problem.method.step is not Phase.ENDED:
-        steps.append(problem.method.step)
+    while problem.method.phase is not Phase.ENDED:
+        steps.append(problem.method.phase)
         problem.turn()
     trials = steps.count(Phase.TRIAL_PASS)
     assert steps.count(Phase.SLOPE) == trials
@@ -114,22 +114,22 @@ def test_an_iteration_is_two_programs_beside_its_trials() -> None:
     assert len(steps) == 3 + 2 * trials + (trials - 12) + 2 * 12
 
 
-def test_another_goes_on_at_any_step() -> None:
+def test_state_restores_at_any_phase() -> None:
     rules = StoppingRules(l2=1e-3, iterations=9)
     alone = Problem(logistic(), np.zeros(12), rules).run()
     handed = Problem(logistic(), np.zeros(12), rules)
     rng = handed.twice = random.Random(3)  # a program may have run before its coordinator died
-    while handed.method.step is not Phase.ENDED:
+    while handed.method.phase is not Phase.ENDED:
         if rng.random() < 0.5:
-            heir = LbfgsDriver(rules)
-            heir.restore(json.loads(json.dumps(handed.method.state())))
-            handed.method = heir
+            successor = LbfgsDriver(rules)
+            successor.restore(json.loads(json.dumps(handed.method.state())))
+            handed.method = successor
         handed.turn()
     assert np.array_equal(handed.trials, alone.trials)
     assert np.array_equal(handed.space.vectors["w"], alone.space.vectors["w"])
 
 
-def test_on_changing_samples_both_gradients_of_a_pair_are_of_the_same() -> None:
+def test_gradient_pairs_use_the_same_samples() -> None:
     """A quadratic whose centre moves with the batch: differences on one batch know nothing of the move."""
     scales = np.geomspace(1, 20, 8)
 
@@ -152,7 +152,7 @@ def test_on_changing_samples_both_gradients_of_a_pair_are_of_the_same() -> None:
         np.testing.assert_allclose(vectors[f"y.{i}"], scales * vectors[f"s.{i}"], rtol=1e-9, atol=1e-12)
 
 
-def test_where_no_step_helps_the_past_is_forgotten_and_then_it_ends() -> None:
+def test_failed_search_drops_history_then_ends() -> None:
     """The gradient points the wrong way after a while: no point is better than the one at hand."""
     calls = [0]
 
@@ -166,7 +166,7 @@ def test_where_no_step_helps_the_past_is_forgotten_and_then_it_ends() -> None:
 
 
 @pytest.mark.parametrize(("value", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)])
-def test_what_is_not_finite_at_the_start_is_a_failure(value: float, gradient: float) -> None:
+def test_non_finite_start_is_a_failure(value: float, gradient: float) -> None:
     problem = Problem(lambda w: (value, np.full(3, gradient)), np.ones(3), StoppingRules()).run()
     assert problem.method.failed
     assert "after 0 iterations" in problem.method.ended
@@ -181,11 +181,11 @@ def test_a_trial_that_is_not_finite_was_too_far() -> None:
     assert np.allclose(problem.space.vectors["w"], 1.0, atol=1e-4)
 
 
-def test_it_ends_when_it_is_told_to() -> None:
+def test_end_request_ends_the_method() -> None:
     problem = Problem(logistic(), np.zeros(12), StoppingRules())
     for _ in range(20):
         problem.turn()
     problem.method.end("stopped by Ctrl-C")
-    assert problem.method.step is Phase.ENDED
+    assert problem.method.phase is Phase.ENDED
     with pytest.raises(ValueError, match="no program is due at 'ended'"):
         problem.method.program()

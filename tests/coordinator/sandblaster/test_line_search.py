@@ -40,7 +40,7 @@ def searched(search: LineSearch, phi: Phi, slope: Phi) -> list[float]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 @given(exponent=st.floats(-3, 2))
 @example(exponent=1.3998981154023067)
-def test_it_tries_what_minpack_tries(name: str, decrease: float, curvature: float, exponent: float) -> None:
+def test_trials_match_minpack(name: str, decrease: float, curvature: float, exponent: float) -> None:
     phi, slope = FUNCTIONS[name]
     expected: list[float] = []
 
@@ -61,7 +61,7 @@ def test_it_tries_what_minpack_tries(name: str, decrease: float, curvature: floa
 
 
 @given(st.sampled_from(sorted(FUNCTIONS)), st.floats(-3, 2), st.sampled_from(CONDITIONS))
-def test_what_is_accepted_holds_the_strong_wolfe_conditions(
+def test_accepted_steps_hold_strong_wolfe_conditions(
     name: str, exponent: float, conditions: tuple[float, float]
 ) -> None:
     (phi, slope), (decrease, curvature) = FUNCTIONS[name], conditions
@@ -82,7 +82,7 @@ def test_a_trial_that_is_not_finite_was_too_far() -> None:
     assert search.accepted
 
 
-def test_it_gives_up_after_so_many_trials() -> None:
+def test_search_ends_at_the_trial_limit() -> None:
     search = LineSearch(Point(0, 0.0, -1.0), 1.0)
     trials = searched(search, lambda t: -t, lambda t: -1.0)  # falls forever
     assert len(trials) == MOST_TRIALS
@@ -90,7 +90,7 @@ def test_it_gives_up_after_so_many_trials() -> None:
     assert search.ended == f"no step is good enough after {MOST_TRIALS} trials"
 
 
-def test_where_rounding_hides_the_decrease_the_slopes_decide() -> None:
+def test_slopes_decide_where_rounding_hides_the_decrease() -> None:
     start = Point(0, 1.0, -1e-12)
     hidden = LineSearch(start, 1.0, noise=1e-10)
     hidden.update(1.0 + 1e-15, 1e-13)
@@ -100,7 +100,7 @@ def test_where_rounding_hides_the_decrease_the_slopes_decide() -> None:
     assert not seen.accepted
 
 
-def test_another_goes_on_from_the_state() -> None:
+def test_state_restores_the_search() -> None:
     phi, slope = FUNCTIONS["flat far away"]
     alone = LineSearch(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
     handed = LineSearch(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)

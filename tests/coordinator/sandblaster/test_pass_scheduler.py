@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.sandblaster.pass_scheduler import ATTEMPTS, Bundle, BundleResult, PassScheduler, WorkRequest
+from coordinator.core.messages import BundleResult
+from coordinator.sandblaster.pass_scheduler import ATTEMPTS, Bundle, PassScheduler
 from dbelief.core.push import MOST_AHEAD
 
 
@@ -31,7 +32,7 @@ def simulated(turn: PassScheduler, seconds: Sequence[float]) -> float:
             for waiting in idle:
                 heapq.heappush(queue, (now_s, waiting))
             idle.clear()
-        work = turn.take(number, number, everyone, now_s)
+        work = turn.grant(number, number, everyone, now_s)
         if work is None:
             idle.append(number)
         else:
@@ -55,7 +56,7 @@ def test_a_slow_replica_costs_little() -> None:
     assert {run.bundle.portions for run in later.runs if run.replica == 3 and not run.backup} == {1}
 
 
-def test_what_small_portions_and_backups_are_for() -> None:
+def test_small_portions_and_backup_tasks_shorten_a_pass() -> None:
     static = simulated(PassScheduler(4, 1, backups=False), SLOW) / ideal(4)
     coarse = simulated(PassScheduler(16, 1, backups=False), SLOW) / ideal(16)
     assert 7 <= static <= 8
@@ -87,26 +88,24 @@ def test_every_portion_is_in_one_bundle(
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5))
-def test_in_order_the_bundles_do_not_depend_on_who_computes_them(
-    portions: int, most: int, seconds: list[float]
-) -> None:
+def test_ordered_bundles_do_not_depend_on_replicas(portions: int, most: int, seconds: list[float]) -> None:
     turn = PassScheduler(portions, most, ordered=True)
     simulated(turn, seconds)
     cuts = [Bundle(i // most + 1, i, min(most, portions - i)) for i in range(0, portions, most)]
     assert sorted({run.bundle for run in turn.runs}) == cuts
 
 
-def test_in_order_no_bundle_is_far_ahead_of_one_that_is_outstanding() -> None:
+def test_ordered_bundles_run_ahead_by_a_bound() -> None:
     turn = PassScheduler(2 * MOST_AHEAD, 1, backups=False, ordered=True)
-    assert turn.take(0, 10, [0, 1], 0.0) == Bundle(1, 0, 1)
+    assert turn.grant(0, 10, [0, 1], 0.0) == Bundle(1, 0, 1)
     for number in range(2, MOST_AHEAD + 1):
-        assert turn.take(1, 11, [0, 1], 0.0) == Bundle(number, number - 1, 1)
+        assert turn.grant(1, 11, [0, 1], 0.0) == Bundle(number, number - 1, 1)
         turn.record_result(11, BundleResult(0, number, 1.0, 1), 0.0)
-    assert turn.take(1, 11, [0, 1], 0.0) is None
+    assert turn.grant(1, 11, [0, 1], 0.0) is None
     turn.holder_lost(10, died=True, now_s=0.0)
-    assert turn.take(1, 11, [0, 1], 0.0) == Bundle(1, 0, 1)
+    assert turn.grant(1, 11, [0, 1], 0.0) == Bundle(1, 0, 1)
     turn.record_result(11, BundleResult(0, 1, 1.0, 1), 0.0)
-    assert turn.take(1, 11, [0, 1], 0.0) == Bundle(MOST_AHEAD + 1, MOST_AHEAD, 1)
+    assert turn.grant(1, 11, [0, 1], 0.0) == Bundle(MOST_AHEAD + 1, MOST_AHEAD, 1)
 
 
 def test_replicas_of_one_speed_go_on_where_they_were() -> None:
@@ -123,7 +122,7 @@ def test_replicas_of_one_speed_go_on_where_they_were() -> None:
 
 
 @given(st.integers(0, 10_000))
-def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
+def test_every_portion_counts_once_after_any_failures(seed: int) -> None:
     """Lives end at any moment, ask ahead, and repeat calls; another coordinator goes on from what was written."""
     rng = random.Random(seed)
     turn = PassScheduler(rng.randint(1, 40), rng.randint(1, 5), rng.random() < 0.7, rng.random() < 0.3)
@@ -143,16 +142,16 @@ def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
                 deliver(turn, portions, one, holds[which][0], now_s)
             holds[which], lives[which] = [], max(lives.values()) + 1
         elif what < 0.08:
-            heir = PassScheduler(turn.portions, turn._most, turn._backups, turn._ordered)
-            heir.restore(json.loads(json.dumps(turn.state())))
-            turn = heir
+            successor = PassScheduler(turn.portions, turn._most, turn._backups, turn._ordered)
+            successor.restore(json.loads(json.dumps(turn.state())))
+            turn = successor
         elif what < 0.5 and holds[which]:
             deliver(turn, portions, one, holds[which][0], now_s)
             if rng.random() < 0.8:  # else the answer was lost, and it will be told again
                 del holds[which][0]
         elif len(holds[which]) < 2:
             has = tuple(bundle.number for bundle in holds[which])
-            work = turn.take(which, one, range(3), now_s, WorkRequest(0, has, ahead=bool(has)))
+            work = turn.grant(which, one, range(3), now_s, has, ahead=bool(has))
             if work is not None and rng.random() < 0.9:  # else the answer was lost
                 holds[which].append(work)
                 assert work.number not in has
@@ -171,93 +170,92 @@ def deliver(turn: PassScheduler, portions: set[int], one: int, bundle: Bundle, n
 
 def test_a_repeated_call_gets_the_same() -> None:
     turn = PassScheduler(10, 2)
-    first = turn.take(0, 7, [0, 1], 0.0)
+    first = turn.grant(0, 7, [0, 1], 0.0)
     assert first is not None
-    assert turn.take(0, 7, [0, 1], 1.0) == first
-    ahead = WorkRequest(0, (first.number,), ahead=True)
-    second = turn.take(0, 7, [0, 1], 2.0, ahead)
+    assert turn.grant(0, 7, [0, 1], 1.0) == first
+    second = turn.grant(0, 7, [0, 1], 2.0, (first.number,), ahead=True)
     assert second is not None
     assert second.first == first.stop
-    assert turn.take(0, 7, [0, 1], 3.0, ahead) == second
+    assert turn.grant(0, 7, [0, 1], 3.0, (first.number,), ahead=True) == second
     assert len(turn.runs) == 2
 
 
-def test_near_the_end_nobody_hoards() -> None:
+def test_no_prefetch_near_the_end_of_a_pass() -> None:
     turn = PassScheduler(5, 1)
-    first = turn.take(0, 7, [0, 1], 0.0)
-    second = turn.take(1, 8, [0, 1], 0.0)
+    first = turn.grant(0, 7, [0, 1], 0.0)
+    second = turn.grant(1, 8, [0, 1], 0.0)
     assert first is not None
     assert second is not None
-    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (first.number,), ahead=True)) is None, "3 are left for 2"
+    assert turn.grant(0, 7, [0, 1], 0.0, (first.number,), ahead=True) is None, "3 are left for 2"
     for number in (3, 4, 5):
-        last = turn.take(2, 9, [0, 1], 0.0, WorkRequest(0, (3, 4)))
+        last = turn.grant(2, 9, [0, 1], 0.0, (3, 4))
         assert last is not None
         assert last.number == number
-    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (first.number,), ahead=True)) is None, "no copies for the busy"
-    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (first.number,))) == second, "nor of what it has itself"
+    assert turn.grant(0, 7, [0, 1], 0.0, (first.number,), ahead=True) is None, "no copies for the busy"
+    assert turn.grant(0, 7, [0, 1], 0.0, (first.number,)) == second, "nor of what it has itself"
 
 
 def test_the_slow_do_not_hoard_at_all() -> None:
     turn = PassScheduler(16, 1, paces={0: 0.02, 1: 0.2})
-    quick, slow = turn.take(0, 7, [0, 1], 0.0), turn.take(1, 8, [0, 1], 0.0)
+    quick, slow = turn.grant(0, 7, [0, 1], 0.0), turn.grant(1, 8, [0, 1], 0.0)
     assert quick is not None
     assert slow is not None
-    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (quick.number,), ahead=True)) is not None
-    assert turn.take(1, 8, [0, 1], 0.0, WorkRequest(0, (slow.number,), ahead=True)) is None
+    assert turn.grant(0, 7, [0, 1], 0.0, (quick.number,), ahead=True) is not None
+    assert turn.grant(1, 8, [0, 1], 0.0, (slow.number,), ahead=True) is None
 
 
-def test_a_bundle_that_always_fails_is_given_up() -> None:
+def test_repeatedly_failing_bundle_fails_the_pass() -> None:
     turn = PassScheduler(2, 1)
-    bad = turn.take(0, 10, [0, 1], 0.0)
-    good = turn.take(1, 11, [0, 1], 0.0)
+    bad = turn.grant(0, 10, [0, 1], 0.0)
+    good = turn.grant(1, 11, [0, 1], 0.0)
     assert bad is not None
     assert good is not None
     assert turn.failed_at(10, bad.number, "ValueError: no", 1.0) == bad
     assert turn.failed_at(10, bad.number, "ValueError: no", 1.0) is None, "the call is repeated"
     assert turn.record_result(11, BundleResult(0, good.number, 0.0, 1), 1.0)
-    assert turn.take(1, 11, [0, 1], 1.0) == bad
+    assert turn.grant(1, 11, [0, 1], 1.0) == bad
     turn.holder_lost(11, True, 2.0)
     assert turn.failed is None
-    heir = PassScheduler(2, 1)
-    heir.restore(json.loads(json.dumps(turn.state())))
-    assert heir.take(0, 10, [0, 1], 2.0) == bad
-    heir.failed_at(10, bad.number, "ValueError: no", 3.0)
-    assert heir.failed == (bad, "ValueError: no")
+    successor = PassScheduler(2, 1)
+    successor.restore(json.loads(json.dumps(turn.state())))
+    assert successor.grant(0, 10, [0, 1], 2.0) == bad
+    successor.failed_at(10, bad.number, "ValueError: no", 3.0)
+    assert successor.failed == (bad, "ValueError: no")
 
 
-def test_copies_that_go_together_are_one_failure_and_a_goodbye_is_none() -> None:
+def test_related_copies_count_as_one_failure() -> None:
     turn = PassScheduler(1, 1)
     for life in range(4):
-        assert turn.take(life, life, range(4), 0.0) is not None
+        assert turn.grant(life, life, range(4), 0.0) is not None
     for life in range(3):
         turn.holder_lost(life, died=True, now_s=1.0)
     turn.holder_lost(3, died=False, now_s=1.0)
     for life in (5, 6):
-        assert turn.take(5, life, [5, 8], 2.0) is not None
-        assert turn.take(8, 80 + life, [5, 8], 2.0) is None or life == 5, "what killed somebody is for one at a time"
+        assert turn.grant(5, life, [5, 8], 2.0) is not None
+        assert turn.grant(8, 80 + life, [5, 8], 2.0) is None or life == 5, "what killed somebody is for one at a time"
         for holder in (life, 80 + life):
             turn.holder_lost(holder, died=True, now_s=3.0)
     assert turn.failed is None
-    assert turn.take(5, 7, [5], 2.0) is not None
+    assert turn.grant(5, 7, [5], 2.0) is not None
     turn.holder_lost(7, died=True, now_s=3.0)
     assert turn.failed is not None
 
 
-def test_who_failed_at_a_bundle_tries_another_first() -> None:
+def test_failed_holder_gets_another_bundle_first() -> None:
     turn = PassScheduler(2, 1)
-    one, other = turn.take(0, 10, [0, 1], 0.0), turn.take(1, 11, [0, 1], 0.0)
+    one, other = turn.grant(0, 10, [0, 1], 0.0), turn.grant(1, 11, [0, 1], 0.0)
     assert one is not None
     turn.failed_at(10, one.number, "no", 1.0)
     turn.holder_lost(11, True, 1.0)
-    assert turn.take(0, 10, [0], 1.0) == other
+    assert turn.grant(0, 10, [0], 1.0) == other
 
 
-def test_the_idle_copy_what_has_been_under_way_the_longest() -> None:
+def test_backups_copy_the_longest_running_bundle() -> None:
     turn = PassScheduler(3, 1)
-    bundles: Mapping[int, Bundle | None] = {life: turn.take(life, life, range(3), 0.0) for life in range(3)}
+    bundles: Mapping[int, Bundle | None] = {life: turn.grant(life, life, range(3), 0.0) for life in range(3)}
     assert turn.record_result(2, BundleResult(0, bundles[2].number, 0.0, 1), 1.0)  # type: ignore[union-attr]
-    assert turn.take(2, 2, range(3), 1.0) == bundles[0]
-    assert turn.take(3, 3, range(4), 1.0) == bundles[1], "the other one is computed twice already"
+    assert turn.grant(2, 2, range(3), 1.0) == bundles[0]
+    assert turn.grant(3, 3, range(4), 1.0) == bundles[1], "the other one is computed twice already"
     assert turn.launched == 2
 
 
@@ -265,22 +263,22 @@ def test_the_idle_copy_what_has_been_under_way_the_longest() -> None:
 def test_without_backups_the_idle_wait(portions: int) -> None:
     turn = PassScheduler(portions, 1, backups=False)
     for life in range(portions):
-        assert turn.take(life, life, range(portions), 0.0) is not None
-    assert turn.take(9, 9, range(portions), 0.0) is None
+        assert turn.grant(life, life, range(portions), 0.0) is not None
+    assert turn.grant(9, 9, range(portions), 0.0) is None
 
 
-def test_the_picture_of_a_pass_begins_with_its_first_bundle_and_ends_with_it() -> None:
+def test_pass_picture_spans_its_bundles() -> None:
     turn = PassScheduler(3, 2)
-    first, second = turn.take(0, 10, [0], 5.0), turn.take(1, 11, [0], 5.5)
+    first, second = turn.grant(0, 10, [0], 5.0), turn.grant(1, 11, [0], 5.5)
     assert first is not None
     assert second is not None
     assert turn.portions_done == 0
     assert turn.record_result(10, BundleResult(0, first.number, 0.0, first.portions), 6.0)
     assert turn.portions_done == first.portions
-    left = turn.take(0, 10, [0], 6.0)
+    left = turn.grant(0, 10, [0], 6.0)
     while left is not None and left.number != second.number:
         assert turn.record_result(10, BundleResult(0, left.number, 0.0, left.portions), 7.0)
-        left = turn.take(0, 10, [0], 7.0)
+        left = turn.grant(0, 10, [0], 7.0)
     assert turn.record_result(10, BundleResult(0, second.number, 0.0, second.portions), 8.0)
     assert turn.complete
     assert turn.portions_done == 3
@@ -289,10 +287,10 @@ def test_the_picture_of_a_pass_begins_with_its_first_bundle_and_ends_with_it() -
     assert rows[-1] == [0, 2, 2, 1, True, 2.0, 3.0, True], "the copy won"
 
 
-def test_a_pass_that_another_coordinator_began_has_no_beginning() -> None:
+def test_pass_begun_by_another_coordinator_has_no_picture() -> None:
     turn = PassScheduler(1, 1)
-    turn.take(0, 10, [0], 5.0)
-    heir = PassScheduler(1, 1)
-    heir.restore(json.loads(json.dumps(turn.state())))
-    assert heir.record_result(10, BundleResult(0, 1, 0.0, 1), 1.0), "who had it tells the heir"
-    assert (heir.began_s, heir.picture(1.0)) == (None, [])
+    turn.grant(0, 10, [0], 5.0)
+    successor = PassScheduler(1, 1)
+    successor.restore(json.loads(json.dumps(turn.state())))
+    assert successor.record_result(10, BundleResult(0, 1, 0.0, 1), 1.0), "who had it tells the successor"
+    assert (successor.began_s, successor.picture(1.0)) == (None, [])

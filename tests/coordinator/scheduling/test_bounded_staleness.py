@@ -1,4 +1,4 @@
-"""Whose clock counts where replicas may differ by N clocks: who is a member, and where each one goes on."""
+"""Bounded staleness: membership and clocks of replicas that may differ by N clocks."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ import json
 
 import pytest
 
+from coordinator.core.effects import SetMembership
 from coordinator.scheduling.bounded_staleness import BoundedStalenessPolicy
+from coordinator.scheduling.leases import Leases
+from dbelief.core.lease import FetchPushSchedule
+
+
+def policy() -> BoundedStalenessPolicy:
+    return BoundedStalenessPolicy(Leases(100, 100, 10, FetchPushSchedule(10)))
 
 
 def told(clocks: BoundedStalenessPolicy, clock: int = 0) -> list[int]:
     """The shards are told, and answer with their highest clock; who is a member now."""
-    assert clocks.membership_changed()
+    (change,) = clocks.membership_changes()
+    assert isinstance(change, SetMembership)
     clocks.shards_acknowledged(clocks.member_epoch, clock)
-    ((first, members),) = clocks.membership()
+    ((first, members),) = change.rounds
     assert first == 0
-    return members
+    return list(members)
 
 
-def test_one_who_comes_has_no_clock_before_the_shards_know_it() -> None:
-    clocks = BoundedStalenessPolicy()
+def test_joining_replica_waits_for_the_shards() -> None:
+    clocks = policy()
     assert clocks.enter(3, 30) is None
     assert clocks.enter(3, 30) is None
     assert told(clocks, clock=17) == [3]
     assert clocks.enter(3, 30) == 17
-    assert not clocks.membership_changed(), "the shards are told once"
+    assert not clocks.membership_changes(), "the shards are told once"
 
 
-def test_the_clock_goes_on_from_lease_to_lease_without_news() -> None:
-    clocks = BoundedStalenessPolicy()
+def test_clock_continues_across_leases() -> None:
+    clocks = policy()
     clocks.enter(0, 1)
     told(clocks, clock=5)
     for expected, steps in [(5, 4), (9, 3), (12, 4)]:
         assert clocks.enter(0, 1) == expected
         clocks.leased(0, steps)
-    assert not clocks.membership_changed()
+    assert not clocks.membership_changes()
     assert clocks.clock == 16
 
 
-def test_one_without_work_is_no_member_and_comes_back_at_the_current_clock() -> None:
-    clocks = BoundedStalenessPolicy()
+def test_idle_replica_rejoins_at_the_current_clock() -> None:
+    clocks = policy()
     for replica in (0, 1):
         clocks.enter(replica, 10 + replica)
     assert told(clocks) == [0, 1]
@@ -47,18 +55,18 @@ def test_one_without_work_is_no_member_and_comes_back_at_the_current_clock() -> 
     clocks.leave(0, 10)
     assert told(clocks) == [1]
     clocks.leave(0, 10)
-    assert not clocks.membership_changed()
+    assert not clocks.membership_changes()
     assert clocks.enter(0, 10) is None
     assert told(clocks, clock=40) == [0, 1]
     assert clocks.enter(0, 10) == 40
     assert clocks.enter(1, 11) == 0, "who was a member keeps its clock"
 
 
-def test_an_answer_that_is_older_than_the_entry_gives_no_clock() -> None:
-    clocks = BoundedStalenessPolicy()
+def test_outdated_acknowledgement_gives_no_clock() -> None:
+    clocks = policy()
     clocks.enter(0, 1)
     first = clocks.member_epoch
-    clocks.membership_changed()
+    clocks.membership_changes()
     clocks.enter(1, 2)
     clocks.shards_acknowledged(first, 7)
     assert clocks.enter(0, 1) == 7
@@ -67,13 +75,13 @@ def test_an_answer_that_is_older_than_the_entry_gives_no_clock() -> None:
     assert clocks.enter(1, 2) == 9
 
 
-def test_a_new_life_of_a_number_waits_until_the_old_one_is_fenced() -> None:
-    clocks = BoundedStalenessPolicy()
+def test_new_incarnation_waits_for_fence_of_the_old() -> None:
+    clocks = policy()
     clocks.enter(0, 1)
     told(clocks)
     assert clocks.enter(0, 2) is None
     clocks.leave(0, 2)  # it asks in vain: the old life's place is not its to give up
-    assert not clocks.membership_changed()
+    assert not clocks.membership_changes()
     clocks.leave(0, 1)
     assert told(clocks) == []
     assert clocks.enter(0, 2) is None
@@ -81,22 +89,22 @@ def test_a_new_life_of_a_number_waits_until_the_old_one_is_fenced() -> None:
     assert clocks.enter(0, 2) == 8
 
 
-def test_another_coordinator_goes_on_with_the_same_clocks_and_tells_the_shards_anew() -> None:
-    clocks, again = BoundedStalenessPolicy(), BoundedStalenessPolicy()
+def test_restored_policy_keeps_clocks_and_informs_shards() -> None:
+    clocks, again = policy(), policy()
     for replica in (0, 1):
         clocks.enter(replica, 10 + replica)
     told(clocks, clock=3)
     clocks.leased(0, 4)
     clocks.enter(2, 12)
     again.restore(json.loads(json.dumps(clocks.state())))
-    assert again.membership() == [(0, [0, 1, 2])]
+    assert again.membership().rounds == ((0, (0, 1, 2)),)
     again.shards_acknowledged(again.member_epoch, 9)
     assert [again.enter(replica, 10 + replica) for replica in (0, 1, 2)] == [7, 3, 9]
     assert again.clock == clocks.clock == 7
 
 
 def test_a_lease_without_a_clock_cannot_be() -> None:
-    clocks = BoundedStalenessPolicy()
+    clocks = policy()
     clocks.enter(0, 1)
     with pytest.raises(AssertionError, match="before it had a clock"):
         clocks.leased(0, 4)

@@ -6,17 +6,17 @@ import json
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.effects import Action, TakeSnapshot
-from coordinator.core.states import Assignment, EvaluationLease, GroupLease, Wait
-from coordinator.sandblaster.pass_scheduler import NO_REQUEST, WorkRequest
-from coordinator.scheduling.groups import IN_VAIN_AT_MOST, GroupPolicy
+from coordinator.core.messages import Assignment, EvaluationLease, GroupLease, Wait, WorkRequest
+from coordinator.scheduling.groups import MAX_FRUITLESS_BLOCKS, GroupPolicy
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.training import Training
 from dbelief.core.lease import FetchPushSchedule
 from tests.coordinator.world import SHAPE, make_job
+from tests.examples import examples
 
 BATCH, EPOCH = 4, 90
 
@@ -28,8 +28,8 @@ class Played:
 
     def __init__(self, seed: int, workers: int, epochs: int = 1) -> None:
         self.random = np.random.default_rng(seed)
-        self.groups = GroupPolicy()
         self.leases = Leases(EPOCH, EPOCH * epochs, 3 * BATCH, FetchPushSchedule(BATCH))
+        self.groups = GroupPolicy(self.leases)
         self.shards: Samples = Counter()
         self.living: dict[int, int] = {}  # incarnation by replica
         self.results: dict[int, Samples] = {}  # by incarnation
@@ -57,23 +57,22 @@ class Played:
     def ask(self, number: int) -> GroupLease | None:
         life = self.living[number]
         self.leases.finish_implicitly(life, self.next_sequence[life])
-        held = self.groups.held(number, life, self.last.get(life, 0))
+        last, steps, broken = self.last.get(life, 0), self.made.get(life, 0), self.broken.get(life, 0)
+        request = WorkRequest(
+            number, life, self.next_sequence[life], last_lease=last, steps=steps, broken_generation=broken
+        )
+        held = self.groups.held(request)
         if held is None:
-            asks = WorkRequest(
-                last=self.last.get(life, 0), steps=self.made.get(life, 0), broken=self.broken.get(life, 0)
-            )
-            self.groups.request_work(number, life, self.next_sequence[life], asks)
-            self.groups.settle(self.leases)
-            if self.groups.complete(self.living):
-                self.groups.form(self.living, self.leases)
+            self.groups.settle()
+            self.groups.advance(self.living)
         return held
 
     def die(self, number: int) -> None:
         life = self.living.pop(number)
-        self.groups.gone(life)
-        if not self.groups.fenced(number, life):
+        self.groups.replica_lost(life, True, 0.0)
+        if self.groups.fenced(number, life) is not None:
             self.leases.revoke(life, 0, 0)
-        self.groups.settle(self.leases)
+        self.groups.settle()
 
     def block(self, dies_at: int | None = None) -> None:
         """All ask and train a block; one of them dies before so many steps are made."""
@@ -147,13 +146,13 @@ class Played:
             self.die(some[0])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.integers(0, 2**32),
     st.integers(2, 5),
     st.lists(st.tuples(st.sampled_from(["go", "die", "join"]), st.integers(0, 3)), max_size=12),
 )
-def test_each_sample_is_in_the_result_once_whoever_dies(seed: int, workers: int, story: list[tuple[str, int]]) -> None:
+def test_each_sample_counts_once_after_any_deaths(seed: int, workers: int, story: list[tuple[str, int]]) -> None:
     world = Played(seed, workers, epochs=2)
     for what, step in story:
         if what == "join":
@@ -172,7 +171,6 @@ def test_each_sample_is_in_the_result_once_whoever_dies(seed: int, workers: int,
 
 def asked(
     groups: GroupPolicy,
-    leases: Leases,
     living: dict[int, int],
     sequence: int,
     last: dict[int, int],
@@ -183,21 +181,18 @@ def asked(
     for _ in range(2):
         found = []
         for number, life in living.items():
-            held = groups.held(number, life, last.get(life, 0))
+            request = WorkRequest(number, life, sequence, 0, (), False, last.get(life, 0), steps, broken, "no way to B")
+            held = groups.held(request)
             if held is None:
-                groups.request_work(
-                    number, life, sequence, WorkRequest(steps=steps, broken=broken, why="no way to 10.0.0.2")
-                )
-                groups.settle(leases)
-                if groups.complete(living):
-                    groups.form(living, leases)
+                groups.settle()
+                groups.advance(living)
             else:
                 found.append(held)
     last |= {living[held.members[i % len(living)][0]]: held.lease.id for i, held in enumerate(found)}
     return found
 
 
-def test_of_a_step_that_dies_with_the_only_one_that_has_it_no_more_is_lost() -> None:
+def test_lost_step_of_sole_holder_loses_one_step() -> None:
     world = Played(0, 3, epochs=2)
     world.block()
     world.dies_with_it = True
@@ -210,24 +205,25 @@ def test_of_a_step_that_dies_with_the_only_one_that_has_it_no_more_is_lost() -> 
     assert world.shards.total() == 2 * EPOCH - 3 * BATCH
 
 
-def test_what_the_shards_do_not_hold_yet_is_written_before_it_is_evaluated_or_kept() -> None:
+def test_evaluation_and_snapshot_wait_for_group_upload() -> None:
     strategy = {"name": "sync-sgd", "batch": 10, "rule": {"name": "sgd", "rate": 0.1}, "lease": 30}
     job = make_job(strategy=strategy, snapshots__every_s=1, evaluate__every=10)
     training, living = Training(job, SHAPE), {0: 1, 1: 2}
     training.begin(0.0)
 
-    def ask(number: int, asks: WorkRequest = NO_REQUEST) -> Assignment:
-        return training.work(number, living[number], 1, True, True, living, 0.0, asks)
+    def ask(number: int, last: int, steps: int = 0, broken: int = 0) -> Assignment:
+        request = WorkRequest(number, living[number], 1, last_lease=last, steps=steps, broken_generation=broken)
+        return training.assign(request, True, True, living, 0.0)
 
     def block(now_s: float, steps: int = 0, broken: int = 0) -> list[Action]:
         """Both have made so much of the last block, and ask for the next."""
         for number in living:
-            assert isinstance(ask(number, WorkRequest(last=last.get(number, 0), steps=steps, broken=broken)), Wait)
+            assert isinstance(ask(number, last.get(number, 0), steps, broken), Wait)
         training.settle_groups(now_s)
         return training.advance(living, now_s)
 
     def leases() -> dict[int, int]:
-        work = [ask(number, WorkRequest(last=last.get(number, 0))) for number in living]
+        work = [ask(number, last.get(number, 0)) for number in living]
         return {number: one.lease.id for number, one in zip(living, work, strict=True) if isinstance(one, GroupLease)}
 
     last: dict[int, int] = {}
@@ -241,62 +237,66 @@ def test_what_the_shards_do_not_hold_yet_is_written_before_it_is_evaluated_or_ke
     actions = block(100.0, steps=3)
     assert [type(action) for action in actions] == [TakeSnapshot]
     training.end_set(100.0)
-    assert isinstance(ask(0, WorkRequest(last=last[0])), EvaluationLease)
+    assert isinstance(ask(0, last[0]), EvaluationLease)
 
 
-def test_one_group_lasts_while_nobody_comes_or_goes() -> None:
-    groups, leases = GroupPolicy(), Leases(EPOCH, 4 * EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+def test_group_lasts_while_membership_is_stable() -> None:
+    leases = Leases(EPOCH, 4 * EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    groups = GroupPolicy(leases)
     living, last = {0: 1, 1: 2}, dict[int, int]()
-    first = asked(groups, leases, living, 1, last)
-    second = asked(groups, leases, living, 4, last, steps=3)
+    first = asked(groups, living, 1, last)
+    second = asked(groups, living, 4, last, steps=3)
     assert [one.generation for one in first + second] == [1] * 4
     assert [one.lease.clock for one in first + second] == [0, 0, 3, 3]
     assert {one.samples_before for one in second} == {2 * 3 * BATCH}
     living[2] = 3
-    groups.request_work(2, 3, 1)
-    third = [groups.held(n, life, last.get(life, 0)) for n, life in living.items()]
+    third = [groups.held(WorkRequest(n, life, 7, last_lease=last.get(life, 0), steps=3)) for n, life in living.items()]
     assert third == [None] * 3
 
 
-def test_those_who_come_to_no_step_end_with_the_reason() -> None:
-    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+def test_repeatedly_broken_groups_fail_with_the_reason() -> None:
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    groups = GroupPolicy(leases)
     living, last, broken = {0: 1, 1: 2}, dict[int, int](), 0
-    for turn in range(IN_VAIN_AT_MOST):
+    for turn in range(MAX_FRUITLESS_BLOCKS):
         assert not groups.failed
-        work = asked(groups, leases, living, 1, last, broken)
+        work = asked(groups, living, 1, last, broken)
         assert [one.generation for one in work] == [turn + 1] * 2
         broken = turn + 1
-    assert asked(groups, leases, living, 1, last, broken) == []
-    assert groups.failed == "the workers cannot reach each other, 5 times in a row: no way to 10.0.0.2"
+    assert asked(groups, living, 1, last, broken) == []
+    assert groups.failed == "the workers cannot reach each other, 5 times in a row: no way to B"
 
 
 def test_an_answer_that_was_lost_is_given_again() -> None:
-    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
-    work = asked(groups, leases, {0: 1}, 1, {})
-    assert groups.held(0, 1, 0) == work[0]
-    assert groups.held(0, 1, work[0].lease.id) is None
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    groups = GroupPolicy(leases)
+    work = asked(groups, {0: 1}, 1, {})
+    assert groups.held(WorkRequest(0, 1, 1)) == work[0]
+    assert groups.held(WorkRequest(0, 1, 1, last_lease=work[0].lease.id)) is None
 
 
-def test_another_coordinator_goes_on() -> None:
-    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
-    asked(groups, leases, {0: 1, 1: 2}, 1, {})
-    groups.request_work(0, 1, 4, WorkRequest(steps=3))
-    other = GroupPolicy()
+def test_state_restores_the_group_policy() -> None:
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    groups = GroupPolicy(leases)
+    one, two = asked(groups, {0: 1, 1: 2}, 1, {})
+    groups.held(WorkRequest(0, 1, 4, last_lease=one.lease.id, steps=3))
+    other = GroupPolicy(leases)
     other.restore(json.loads(json.dumps(groups.state())))
     assert other == groups
-    other.request_work(1, 2, 4, WorkRequest(steps=3))
-    settled = other.settle(leases)
+    other.held(WorkRequest(1, 2, 4, last_lease=two.lease.id, steps=3))
+    settled = other.settle()
     assert [(one.pushes, one.samples) for one in settled] == [(3, 12), (3, 12)]
-    assert other.idle
-    assert other.clock == 3
+    assert not other._block
+    assert other.steps == 3
 
 
-def test_without_a_survivor_the_block_is_told_as_lost() -> None:
-    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
-    work = asked(groups, leases, {0: 1, 1: 2}, 1, {})
+def test_block_without_survivor_counts_as_lost() -> None:
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    groups = GroupPolicy(leases)
+    work = asked(groups, {0: 1, 1: 2}, 1, {})
     leases.acknowledge(work[0].lease.id, 2)
     for number, life in {0: 1, 1: 2}.items():
-        groups.gone(life)
-        assert groups.fenced(number, life)
-    assert groups.ended == 1
-    assert sum(one.lost for one in groups.settle(leases)) == 4
+        groups.replica_lost(life, True, 0.0)
+        assert groups.fenced(number, life) is None
+    assert groups.ended_generation == 1
+    assert sum(one.lost for one in groups.settle()) == 4

@@ -39,7 +39,7 @@ def test_a_lease_is_whole_cycles_of_fetches_and_pushes(a_job: MakeJob, wanted: i
     assert lease_size(job, SHAPE) == samples
 
 
-def test_evaluations_come_every_half_epoch_unless_the_job_says_otherwise(a_job: MakeJob) -> None:
+def test_evaluation_interval_defaults_to_half_an_epoch(a_job: MakeJob) -> None:
     assert progress(a_job(evaluate={}), SHAPE, 1).evaluate_every == 5_000
     assert progress(a_job(evaluate__every=70), SHAPE, 1).evaluate_every == 70
     assert progress(a_job(evaluate__every=70), BLIND, 1).evaluate_every is None
@@ -81,6 +81,6 @@ def test_a_warm_start_is_samples_or_a_loss_or_a_share(
     assert (figures.warm_start.samples, figures.warm_start.loss) == expected
 
 
-def test_one_replica_needs_no_warm_start_nor_do_replicas_in_lockstep(a_job: MakeJob) -> None:
+def test_no_warm_start_for_one_replica_or_lockstep(a_job: MakeJob) -> None:
     assert not progress(a_job(strategy__warm_start={}, replicas=1), SHAPE, 100).warm_start.active
     assert not progress(a_job(strategy__warm_start={}, strategy__staleness=0), SHAPE, 100).warm_start.active

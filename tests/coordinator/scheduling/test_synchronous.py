@@ -1,4 +1,4 @@
-"""Blocks in lockstep: who takes part in which clock, and that everyone agrees before anyone computes."""
+"""Synchronous blocks: participants of each clock, agreed before anyone computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.states import Wait
+from coordinator.core.messages import Wait, WorkRequest
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.synchronous import SynchronousPolicy
 from dbelief.core.lease import DataLease, FetchPushSchedule
@@ -20,20 +20,25 @@ class Block:
 
     def __init__(self, total: int = 1_000, size: int = 40, epoch: int = 1_000, turns: bool = False) -> None:
         self.pool = Leases(epoch, total, size, FetchPushSchedule(10))
-        self.rounds = SynchronousPolicy(turns)
+        self.rounds = SynchronousPolicy(self.pool, turns)
         self.next: dict[int, int] = {}  # next sequence by incarnation
+
+    def request(self, life: int) -> WorkRequest:
+        return WorkRequest(life % 100, life, self.next.setdefault(life, 1))
 
     def ask(self, *lives: int) -> None:
         """Replica n in life n, or in life 100 m + n."""
         for life in lives:
-            self.rounds.ask(life % 100, life, self.next.setdefault(life, 1))
+            self.rounds.request_lease(self.request(life), (), 0.0)
 
     def form(self, *lives: int) -> bool:
-        living = {life % 100: life for life in lives}
-        return self.rounds.complete(living) and self.rounds.form(living, self.pool)
+        return bool(self.rounds.advance({life % 100: life for life in lives}))
 
     def held(self, life: int) -> DataLease | Wait | None:
-        return self.rounds.held(life % 100, life, self.next.setdefault(life, 1))
+        return self.rounds.held(self.request(life))
+
+    def members(self) -> list[tuple[int, list[int]]]:
+        return [(clock, list(replicas)) for clock, replicas in self.rounds.membership().rounds]
 
     def lease(self, life: int) -> DataLease:
         lease = self.held(life)
@@ -65,11 +70,11 @@ def test_a_block_waits_until_all_the_living_ask() -> None:
     assert block.rounds.blocks == 1
 
 
-def test_nobody_alive_makes_no_block() -> None:
+def test_block_needs_a_live_replica() -> None:
     assert not Block().form()
 
 
-def test_no_lease_is_handed_out_before_the_shards_know_the_members() -> None:
+def test_leases_wait_until_shards_know_the_members() -> None:
     block = Block()
     block.ask(1)
     assert block.form(1)
@@ -79,7 +84,7 @@ def test_no_lease_is_handed_out_before_the_shards_know_the_members() -> None:
     assert block.lease(1).clock == 0
 
 
-def test_all_parts_of_a_block_begin_at_one_clock_in_one_member_epoch() -> None:
+def test_block_members_share_clock_and_member_epoch() -> None:
     block = Block()
     block.start(1, 2, 3)
     leases = [block.work(life) for life in (1, 2, 3)]
@@ -89,7 +94,7 @@ def test_all_parts_of_a_block_begin_at_one_clock_in_one_member_epoch() -> None:
     assert {(block.lease(life).clock, block.lease(life).member_epoch) for life in (1, 2, 3)} == {(4, 2)}
 
 
-def test_an_answer_that_was_lost_is_given_again_until_the_part_is_begun() -> None:
+def test_lost_answer_is_repeated_until_work_begins() -> None:
     block = Block()
     block.start(1)
     first = block.lease(1)
@@ -98,7 +103,7 @@ def test_an_answer_that_was_lost_is_given_again_until_the_part_is_begun() -> Non
     assert block.held(1) is None
 
 
-def test_the_next_block_waits_until_every_part_has_been_handed_out() -> None:
+def test_next_block_waits_until_all_leases_are_granted() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
@@ -109,14 +114,14 @@ def test_the_next_block_waits_until_every_part_has_been_handed_out() -> None:
 def test_edges_of_membership_are_where_short_parts_end() -> None:
     block = Block(total=100)  # parts of 4, 4 and 2 mini-batches
     block.start(1, 2, 3)
-    assert block.rounds.membership() == [(0, [1, 2, 3]), (2, [1, 2]), (4, [])]
+    assert block.members() == [(0, [1, 2, 3]), (2, [1, 2]), (4, [])]
     assert block.rounds.clock == 4
 
 
-def test_those_for_whom_no_data_is_left_are_not_in_the_block() -> None:
+def test_replicas_without_data_are_not_in_the_block() -> None:
     block = Block(total=40)
     block.start(1, 2)
-    assert block.rounds.membership() == [(0, [1]), (4, [])]
+    assert block.members() == [(0, [1]), (4, [])]
     assert block.held(2) is None
     block.work(1)
     block.ask(1, 2)
@@ -124,66 +129,64 @@ def test_those_for_whom_no_data_is_left_are_not_in_the_block() -> None:
     assert block.rounds.shards_informed
 
 
-def test_one_who_dies_in_mid_block_drops_out_of_the_clocks_that_are_left() -> None:
+def test_dead_member_leaves_the_remaining_clocks() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
-    assert block.rounds.remove(2, 2)
+    assert block.rounds.fenced(2, 2)
     assert block.rounds.member_epoch == 2
-    assert block.rounds.membership() == [(0, [1]), (4, [])]
+    assert block.members() == [(0, [1]), (4, [])]
 
 
-def test_one_who_dies_before_it_fetched_its_part_holds_up_nobody() -> None:
+def test_death_before_fetching_a_lease_blocks_no_other() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
-    assert block.rounds.remove(2, 2)
+    assert block.rounds.fenced(2, 2)
     block.pool.revoke(2, 0, 0)
     block.start(1)
     assert (block.lease(1).start, block.lease(1).clock) == (40, 4)
 
 
-def test_the_death_of_one_who_only_asked_is_no_news_for_the_shards() -> None:
+def test_death_of_a_waiting_replica_changes_no_membership() -> None:
     block = Block()
     block.ask(2)
-    assert not block.rounds.remove(2, 2)
+    assert not block.rounds.fenced(2, 2)
     block.ask(1)
     assert not block.form(1, 2)
 
 
-def test_the_longest_part_still_sets_the_clock_when_its_holder_dies() -> None:
+def test_longest_lease_sets_the_clock_after_its_holder_dies() -> None:
     block = Block(total=60)
     block.start(1, 2)
-    assert block.rounds.remove(1, 1)
-    assert block.rounds.membership() == [(0, [2]), (2, []), (4, [])]
+    assert block.rounds.fenced(1, 1)
+    assert block.members() == [(0, [2]), (2, []), (4, [])]
     block.work(2)
     block.pool.revoke(1, 0, 0)
     block.start(2)
     assert block.lease(2).clock == 4
 
 
-def test_a_shard_that_lost_rounds_is_told_who_is_done_with_them() -> None:
+def test_lost_rounds_resend_finished_members() -> None:
     """They will not call it again before the next block, which the others could not reach."""
     block = Block(total=100)  # parts of 4, 4 and 2 mini-batches
     block.start(1, 2, 3)
     block.work(1)
     block.work(3)
     assert block.held(1) is None
-    block.rounds.done(1, 1)
-    assert not block.rounds.membership_changed(), "as long as no shard came back, nobody needs to know"
-    block.rounds.shard_back()
-    assert block.rounds.membership_changed()
-    assert not block.rounds.membership_changed()
-    assert block.rounds.membership() == [(0, [2, 3]), (2, [2]), (4, [])]
+    assert not block.rounds.membership_changes(), "as long as no shard came back, nobody needs to know"
+    assert block.rounds.shard_recovered()
+    assert not block.rounds.membership_changes()
+    assert block.members() == [(0, [2, 3]), (2, [2]), (4, [])]
     epoch = block.rounds.member_epoch
-    block.rounds.done(3, 103)  # another life
-    block.rounds.done(2, 2)  # it has not begun
-    assert not block.rounds.membership_changed()
-    block.rounds.done(3, 3)
-    block.rounds.done(3, 3)
-    assert block.rounds.membership_changed()
+    assert block.held(103) is None  # another life
+    assert block.held(2) is not None  # it has not begun
+    assert not block.rounds.membership_changes()
+    assert block.held(3) is None
+    assert block.held(3) is None
+    assert block.rounds.membership_changes()
     assert block.rounds.member_epoch == epoch + 1
-    assert block.rounds.membership() == [(0, [2]), (4, [])]
+    assert block.members() == [(0, [2]), (4, [])]
 
 
 def test_a_joiner_waits_for_the_next_block() -> None:
@@ -198,36 +201,36 @@ def test_a_joiner_waits_for_the_next_block() -> None:
     assert block.lease(2).clock == block.lease(1).clock == 4
 
 
-def test_a_new_life_takes_over_a_number_without_the_old_ones_part() -> None:
+def test_new_incarnation_gets_no_lease_of_the_old() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
     assert block.held(102) is None
     block.ask(102)
     assert not block.form(1, 102)
-    assert block.rounds.remove(2, 2)
+    assert block.rounds.fenced(2, 2)
     block.ask(1)
     assert block.form(1, 102)
 
 
-def test_the_old_lifes_end_does_not_take_the_new_one_out_of_its_block() -> None:
+def test_old_incarnations_end_keeps_the_new_in_its_block() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
     block.work(2)  # and then it dies; the next block is formed before the shards have fenced it
     block.ask(1, 102)
     assert block.form(1, 102)
-    before = block.rounds.membership()
-    assert not block.rounds.remove(2, 2)
-    assert block.rounds.membership() == before == [(4, [1, 2]), (8, [])]
+    before = block.members()
+    assert not block.rounds.fenced(2, 2)
+    assert block.members() == before == [(4, [1, 2]), (8, [])]
 
 
-def test_what_an_old_life_asked_for_is_not_given_in_the_name_of_the_new_one() -> None:
+def test_requests_of_an_old_incarnation_are_not_transferred() -> None:
     block = Block()
     block.ask(1, 2)
     assert not block.form(1, 102)
     block.ask(102)
-    assert not block.rounds.remove(2, 2)
+    assert not block.rounds.fenced(2, 2)
     assert block.form(1, 102)
 
 
@@ -237,9 +240,7 @@ def test_what_an_old_life_asked_for_is_not_given_in_the_name_of_the_new_one() ->
     story=st.lists(st.sampled_from(["work", "die", "join"]), max_size=25),
     seed=st.integers(0, 999),
 )
-def test_clocks_never_overlap_and_every_sample_is_in_some_block(
-    replicas: int, total: int, story: list[str], seed: int
-) -> None:
+def test_clocks_are_disjoint_and_all_samples_in_blocks(replicas: int, total: int, story: list[str], seed: int) -> None:
     picks = random.Random(seed)
     block = Block(total=total, size=30, epoch=70)
     living = list(range(1, replicas + 1))
@@ -249,7 +250,7 @@ def test_clocks_never_overlap_and_every_sample_is_in_some_block(
     for happening in [*story, *["work"] * 200]:
         if happening == "die" and len(living) > 1:
             life = living.pop(picks.randrange(len(living)))
-            block.rounds.remove(life % 100, life)
+            block.rounds.fenced(life % 100, life)
             block.pool.revoke(life, 0, 0)
         elif happening == "join":
             newest += 1
@@ -259,7 +260,7 @@ def test_clocks_never_overlap_and_every_sample_is_in_some_block(
                 block.ask(life)
         if block.form(*living):
             block.rounds.shards_informed = True
-            edges = block.rounds.membership()
+            edges = block.members()
             assert edges[0][0] == clock, "a block begins where the one before ended"
             assert [len(replicas) for _, replicas in edges] == sorted((len(rs) for _, rs in edges), reverse=True)
             assert edges[-1] == (block.rounds.clock, [])
@@ -268,7 +269,7 @@ def test_clocks_never_overlap_and_every_sample_is_in_some_block(
             for life in living:
                 lease = block.held(life)
                 if isinstance(lease, DataLease):
-                    members = [rs for edge, rs in block.rounds.membership() if edge <= lease.clock][-1]
+                    members = [rs for edge, rs in block.members() if edge <= lease.clock][-1]
                     assert life % 100 in members
                     trained.update((lease.epoch, position) for position in range(lease.start, lease.stop))
                     block.finish(life, lease)
@@ -291,23 +292,23 @@ def test_in_turn_each_clock_is_one_replicas() -> None:
     block.start(1, 2, 3)
     leases = [block.work(life) for life in (1, 2, 3)]
     assert [(lease.clock, lease.stride, lease.samples) for lease in leases] == [(0, 3, 40), (1, 3, 40), (2, 3, 40)]
-    assert block.rounds.membership() == [(clock, [1 + clock % 3]) for clock in range(12)] + [(12, [])]
+    assert block.members() == [(clock, [1 + clock % 3]) for clock in range(12)] + [(12, [])]
     block.start(1, 2, 3)
     leases = [block.work(life) for life in (1, 2)]
     assert [(lease.clock, lease.samples) for lease in leases] == [(12, 40), (13, 30)]
     owners = {12: 1, 13: 2, 15: 1, 16: 2, 18: 1, 19: 2, 21: 1}
     whole = [(clock, [owners[clock]] if clock in owners else []) for clock in range(12, 23)]
-    assert block.rounds.membership() == whole, "the third found no data, and the second's last turn is nobody's"
+    assert block.members() == whole, "the third found no data, and the second's last turn is nobody's"
 
 
-def test_the_turns_of_the_dead_are_nobodys() -> None:
+def test_turns_of_dead_replicas_are_empty() -> None:
     block = Block(turns=True)
     block.start(1, 2)
-    assert block.rounds.remove(2, 2)
-    assert block.rounds.membership() == [(clock, [1] if clock % 2 == 0 else []) for clock in range(7)] + [
+    assert block.rounds.fenced(2, 2)
+    assert block.members() == [(clock, [1] if clock % 2 == 0 else []) for clock in range(7)] + [
         (7, []),
         (8, []),
     ]
-    taken = SynchronousPolicy(turns=True)
+    taken = SynchronousPolicy(block.pool, turns=True)
     taken.restore(block.rounds.state())
     assert taken.membership() == block.rounds.membership()

@@ -64,14 +64,14 @@ def test_a_device_is_taken(monkeypatch: pytest.MonkeyPatch, device: Any) -> None
 
 @pytest.mark.usefixtures("no_cupy")
 def test_cuda_without_cupy_says_so() -> None:
-    with pytest.raises(JobError, match="cuda is asked for, but CuPy does not import"):
+    with pytest.raises(JobError, match="cuda is requested, but CuPy does not import"):
         select_backend("cuda")
 
 
 @pytest.mark.parametrize(
     ("devices", "reason"),
     [
-        (0, "CuPy sees no CUDA device"),
+        (0, "CuPy finds no CUDA device"),
         (RuntimeError("driver too old\nmore"), r"no CUDA driver \(driver too old\)$"),
     ],
 )

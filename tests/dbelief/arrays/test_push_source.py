@@ -1,4 +1,4 @@
-"""What is sent from a device: the right numbers, and each block on its way before the one ahead of it is gone."""
+"""Values sent from a device: the right numbers, and each block prefetched before the previous one is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.arrays.backend import select_backend
-from dbelief.arrays.push_source import DeviceSource, HostSource
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.errors import JobError
 from tests.device.standin.cupy import standing_in
 from tests.device.standin.machine import Machine
@@ -40,9 +40,9 @@ def test_every_block_holds_the_numbers_of_its_range(edges: list[int], seed: int)
     values = np.arange(60, dtype=np.float32)
     with standing_in(seed=seed, eagerness=seed / 99) as machine:
         xp = select_backend("cuda").xp
-        for source in (HostSource(values), DeviceSource(xp, xp.asarray(values))):
-            for (start, stop), block in zip(ranges_of(edges), source.blocks(ranges_of(edges)), strict=True):
-                np.testing.assert_array_equal(block, values[start:stop])
+        source = DeviceSource(xp, xp.asarray(values))
+        for (start, stop), block in zip(ranges_of(edges), source.blocks(ranges_of(edges)), strict=True):
+            np.testing.assert_array_equal(block, values[start:stop])
     of_asarray, *buffers = machine.memory.requests[-1]
     assert of_asarray == values.nbytes
     assert buffers == [4 * max(np.diff(edges))] * 2
@@ -83,7 +83,7 @@ def test_walks_at_the_same_time_do_not_meet(xp: Any) -> None:
         np.testing.assert_array_equal(second, values[slice(*other)])
 
 
-def test_a_walk_that_broke_off_spoils_no_buffer_of_the_next_one(xp: Any) -> None:
+def test_aborted_walk_does_not_corrupt_the_next(xp: Any) -> None:
     """Pinned memory is given again at once, and what was being copied into it is not over then."""
     values = np.arange(40, dtype=np.float32)
     source = DeviceSource(xp, xp.asarray(values))
@@ -105,7 +105,7 @@ def cupy() -> Iterator[Any]:
 
 
 @pytest.mark.gpu
-def test_cupy_fills_the_next_block_while_nobody_asks_for_it(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cupy_prefetches_the_next_block(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     length, count = 1 << 18, 6
     alloc, pinned = cupy.cuda.alloc_pinned_memory, []
 

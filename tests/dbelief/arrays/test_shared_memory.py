@@ -1,4 +1,4 @@
-"""Blocks of shared memory: who may open one, what becomes of it, and that nothing of it stays behind."""
+"""Blocks of shared memory: access, lifetime, and no leftovers."""
 
 import contextlib
 import errno
@@ -62,7 +62,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(shared_memory, "_told", threading.Event())
+    monkeypatch.setattr(shared_memory, "_unavailable_logged", threading.Event())
 
 
 def test_both_see_one_memory_and_no_name_is_left() -> None:
@@ -77,7 +77,7 @@ def test_both_see_one_memory_and_no_name_is_left() -> None:
     assert resource_tracker._resource_tracker._fd is None  # type: ignore[attr-defined]  # never started
 
 
-def test_memory_lives_as_long_as_arrays_over_it() -> None:
+def test_memory_is_mapped_as_long_as_arrays_use_it() -> None:
     block = made()
     values = floats(block)[10:20]
     values[:] = 5.0
@@ -175,7 +175,7 @@ def memory(size: int = 8192, seals: int = fcntl.F_SEAL_SHRINK) -> int:
     return fd
 
 
-def test_what_is_not_safe_to_be_mapped_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsafe_memory_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, short, long, unsealed = memory(), memory(4096), memory(8192 + 4096), memory(seals=0)
     os.ftruncate(sparse := memory(0, 0), 8192)
     fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -209,7 +209,7 @@ def test_a_block_is_passed_to_processes_of_its_user_alone(monkeypatch: pytest.Mo
         refused("no descriptor came", block.name, block.token, block.size)
 
 
-def test_nobody_can_shorten_a_block() -> None:
+def test_block_cannot_be_truncated() -> None:
     """A process that touches pages that are gone ends by SIGBUS."""
     block = made()
     fd = block._fd
@@ -233,7 +233,7 @@ def test_a_name_without_a_socket_behind_it_is_no_block(path: Path, tmp_path: Pat
 # -- renewing ------------------------------------------------------------------------------------------------
 
 
-def test_what_others_do_to_the_memory_of_before_is_seen_no_more() -> None:
+def test_renewed_block_ignores_writes_to_the_old_memory() -> None:
     block = made()
     values = floats(block)
     values[:] = np.arange(values.size)
@@ -250,7 +250,7 @@ def test_what_others_do_to_the_memory_of_before_is_seen_no_more() -> None:
     np.testing.assert_array_equal(values[:3], [7.0, 8.0, 2.0])
 
 
-def test_without_room_for_a_copy_it_is_memory_of_this_process_alone(request: pytest.FixtureRequest) -> None:
+def test_block_without_room_becomes_private_memory(request: pytest.FixtureRequest) -> None:
     block = made()
     values = floats(block)
     values[:] = 3.0
@@ -306,7 +306,7 @@ def making(*before: str) -> Iterator[tuple[subprocess.Popen[bytes], str, bytes]]
 
 
 @pytest.mark.skipif(bool(trouble()), reason=trouble())
-def test_containers_that_have_the_folder_in_common_share_memory() -> None:
+def test_containers_with_a_common_folder_share_memory() -> None:
     """Whatever network and process numbers they have."""
     with making("unshare", "--net", "--pid", "--fork", "--kill-child") as (_, name, token):
         assert (open_block(name, token, 8192).bytes(4096, 4096) == 7).all()
@@ -325,7 +325,7 @@ def test_the_name_that_a_killed_process_left_is_swept_away() -> None:
         assert name not in names()
 
 
-def test_a_name_that_has_just_been_made_may_have_no_listener_yet(path: Path) -> None:
+def test_fresh_name_without_listener_is_not_stale(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(path))
         remove_stale_blocks()
@@ -353,7 +353,7 @@ def test_other_files_stay(path: Path) -> None:
             stranger.unlink()
 
 
-def test_a_block_that_cannot_be_offered_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_offer_leaves_a_private_block(monkeypatch: pytest.MonkeyPatch) -> None:
     block = made()
     held = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(shared_memory, "FOLDER", FOLDER / "not there")

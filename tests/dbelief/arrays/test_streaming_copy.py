@@ -13,9 +13,7 @@ from dbelief.arrays.streaming_copy import LARGE, LINE, streaming_copy, warm_up
 @given(
     st.integers(0, 100), st.booleans(), st.integers(0, 70), st.integers(0, 70), st.sampled_from([np.uint8, np.float32])
 )
-def test_it_copies_what_numpy_does_and_nothing_else(
-    more: int, large: bool, there: int, here: int, kind: type[np.generic]
-) -> None:
+def test_copy_matches_numpy(more: int, large: bool, there: int, here: int, kind: type[np.generic]) -> None:
     size = np.dtype(kind).itemsize
     length = more + large * LARGE // size
     source = np.random.default_rng(more).integers(0, 256, 2 * LARGE, np.uint8)

@@ -19,7 +19,7 @@ contents = st.dictionaries(st.text().filter(lambda name: name not in ("format", 
 
 
 @given(content=contents)
-def test_what_is_written_is_read(content: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_round_trip(content: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "sealed.json"
     write_checksummed(path, 2, content)
     assert read_checksummed(path, 2) == {"format": 2, **content}
@@ -32,7 +32,7 @@ def test_spacing_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "{}", '{"format": 1}', '{"format": "x"}', "\xff"])
-def test_what_cannot_be_read_is_torn(text: str, tmp_path: Path) -> None:
+def test_unreadable_file_is_corrupt(text: str, tmp_path: Path) -> None:
     path = tmp_path / "set.json"
     path.write_text(text, "latin-1")
     with pytest.raises(CorruptSnapshot, match=r"set\.json: cannot be read: "):

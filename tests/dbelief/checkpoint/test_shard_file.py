@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -21,6 +21,7 @@ from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
 from dbelief.core.push import Pusher
 from dbelief.errors import CorruptSnapshot, RuntimeFailure, SnapshotError, WriteFailed
 from tests.dbelief.process.test_atomic_file import files_end_at
+from tests.examples import examples
 
 TABLE = make_segments([(0, 40), (40, 60)], 7)
 ABOUT = {"job": "digits", "set": "set-7", "rule": "momentum", "shard_epoch": 3}
@@ -71,9 +72,9 @@ def whole(table: Iterable[SegmentSpan]) -> dict[int, Any]:
     return {span.index: plain(stored(span)) for span in table}
 
 
-@settings(max_examples=30)  # each writes a dozen files, durably
+@examples(30)  # each writes a dozen files, durably
 @given(before=st.integers(1, 12), after=st.integers(1, 12), size=st.integers(1, 60), nominal=st.integers(1, 25))
-def test_what_any_number_of_shards_wrote_any_number_reads(
+def test_any_shard_count_reads_any_shard_count(
     before: int, after: int, size: int, nominal: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     table = make_segments([(0, size)], nominal)
@@ -101,7 +102,7 @@ def test_a_part_is_two_files_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 100, 1200, 2000])
-def test_a_full_disk_is_named_and_what_was_there_stays(room: int, tmp_path: Path) -> None:
+def test_full_disk_is_named_and_old_files_stay(room: int, tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
     before = write_all(tmp_path / "before", 1)
     (tmp_path / "now").mkdir()
@@ -270,7 +271,7 @@ def test_a_segment_that_two_manifests_hold_is_named(folder: Path) -> None:
         verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
 
 
-def test_a_set_that_lacks_its_last_segments_is_noticed_without_the_jobs_table(folder: Path) -> None:
+def test_missing_last_segments_are_detected_without_layout(folder: Path) -> None:
     (folder / "shard-1.json").unlink()
     with pytest.raises(CorruptSnapshot, match=r"set set-7 lacks segment 4 \(5 missing\)"):
         verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
@@ -279,7 +280,7 @@ def test_a_set_that_lacks_its_last_segments_is_noticed_without_the_jobs_table(fo
 # -- writers that were stopped -------------------------------------------------------------------------------
 
 
-def test_a_writer_that_was_stopped_leaves_the_part_of_its_successor(tmp_path: Path) -> None:
+def test_stopped_writer_does_not_overwrite_its_successor(tmp_path: Path) -> None:
     """It wakes half-way, or once it has written its data file."""
     spans, late = TABLE[:3], {**ABOUT, "shard_epoch": 2}
     segments = [stored(span) for span in spans]
@@ -299,7 +300,7 @@ def test_a_writer_that_was_stopped_leaves_the_part_of_its_successor(tmp_path: Pa
         assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-0.json", "shard-0.safetensors"]
 
 
-def test_a_part_of_another_life_than_the_set_was_completed_with_is_noticed(folder: Path) -> None:
+def test_part_of_another_shard_epoch_is_detected(folder: Path) -> None:
     """Those that the set does not name are not read."""
     write(folder, 2, TABLE[:2])
     write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3}})

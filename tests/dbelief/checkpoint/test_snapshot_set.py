@@ -44,7 +44,7 @@ def newest(snapshots: Path) -> str:
     return latest_valid_set(snapshots, "digits", "momentum")[0]
 
 
-def test_what_is_written_is_found(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001", state=7)
     set_id, state, skipped = latest_valid_set(tmp_path, "digits", "momentum")
     assert set_id == "000000000100-0001"
@@ -73,7 +73,7 @@ def test_a_set_is_newer_by_its_count_alone(newer: str, tmp_path: Path) -> None:
     assert [folder.name for folder in sets_in(tmp_path)] == ["000000001000-0003", newer]
 
 
-def test_no_set_is_a_mistake_of_the_one_who_resumes(tmp_path: Path) -> None:
+def test_missing_set_is_a_user_error(tmp_path: Path) -> None:
     begun(tmp_path, "000000000100-0001")
     with pytest.raises(UserError, match="no complete snapshot set to resume from"):
         newest(tmp_path)
@@ -123,7 +123,7 @@ def test_a_set_that_is_not_whole_is_skipped(damage: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_where_none_is_whole_every_reason_is_told(damage: str, tmp_path: Path) -> None:
+def test_all_reasons_are_listed_without_a_valid_set(damage: str, tmp_path: Path) -> None:
     do, reason = DAMAGE[damage]
     for set_id in ("000000000100-0001", "000000000200-0002"):
         do(written(tmp_path, set_id, state=2))
@@ -131,7 +131,7 @@ def test_where_none_is_whole_every_reason_is_told(damage: str, tmp_path: Path) -
         newest(tmp_path)
 
 
-def test_what_is_set_aside_is_not_looked_at_again(tmp_path: Path) -> None:
+def test_quarantined_set_is_skipped(tmp_path: Path) -> None:
     for set_id in ("000000000100-0001", "000000000200-0002"):
         written(tmp_path, set_id)
     quarantine_set(tmp_path, "000000000200-0002")
@@ -139,7 +139,7 @@ def test_what_is_set_aside_is_not_looked_at_again(tmp_path: Path) -> None:
     assert newest_count(tmp_path) == 2
 
 
-def test_what_a_shard_may_come_back_with(tmp_path: Path) -> None:
+def test_candidate_sets_for_shard_recovery(tmp_path: Path) -> None:
     first, second, third, fourth = (f"000000000{samples}-{n:04}" for n, samples in enumerate((100, 200, 150, 300), 1))
     for set_id in (first, second, third, fourth):
         written(tmp_path, set_id)
@@ -190,7 +190,7 @@ def test_the_newest_complete_sets_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "notes").exists()
 
 
-def test_the_only_complete_set_stays_beside_those_that_were_only_begun(tmp_path: Path) -> None:
+def test_pruning_keeps_the_only_complete_set(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001")
     for count in (2, 3, 4):
         shutil.copytree(tmp_path / "000000000100-0001", tmp_path / f"000000000100-{count:04d}")
@@ -202,7 +202,7 @@ def test_the_only_complete_set_stays_beside_those_that_were_only_begun(tmp_path:
 # -- when one is due -----------------------------------------------------------------------------------------
 
 
-def test_a_set_is_due_when_the_last_one_is_old_enough_and_complete() -> None:
+def test_set_is_due_by_age_of_the_last_complete_one() -> None:
     turns = SnapshotSchedule(every_s=30.0)
     turns.restart_timer(100.0)
     assert not turns.due(129.9)

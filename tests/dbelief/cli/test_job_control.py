@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from dbelief.cli import job_control as module
-from dbelief.cli.job_control import scale_job, scale_shards, stop_job
+from dbelief.cli.job_control import scale_job, stop_job
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server
 from tests.dbelief.monitor.test_status import JOB, SUMMARY
 
@@ -72,9 +72,7 @@ def server(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Iterato
     server.close(grace_s=0.0)
 
 
-def test_a_job_ends_in_good_order_and_what_it_leaves_is_told(
-    coordinator: Coordinator, server: Server, run: Path
-) -> None:
+def test_stop_reports_the_end_and_kept_files(coordinator: Coordinator, server: Server, run: Path) -> None:
     told = stop_job(server.address, "enough", 60.0)
     assert told == f"job digits ended: enough; kept: model.safetensors and 1 snapshot set in {run}"
     assert coordinator.reason == "enough"
@@ -87,15 +85,15 @@ def test_a_run_folder_elsewhere_is_named(coordinator: Coordinator, server: Serve
     )
 
 
-def test_nobody_need_wait(coordinator: Coordinator, server: Server) -> None:
+def test_stop_without_waiting(coordinator: Coordinator, server: Server) -> None:
     coordinator.ends = [wire.STATE_CLOSING]
-    assert stop_job(server.address, "enough", None) == "job digits was asked to end: enough"
+    assert stop_job(server.address, "enough", None) == "job digits is ending: enough"
 
 
-def test_a_job_that_goes_on_ending_is_told_after_the_deadline(coordinator: Coordinator, server: Server) -> None:
+def test_slow_stop_is_reported_after_the_deadline(coordinator: Coordinator, server: Server) -> None:
     coordinator.ends = [wire.STATE_CLOSING]
     with pytest.raises(
-        RuntimeFailure, match=r"^job digits was asked to end, is finishing after 0\.05 s, and goes on ending$"
+        RuntimeFailure, match=r"^job digits has not ended within 0\.05 s: it is finishing, and continues to end$"
     ):
         stop_job(server.address, "enough", 0.05)
 
@@ -110,7 +108,7 @@ def test_a_job_that_had_not_begun_leaves_nothing(coordinator: Coordinator, serve
         stop_job(server.address, "enough", 60.0)
 
 
-def test_a_coordinator_that_ends_between_two_looks_has_left_its_summary(
+def test_summary_is_used_after_the_coordinator_ended(
     coordinator: Coordinator, server: Server, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: object) -> wire.StatusReply:
@@ -129,18 +127,16 @@ def test_a_job_that_has_ended_already(run: Path) -> None:
     (run / "summary.json").write_text(json.dumps(SUMMARY))
     assert stop_job(str(run), "enough", 60.0) == "job digits has ended already: diverged"
     with pytest.raises(UserError, match=r"^job digits has ended: diverged$"):
-        scale_job(str(run), 3)
+        scale_job(str(run), "replica", 3)
 
 
 def test_more_or_fewer_replicas_are_asked_for(coordinator: Coordinator, server: Server) -> None:
-    assert scale_job(server.address, 5) == "job digits: 5 replicas wanted, 2 there now"
+    assert scale_job(server.address, "replica", 5) == "job digits: 5 replicas wanted, 2 there now"
     assert coordinator.wanted == 5
     with pytest.raises(Rejected, match=r"nobody can$"):
-        scale_job(server.address, 1)
+        scale_job(server.address, "replica", 1)
 
 
-def test_more_or_fewer_shards_are_asked_for_and_what_is_left_to_do_is_told(
-    coordinator: Coordinator, server: Server
-) -> None:
-    assert scale_shards(server.address, 5) == "job digits: 5 shards wanted, 2 there now; now start some"
+def test_scale_reports_wanted_and_present_shards(coordinator: Coordinator, server: Server) -> None:
+    assert scale_job(server.address, "shard", 5) == "job digits: 5 shards wanted, 2 there now; now start some"
     assert coordinator.wanted == 5

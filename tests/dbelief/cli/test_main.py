@@ -1,4 +1,4 @@
-"""What the `dbelief` command does before a command of it has taken over."""
+"""The `dbelief` command before a subcommand has taken over."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def test_the_report_of_no_run_is_one_line(tmp_path: Path) -> None:
     assert done.output == f"Error: {tmp_path}: is no run folder: it holds no job.yaml\n"
 
 
-def test_ctrl_c_while_nobody_is_ready_for_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_ctrl_c_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> int:
         raise KeyboardInterrupt
 

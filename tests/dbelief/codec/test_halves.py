@@ -41,7 +41,7 @@ def decoded(codec: Codec, payload: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def test_bf16_rounds_to_the_nearest_even_and_keeps_infinity_and_nan() -> None:
+def test_bf16_rounds_to_nearest_even_and_keeps_inf_and_nan() -> None:
     values = patterns()
     payload = BF16.encode(values)
     np.testing.assert_array_equal(payload.view(np.uint16), nearest_bf16(values))
@@ -72,7 +72,7 @@ def test_every_half_is_decoded_as_numpy_does() -> None:
 
 
 @pytest.mark.parametrize("exponent", range(-148, 128))
-def test_the_largest_number_lies_between_2_14_and_2_15_halves_whatever_it_is(exponent: int) -> None:
+def test_scale_maps_the_largest_number_to_2_14_to_2_15(exponent: int) -> None:
     rng = np.random.default_rng(exponent + 200)
     values = (rng.uniform(-1, 1, 300) * 2.0**exponent).astype(np.float32)
     values[7] = 2.0**exponent
@@ -84,7 +84,7 @@ def test_the_largest_number_lies_between_2_14_and_2_15_halves_whatever_it_is(exp
     np.testing.assert_array_equal(decoded(FP16, payload, 300), wanted.astype(np.float32))
 
 
-def test_small_numbers_beside_a_large_one_lose_no_more_than_is_said() -> None:
+def test_error_of_small_numbers_beside_large_is_bounded() -> None:
     values = (2.0 ** np.arange(-40, 1) * 1.2345).astype(np.float32)
     off = np.abs(decoded(FP16, FP16.encode(values), values.size) - values)
     large = values > values.max() * 2.0**-28
@@ -137,7 +137,7 @@ def test_any_length_at_any_address(length: int, offset: int, lead: int, name: st
         ),
     ],
 )
-def test_what_is_no_payload_of_four_numbers_is_refused(name: str, payload: bytes) -> None:
+def test_malformed_payload_is_refused(name: str, payload: bytes) -> None:
     codec = CODECS[name]
     with pytest.raises(ValueError, match=r"bytes are not|scale of"):
         codec.decode(memoryview(payload), np.empty(4, np.float32))

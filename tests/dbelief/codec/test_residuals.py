@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.codec import Codec, give_back
+from dbelief.codec import Codec, restore_residual
 from dbelief.codec.one_bit import BLOCK, OneBit
 from dbelief.codec.threshold import Threshold
 from dbelief.errors import NonFinite
@@ -99,7 +99,7 @@ def test_the_mean_of_equal_numbers_is_that_number(numbers: list[float], count: i
 
 
 @given(st.integers(1, 500), st.integers(0, 2**32), st.floats(0.01, 4))
-def test_threshold_sends_what_is_larger_and_keeps_the_rest(length: int, seed: int, tau: float) -> None:
+def test_threshold_sends_large_values_and_keeps_the_rest(length: int, seed: int, tau: float) -> None:
     codec, rng = Threshold(tau), np.random.default_rng(seed)
     values, residual = (rng.normal(size=length).astype(np.float32) for _ in range(2))
     r = values + residual
@@ -122,9 +122,7 @@ def test_a_threshold_above_all_that_gathers_sends_nothing() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32), st.sampled_from([0.25, 1.0, 4.0]))
-def test_threshold_telescopes_exactly_on_multiples_of_one_power_of_two(
-    length: int, pushes: int, seed: int, tau: float
-) -> None:
+def test_threshold_telescopes_exactly_on_equal_exponents(length: int, pushes: int, seed: int, tau: float) -> None:
     rng, codec = np.random.default_rng(seed), Threshold(tau)
     residual, given_, sent = (np.zeros(length, np.float32) for _ in range(3))
     for _ in range(pushes):
@@ -140,7 +138,7 @@ BOTH = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.7)], ids=lambda c
 
 
 @BOTH
-def test_what_was_sent_and_what_is_kept_are_all_that_was_given(codec: Codec) -> None:
+def test_sent_plus_residual_equals_input(codec: Codec) -> None:
     rng = np.random.default_rng(3)
     length, pushes = 2 * BLOCK + 37, 200
     residual, given_, sent = np.zeros(length, np.float32), np.zeros(length), np.zeros(length)
@@ -154,19 +152,19 @@ def test_what_was_sent_and_what_is_kept_are_all_that_was_given(codec: Codec) -> 
 
 
 @BOTH
-def test_what_was_not_delivered_goes_back(codec: Codec) -> None:
+def test_undelivered_payload_returns_to_the_residual(codec: Codec) -> None:
     values = np.random.default_rng(4).normal(size=300).astype(np.float32)
     residual = np.zeros(300, np.float32)
     payload = codec.encode(values, residual)
     assert np.abs(residual - values).max() > 0.5
-    give_back(codec, payload.data, residual)
+    restore_residual(codec, payload.data, residual)
     np.testing.assert_allclose(residual, values, rtol=0, atol=4 * 2.0**-24)
 
 
 @BOTH
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 170])
-def test_what_is_not_finite_is_never_sent(codec: Codec, wrong: float, at: int) -> None:
+def test_non_finite_values_are_refused(codec: Codec, wrong: float, at: int) -> None:
     values = np.zeros(171, np.float32)
     values[at] = wrong
     with pytest.raises(NonFinite, match="no finite"):
@@ -222,7 +220,7 @@ def floats(*numbers: float) -> bytes:
         (Threshold(1), floats(1) + words(*range(11))),
     ],
 )
-def test_what_is_no_payload_of_ten_numbers_is_refused(codec: Codec, payload: bytes) -> None:
+def test_malformed_payload_is_refused(codec: Codec, payload: bytes) -> None:
     guarded = np.full(12, 5, np.float32)
     with pytest.raises(ValueError, match=r"numbers|threshold|means"):
         codec.decode(memoryview(payload), guarded[1:-1])

@@ -47,7 +47,7 @@ def test_views_are_the_vector_itself_and_meet_nowhere(layout: Layout) -> None:
 
 
 @given(layouts())
-def test_a_view_has_the_shape_of_its_box_and_the_numbers_in_c_order(layout: Layout) -> None:
+def test_view_has_box_shape_in_c_order(layout: Layout) -> None:
     flat = np.arange(layout.size, dtype=np.float32)
     for box, start in zip(layout.boxes, layout.starts, strict=True):
         view = layout.views(flat, box.rank)[box.name]
@@ -111,7 +111,7 @@ def test_a_rank_without_parameters_has_an_empty_range() -> None:
     assert layout.views(np.zeros(5), 1) == {}
 
 
-def test_a_tensor_may_have_further_names_which_rows_and_digest_know() -> None:
+def test_tensor_aliases_are_in_rows_and_digest() -> None:
     tensors = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
     plain, tied = Layout.of(tensors), Layout.of(tensors, {"a": ["c", "d"]})
     assert [box.names for box in tied.boxes] == [("a", "c", "d"), ("b",)]
@@ -196,7 +196,7 @@ def test_the_nominal_length_at_its_edges(size: int, shards: int, length: int) ->
 
 
 @given(lengths=st.lists(st.integers(1, 1_000), max_size=60), shards=st.integers(1, 10))
-def test_every_segment_is_placed_once_in_contiguous_runs_and_balanced(lengths: list[int], shards: int) -> None:
+def test_placement_is_complete_contiguous_and_balanced(lengths: list[int], shards: int) -> None:
     edges = np.cumsum([0, *lengths]).tolist()
     spans = make_segments(itertools.pairwise(edges), 1_000)
     runs = assign_segments(spans, shards)

@@ -37,7 +37,7 @@ def test_coordinator_and_replica_agree_about_every_push(cadence: FetchPushSchedu
 
 
 @given(cadences, samples)
-def test_the_last_push_completes_the_lease_and_no_push_is_empty(cadence: FetchPushSchedule, samples: int) -> None:
+def test_last_push_completes_the_lease_and_none_is_empty(cadence: FetchPushSchedule, samples: int) -> None:
     behind = [cadence.samples_in(samples, n) for n in range(cadence.pushes(samples) + 1)]
     assert behind[0] == 0
     assert behind[-1] == samples
@@ -56,7 +56,7 @@ def test_an_empty_lease_has_nothing(cadence: FetchPushSchedule) -> None:
 
 
 @given(cadences, samples)
-def test_a_lease_begins_with_a_fetch_and_goes_on_in_turns(cadence: FetchPushSchedule, samples: int) -> None:
+def test_fetches_follow_the_cadence(cadence: FetchPushSchedule, samples: int) -> None:
     fetches = [step for step in range(cadence.steps(samples)) if cadence.fetches_at(step)]
     assert fetches == list(range(0, cadence.steps(samples), cadence.n_fetch))
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.data import BatchBuffer, Dataset, Split
+from tests.examples import examples
 
 
 def pixels(n: int = 50, features: int = 12) -> Split:
@@ -23,7 +24,7 @@ def numbers(n: int = 50, features: int = 12, scale: float = 1.0) -> Split:
 
 
 @pytest.mark.parametrize("split", [pixels(), numbers(), numbers(scale=0.25)], ids=["uint8", "float32", "scaled"])
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(0, 49), min_size=1, max_size=20))
 def test_a_batch_is_the_rows_times_the_scale(split: Split, rows: list[int]) -> None:
     buffer = BatchBuffer(split, 20)
@@ -136,7 +137,7 @@ def test_groups_are_as_many_as_the_labels(groups: np.ndarray) -> None:
         Split(inputs, np.zeros((3, 1), np.float32), groups=np.arange(3))
 
 
-def test_a_dataset_knows_what_a_model_must_take_and_give() -> None:
+def test_dataset_gives_input_and_output_sizes() -> None:
     labelled = Dataset(pixels(), None, None, 3, (4, 3))
     assert (labelled.inputs, labelled.outputs) == (12, 3)
     measured = Dataset(None, None, numbers(), None, (12,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dbelief.data import load
-from dbelief.data.npz import read_arrays
+from dbelief.data.formats.npz import read_arrays
 from dbelief.job import DigitsData
 
 HERE = Path(__file__).parents[3] / "dbelief" / "data"

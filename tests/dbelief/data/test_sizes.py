@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from dbelief.data import load, sizes
 from dbelief.errors import DataError
 from dbelief.job import Data
-from tests.dbelief.data.test_idx import images, labels
+from tests.dbelief.data.formats.test_idx import images, labels
+from tests.examples import examples
 
 RNG = np.random.default_rng(0)
 DATA: TypeAdapter[Data] = TypeAdapter(Data)
@@ -93,7 +94,7 @@ words = st.sampled_from(["a", "b", 'with "quotes"', "two\nlines", "a, b", "1"])
 breaks = st.sampled_from(["\n", "\r\n"])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(words, min_size=24, max_size=40), breaks, st.integers(0, 3), st.booleans())
 def test_csv(
     tmp_path_factory: pytest.TempPathFactory, classes: list[str], ends: str, empty: int, has_file: bool

@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.data import cut, permutation
 from dbelief.errors import DataError
+from tests.examples import examples
 
 SEEDS = st.integers(0, 2**63 - 1)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.integers(0, 300), SEEDS, st.integers(0, 10**6))
 def test_a_permutation_holds_each_sample_once(n: int, seed: int, epoch: int) -> None:
     order = permutation(n, seed, epoch)
@@ -20,7 +21,7 @@ def test_a_permutation_holds_each_sample_once(n: int, seed: int, epoch: int) -> 
     assert np.array_equal(order, permutation(n, seed, epoch))
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(SEEDS, st.integers(0, 10**6))
 def test_epochs_and_seeds_have_orders_of_their_own(seed: int, epoch: int) -> None:
     order = permutation(100, seed, epoch)
@@ -34,14 +35,14 @@ def test_the_order_is_pinned() -> None:
     assert permutation(10, 0, 1).tolist() == [9, 1, 3, 8, 7, 6, 0, 4, 2, 5]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=6),
     st.floats(0, 0.45) | st.integers(0, 20),
     st.floats(0, 0.45) | st.integers(0, 20),
     SEEDS,
 )
-def test_a_split_is_disjoint_complete_stratified_and_leaves_each_class_in_training(
+def test_split_is_disjoint_complete_and_stratified(
     counts: list[int], validation: float, test: float, seed: int
 ) -> None:
     n = sum(counts)

@@ -70,9 +70,7 @@ def test_defaults_are_those_of_the_contract(file: Path) -> None:
         ({"evaluate.keep": "last", "limits.patience": "3"}, False),
     ],
 )
-def test_the_best_parameters_are_kept_where_a_job_may_stop_early(
-    file: Path, overrides: dict[str, str], best: bool
-) -> None:
+def test_best_is_kept_with_early_stopping(file: Path, overrides: dict[str, str], best: bool) -> None:
     assert load_job(file, overrides).keeps_best is best
 
 
@@ -115,7 +113,7 @@ def test_an_override_takes_the_place_of_a_field(file: Path) -> None:
         ("model.layers.-1", "relu", "model.layers.-1: '-1' is not a place in a list of 3, from 0"),
     ],
 )
-def test_a_wrong_override_is_named_without_a_line_of_the_file(file: Path, key: str, value: str, words: str) -> None:
+def test_invalid_override_is_named_without_a_line(file: Path, key: str, value: str, words: str) -> None:
     with pytest.raises(JobError) as caught:
         load_job(file, {key: value})
     assert str(caught.value).startswith(f"{file}: ")
@@ -184,7 +182,7 @@ def test_a_byte_order_mark_is_no_part_of_a_name(file: Path) -> None:
     assert load_job(file).name == "small"
 
 
-def test_the_digest_is_that_of_canonical_json_and_sees_every_field(file: Path) -> None:
+def test_digest_is_canonical_json_of_every_field(file: Path) -> None:
     job = load_job(file)
     canonical = json.dumps(job.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     assert job.digest() == hashlib.sha256(canonical.encode()).hexdigest()
@@ -227,9 +225,7 @@ def test_every_field_has_a_description() -> None:
         ({"lr": "2", "strategy": "{name: async-msgd}"}, 2.0),
     ],
 )
-def test_lr_is_short_for_the_rate_wherever_the_strategy_has_it(
-    file: Path, overrides: dict[str, str], rate: float
-) -> None:
+def test_lr_overrides_the_rate_of_any_strategy(file: Path, overrides: dict[str, str], rate: float) -> None:
     assert load_job(file, overrides).strategy.rule.rate == rate
 
 

@@ -1,4 +1,4 @@
-"""Jobs drawn at random survive being written and read; whatever else is given is a JobError."""
+"""Random jobs survive a round trip; any other input is a JobError."""
 
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,9 @@ JOBS = options(
     wire=WIRE,
     snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
     output=PATHS,
+).filter(
+    # Scaled, a rate may be too high for its rho.
+    lambda fields: fields["strategy"].get("rho") is None or not fields.get("schedule", {}).get("scale")
 )
 
 
@@ -214,7 +217,7 @@ ANYTHING: list[Any] = [None, True, 0, -1, 1.5, 10**400, "", "x", "\0", [], [[]],
 
 
 @given(st.data())
-def test_any_value_in_any_place_is_right_or_a_job_error_that_names_the_section(data: st.DataObject) -> None:
+def test_any_value_is_valid_or_a_named_error(data: st.DataObject) -> None:
     fields = parse_job(TEXT, Path(), "f").model_dump(mode="json")
     path, inner = [], fields
     while True:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from dbelief.job import ComparisonFile, build_job, schema, yaml_document
+from dbelief.job import ComparisonFile, build_job, schema
+from dbelief.job.document import yaml_document
 from tests.examples import examples
 
 from .test_round_trip import JOBS

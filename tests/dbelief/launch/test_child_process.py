@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.launch.child_process import BACK_OFF_S, ChildProcess, terminate_all
+from dbelief.launch.child_process import BACK_OFF_S, ChildProcess, Direct, terminate_all
 from dbelief.process.clock import SystemClock
 
 pytestmark = pytest.mark.processes
@@ -36,17 +36,16 @@ MakeChild = Callable[..., ChildProcess]
 
 
 @pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeChild]:
+def child(tmp_path: Path) -> Iterator[MakeChild]:
     """Give child("exit", "3", restarts=2): not started yet, and ended after the test."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
-    monkeypatch.setattr(
-        "dbelief.launch.child_process.program", lambda arguments: [sys.executable, str(script), *arguments]
-    )
+    way = Direct([sys.executable, str(script)])
     made: list[ChildProcess] = []
 
     def make(what: str, value: str = "0", restarts: int = 0) -> ChildProcess:
-        made.append(ChildProcess(f"worker-{len(made)}", [what, value], tmp_path / f"worker-{len(made)}.log", restarts))
+        name = f"worker-{len(made)}"
+        made.append(ChildProcess(name, [what, value], tmp_path / f"{name}.log", restarts, way))
         return made[-1]
 
     yield make
@@ -94,7 +93,7 @@ def test_its_end_and_its_last_words_are_known(child: MakeChild) -> None:
     assert one.last_words() == "leaving with 3"
 
 
-def test_what_it_says_is_added_to_its_log(child: MakeChild) -> None:
+def test_output_is_appended_to_the_log(child: MakeChild) -> None:
     one = child("exit", "3")
     for _ in range(2):
         one.start()
@@ -109,7 +108,7 @@ def test_ctrl_c_at_the_launcher_does_not_reach_it(child: MakeChild) -> None:
     assert one.last_words() == str(one.process.pid), "the guard became the program, it has no child of its own"
 
 
-def test_one_that_died_is_started_again_a_few_times_ever_later(child: MakeChild) -> None:
+def test_failed_child_restarts_with_back_off(child: MakeChild) -> None:
     one = child("exit", "3", restarts=3)
     one.start()
     now_s = 1000.0
@@ -162,7 +161,7 @@ def test_a_mistake_is_not_tried_again(child: MakeChild) -> None:
     assert one.fate().endswith(" ended with exit code 2: leaving with 2")
 
 
-def test_a_death_by_signal_is_told(child: MakeChild) -> None:
+def test_death_by_signal_is_reported(child: MakeChild) -> None:
     one = started(child("wait"))
     one.end(10.0)
     assert one.fate().endswith(" was killed by SIGTERM")
@@ -188,13 +187,13 @@ def test_all_are_given_time_to_end_by_themselves(child: MakeChild) -> None:
     assert by_itself.code == 5
 
 
-def test_those_who_do_not_end_by_themselves_are_ended(child: MakeChild) -> None:
+def test_terminate_all_kills_after_the_grace_period(child: MakeChild) -> None:
     asked, other, never = started(child("wait")), started(child("finish", "7")), child("wait")
     terminate_all([asked, other, never], grace_s=0.0)
     assert (asked.code, other.code, never.code) == (-signal.SIGTERM, 7, None)
 
 
-def test_what_it_said_is_that_of_its_last_start(child: MakeChild) -> None:
+def test_log_messages_are_of_the_last_start(child: MakeChild) -> None:
     one = child("exit", "0")
     one.log.write_text("of an earlier run\n")
     for _ in range(2):
@@ -219,8 +218,8 @@ def test_it_ends_with_a_launcher_that_was_killed(child: MakeChild, tmp_path: Pat
     launcher = (
         "import pathlib, sys\n"
         "from dbelief.launch import child_process\n"
-        "child_process.program = lambda arguments: [sys.executable, sys.argv[2], *arguments]\n"
-        "child_process.ChildProcess('orphan', ['wait', '0'], pathlib.Path(sys.argv[1])).start()\n"
+        "way = child_process.Direct([sys.executable, sys.argv[2]])\n"
+        "child_process.ChildProcess('orphan', ['wait', '0'], pathlib.Path(sys.argv[1]), way=way).start()\n"
         "sys.stdin.read()"
     )
     script = tmp_path / "program.py"

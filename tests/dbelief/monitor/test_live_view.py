@@ -46,7 +46,7 @@ def drawn(status: dict[str, Any], height: int = 40, width: int = 90) -> list[str
     return [text.rstrip() for text in capture.get().splitlines()]
 
 
-def test_the_picture_shows_what_is_asked_for() -> None:
+def test_view_shows_progress_and_members() -> None:
     text = drawn(status())
     assert text[0].startswith("digits  training")
     assert text[0].endswith("2 shards, 2 replicas")
@@ -58,7 +58,7 @@ def test_the_picture_shows_what_is_asked_for() -> None:
     assert not any("shard-0" in row for row in text)
 
 
-def test_a_member_tells_when_it_was_seen() -> None:
+def test_silent_member_shows_its_last_heartbeat() -> None:
     members = [{"id": "replica-0", "role": "worker", "state": "silent", "samples": 1, "last_seen_s": 4.26}]
     assert drawn(status(members=members))[7].split() == ["replica-0", "silent", "1", "–", "4.3", "s"]
 
@@ -112,7 +112,7 @@ def test_many_replicas_are_counted_where_they_do_not_fit(batch: dict[str, Any] |
     assert text[-1].strip() == ("and 487 more" if batch else "and 486 more")
 
 
-def test_only_what_is_known_is_drawn() -> None:
+def test_unknown_figures_are_not_drawn() -> None:
     text = drawn({"job": "digits", "state": "waiting", "reason": "for 2 [more] replicas"})
     assert text[0].startswith("digits  waiting  for 2 [more] replicas")
     assert text[4].split() == ["–", "–", "–", "–", "–", "0", "s"]
@@ -145,7 +145,7 @@ def test_duration(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_without_a_terminal_lines_come_at_most_every_so_often() -> None:
+def test_lines_without_terminal_are_rate_limited() -> None:
     clock, file = ManualClock(), io.StringIO()
     with LiveView(Console(file=file, width=40), every_s=10.0, clock=clock) as view:
         for samples in range(25):
@@ -163,7 +163,7 @@ def test_a_last_line_that_was_printed_is_not_repeated() -> None:
     assert len(file.getvalue().splitlines()) == 1
 
 
-def test_on_a_terminal_the_last_picture_stays_and_the_cursor_comes_back() -> None:
+def test_last_picture_stays_and_the_cursor_is_restored() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=90, height=40, color_system=None, legacy_windows=False)
 
@@ -181,7 +181,7 @@ def test_on_a_terminal_the_last_picture_stays_and_the_cursor_comes_back() -> Non
     assert text.rindex("replica-1") > text.rindex("done")
 
 
-def test_a_plain_line_says_once_what_a_job_waits_for() -> None:
+def test_plain_line_shows_state_and_reason() -> None:
     said = line({"job": "digits", "state": "waiting", "waiting_for": "shards (0 of 2 joined)"})
     assert said.startswith("digits: waiting for shards (0 of 2 joined) | ")
     said = line({"job": "digits", "state": "failed", "reason": "no shard came"})

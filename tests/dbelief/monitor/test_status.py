@@ -11,14 +11,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dbelief.cli.inspect_run import show_top, tell_status
+from dbelief.cli.inspect_run import print_status, show_top
 from dbelief.core.push import STALENESS, StalenessHistogram
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.monitor import status as module
 from dbelief.monitor.status import JobLocation, get_status, to_dict, watch
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server
 from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.summary import Summary
@@ -103,8 +103,8 @@ def test_a_place_is_an_address_or_a_run_folder(run: Path, monkeypatch: pytest.Mo
         JobLocation.of(str(run.parent))
 
 
-def test_a_batch_method_is_told_in_plain_words() -> None:
-    batch = wire.BatchStatus(iteration=3, turn=5, portions_done=1, portions=9, backups=2)
+def test_batch_status_as_plain_values() -> None:
+    batch = wire.BatchStatus(iteration=3, pass_number=5, portions_done=1, portions=9, backups=2)
     batch.loss = batch.gradient_norm = batch.step = math.nan
     status = wire.StatusReply(job="digits", state=wire.STATE_READY)
     assert to_dict(status)["batch"] is None
@@ -116,26 +116,26 @@ def test_a_batch_method_is_told_in_plain_words() -> None:
 
 
 @pytest.mark.processes
-def test_a_coordinator_tells_how_its_job_goes(address: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_by_address_and_by_run_folder(address: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / ADDRESS).write_text(address)
     for where in (address, str(run)):
-        tell_status(where, True)
+        print_status(where, True)
         told = json.loads(capsys.readouterr().out)
         assert (told["job"], told["state"], told["loss"], told["wall_limit_s"]) == ("digits", "training", None, 60.0)
         assert [(m["role"], m["id"], m["samples"]) for m in told["members"]] == [("ps", 1, None), ("client", 0, 5)]
-    tell_status(address, False)
+    print_status(address, False)
     shown = capsys.readouterr().out
     assert "shard 1" in shown
     assert "client 0" in shown
 
 
 @pytest.mark.processes
-def test_nobody_there_is_one_line(nobody: str, run: Path) -> None:
+def test_missing_coordinator_is_a_one_line_error(nobody: str, run: Path) -> None:
     with pytest.raises(Unavailable, match=f"^{nobody}: no coordinator answers there$"):
         get_status(JobLocation(nobody))
     stranger = Server("127.0.0.1:0", lambda _: None)
     try:
-        with pytest.raises(RuntimeFailure, match=f"^{stranger.address}: somebody answers there who is no coordinator"):
+        with pytest.raises(RuntimeFailure, match=f"^{stranger.address}: the process there is not a coordinator"):
             get_status(JobLocation(stranger.address))
     finally:
         stranger.close(grace_s=0.0)
@@ -144,7 +144,7 @@ def test_nobody_there_is_one_line(nobody: str, run: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_run_folder_whose_run_is_over_tells_how_it_ended(
+def test_ended_run_folder_shows_its_summary(
     address: str, nobody: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended(run)
@@ -154,7 +154,7 @@ def test_a_run_folder_whose_run_is_over_tells_how_it_ended(
         told = get_status(place)
         assert isinstance(told, Summary)
         assert told.reason == "diverged"
-    tell_status(str(other), True)
+    print_status(str(other), True)
     assert json.loads(capsys.readouterr().out) == SUMMARY
     assert show_top(str(other)) == 1
     assert "diverged" in capsys.readouterr().out
@@ -195,7 +195,7 @@ def test_a_coordinator_that_goes_while_it_is_watched(
     assert len(shown) == 2
 
 
-def test_pushes_are_told_by_staleness_with_the_classes_of_the_metrics() -> None:
+def test_staleness_counts_use_the_metric_buckets() -> None:
     (row,) = (row for row in TABLE["worker"] if row.name == "staleness")
     assert row.buckets == STALENESS
     counts = list(range(len(STALENESS) + 1))

@@ -81,7 +81,7 @@ def drawn(what: RenderableType) -> list[list[str]]:
     return [line.split(maxsplit=1) for line in capture.get().splitlines()]
 
 
-def test_a_job_is_told_member_by_member() -> None:
+def test_overview_lists_members() -> None:
     rows = {line[0]: line[1].rstrip() for line in drawn(overview(STATUS)) if line}
     assert rows["state"] == "ready"
     assert rows["progress"] == "12,570 of 50,280 samples, 25 %, epoch 10.00"
@@ -93,7 +93,7 @@ def test_a_job_is_told_member_by_member() -> None:
     assert rows["replica"].split() == ["3", "died", "host:8", "6,000", "1.50", "61.0", "s"]
 
 
-def test_what_a_job_waits_for_stands_beside_its_state() -> None:
+def test_waiting_reason_is_beside_the_state() -> None:
     waiting = {**STATUS, "state": "empty", "waiting_for": "1 of 2 shards", "members": [], "total_samples": None}
     rows = dict(drawn(overview(waiting)))
     assert rows["state"].rstrip() == "empty: waiting for 1 of 2 shards"
@@ -101,7 +101,7 @@ def test_what_a_job_waits_for_stands_beside_its_state() -> None:
     assert "member" not in rows
 
 
-def test_a_run_that_ended_is_told() -> None:
+def test_outcome_of_an_ended_run() -> None:
     rows = {name: value.rstrip() for name, value in drawn(outcome(SUMMARY))}
     assert rows["state"] == "ended: epochs: 30 reached"
     assert rows["test"] == "98.33 %, loss 0.0625"
@@ -119,7 +119,7 @@ def named(what: RenderableType) -> dict[str, str]:
     return {row[0]: row[-1].strip() for row in rows}
 
 
-def test_a_batch_method_is_told_by_its_iterations() -> None:
+def test_overview_of_a_batch_method() -> None:
     rows = named(overview({**STATUS, "batch": BATCH}))
     assert rows["progress"] == "12 of 48 iterations, 25 %"
     assert (rows["loss"], rows["gradient norm"], rows["last step"]) == ("0.2500", "–", "1")
@@ -129,7 +129,7 @@ def test_a_batch_method_is_told_by_its_iterations() -> None:
     assert "staleness" not in rows
 
 
-def test_a_batch_method_that_ended_is_told() -> None:
+def test_outcome_of_a_batch_method() -> None:
     end = {"iterations": 48, "evaluations": 50, "loss": 0.25, "gradient_norm": 0.0125}
     rows = named(outcome(Summary(**{**SUMMARY.model_dump(), **end, "backups_launched": 3, "backups_won": 2})))
     assert rows["iterations"] == "48, in 50 evaluations"

@@ -1,4 +1,4 @@
-"""What `dbelief top` draws: members sorted by how fast they are, curves as bars, no more lines than there are."""
+"""The screen of `dbelief top`: members sorted by speed, curves as bars, no more lines than fit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_curves_are_bars_with_their_ends() -> None:
     assert not any("validation loss" in line for line in text), "it says nothing that accuracy does not"
 
 
-def test_what_is_left_is_told_where_it_is_known() -> None:
+def test_remaining_time_is_shown_where_known() -> None:
     text = drawn(members=[], eta_s=125.0)
     assert text[3].split()[-2:] == ["elapsed", "left"]
     assert text[4].split()[-1] == "2:05"
@@ -83,7 +83,7 @@ def test_many_members_are_counted_where_they_do_not_fit(
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300))
 @example([0.0, 2.2e-311])
-def test_a_sparkline_is_as_long_as_it_may_be_and_spans_its_numbers(values: list[float]) -> None:
+def test_sparkline_is_bounded_and_spans_its_values(values: list[float]) -> None:
     drawn = sparkline(values, 48)
     assert len(drawn) == min(48, len(values))
     if len(values) <= 48 and max(values, default=0) - min(values, default=0) > 1e-3:
@@ -94,5 +94,5 @@ def test_a_sparkline_is_as_long_as_it_may_be_and_spans_its_numbers(values: list[
 def test_rates_of_bytes() -> None:
     rates = [0, 1, 999, 1000, 2.5e6, 3e15, None]
     assert [bytes_per_s(rate) for rate in rates] == [
-        "0 B/s", "1 B/s", "999 B/s", "1 kB/s", "2.5 MB/s", "3e+03 TB/s", "–",
+        "0 B/s", "1 B/s", "999 B/s", "1 kB/s", "2.5 MB/s", "3 PB/s", "–",
     ]  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import select_backend
-from dbelief.nn.layers import Layer
+from dbelief.nn.layers.layer import Layer
 from dbelief.nn.workspace import Workspace
 
 Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray]], None]

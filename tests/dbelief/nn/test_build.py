@@ -108,7 +108,7 @@ def test_an_unknown_loss_is_named() -> None:
         build([("dense", {"units": 10})], "squared")
 
 
-def test_square_loss_wants_the_targets_width() -> None:
+def test_square_loss_requires_the_targets_width() -> None:
     with pytest.raises(ModelError, match="last layer has 9 outputs, the data's targets have 3"):
         build([("dense", {"units": 9})], "square", outputs=3)
 
@@ -135,7 +135,7 @@ def test_nothing_is_written_and_no_name_is_taken(file: Path) -> None:
     assert set(sys.path) == before
 
 
-def test_what_changed_on_disk_is_read_anew(file: Path) -> None:
+def test_changed_file_is_reloaded(file: Path) -> None:
     _, old = load_python_model(file, "line")
     file.write_text(MODEL.replace("3.0", "5.0"))
     model, new = load_python_model(file, "line")
@@ -168,9 +168,11 @@ def test_a_folder(tmp_path: Path) -> None:
         ("\nassert False\n", ", line 2: importing it raised AssertionError"),
         ("\nimport no_such_package\n", ", line 2: importing it raised ModuleNotFoundError: "
          "No module named 'no_such_package'"),
+        ("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", ", line 1: importing it raised "
+         "ModuleNotFoundError: No module named 'torch'; pip install 'dbelief[torch]'"),
     ],
 )  # fmt: skip
-def test_what_does_not_run_is_named_with_its_line(tmp_path: Path, source: str, message: str) -> None:
+def test_broken_file_is_named_with_its_line(tmp_path: Path, source: str, message: str) -> None:
     path = tmp_path / "broken.py"
     path.write_text(source)
     before = set(sys.modules)
@@ -198,7 +200,7 @@ def test_a_name_that_gives_no_model(file: Path, name: str, message: str) -> None
     assert failure(file, name).startswith(f"{file}{message}")
 
 
-def test_a_class_that_wants_arguments(tmp_path: Path) -> None:
+def test_a_class_with_required_arguments(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("class Net:\n    def __init__(self, width):\n        pass\n")
     assert "Net() raised TypeError" in failure(path, "Net")

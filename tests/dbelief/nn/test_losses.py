@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax
 
@@ -11,6 +11,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.errors import DataError, ModelError
 from dbelief.nn.losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from dbelief.nn.workspace import Workspace
+from tests.examples import examples
 
 Check = Callable[[Any, Any, Any], None]
 sizes = st.integers(1, 9)
@@ -25,7 +26,7 @@ def total(loss: Loss, outputs: np.ndarray, targets: np.ndarray) -> float:
     return float(loss.forward(work, outputs, targets, np.empty_like(outputs)))
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(loss=st.sampled_from([SoftmaxCrossEntropy(), OneVsAll(), SquareLoss()]), m=sizes, k=sizes)
 def test_gradient_of_the_mean(check_gradient: Check, loss: Loss, m: int, k: int) -> None:
     rng, work = np.random.default_rng(m * 100 + k), Workspace(select_backend("cpu"))
@@ -44,7 +45,7 @@ def test_softmax_against_scipy(scale: float) -> None:
     assert total(SoftmaxCrossEntropy(), outputs, targets) == pytest.approx(expected, rel=1e-13)
 
 
-def test_softmax_of_equal_outputs_is_the_logarithm_of_the_classes() -> None:
+def test_softmax_of_equal_outputs_is_log_of_class_count() -> None:
     outputs = np.full((3, 10), 1e30, np.float32)
     assert total(SoftmaxCrossEntropy(), outputs, np.array([0, 4, 9])) == pytest.approx(3 * np.log(10), rel=1e-6)
 
@@ -102,7 +103,7 @@ def test_a_class_out_of_range_is_named(loss: Loss, targets: list[int]) -> None:
 
 @pytest.mark.parametrize("targets", [np.zeros((4, 3)), np.zeros(4), np.zeros((4, 1), int)])
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), OneVsAll()])
-def test_what_are_no_classes_is_refused(loss: Loss, targets: np.ndarray) -> None:
+def test_invalid_classes_are_refused(loss: Loss, targets: np.ndarray) -> None:
     with pytest.raises(ModelError, match=rf"{loss.name}: got targets .* expected integers"):
         loss.check(3, targets)
 

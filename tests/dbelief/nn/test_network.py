@@ -4,15 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, Model, Network
-from dbelief.nn.image import Image
-from dbelief.nn.layers import Dense, Layer, ReLU, Sigmoid, Tanh
+from dbelief.nn.layers.image import Image
+from dbelief.nn.layers.layer import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
+from tests.examples import examples
 
 Check = Callable[[Any, Any, Any], None]
 Views = dict[str, np.ndarray]
@@ -64,7 +65,7 @@ def test_the_same_generator_state_gives_the_same_bits() -> None:
     assert not np.array_equal(one["dense1.weight"], other["dense1.weight"])
 
 
-def test_only_what_stands_before_a_relu_is_spread_for_one() -> None:
+def test_he_initialization_before_relu_only() -> None:
     drawn = classifier(Dense(50), ReLU(), Dense(50), Sigmoid()).parameters(np.random.default_rng(0))
     he, glorot = (6 / 6) ** 0.5, (6 / (50 + 50)) ** 0.5
     assert 0.9 * he < abs(drawn["dense1.weight"]).max() <= he
@@ -76,7 +77,7 @@ hidden_layers = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(hidden=hidden_layers, m=st.integers(1, 5), square=st.booleans())
 def test_gradient_of_any_stack(check_gradient: Check, hidden: list[Layer], m: int, square: bool) -> None:
     loss: Loss = SquareLoss() if square else SoftmaxCrossEntropy()
@@ -159,7 +160,7 @@ def test_inputs_of_more_axes_are_read_flat() -> None:
 
 
 @pytest.mark.parametrize(("features", "seen"), [(6, (6,)), ((6,), (6,)), ((2, 3), (2, 3, 1)), ((1, 2, 3), (1, 2, 3))])
-def test_a_samples_shape_is_what_layers_see(features: Any, seen: tuple[int, ...]) -> None:
+def test_layers_see_the_sample_shape(features: Any, seen: tuple[int, ...]) -> None:
     network, flat = (Network([ReLU(), Dense(4)], SoftmaxCrossEntropy(), shape, 4, CPU) for shape in (features, 6))
     views, batch = random_views(network), batch_of(3)
     assert network.features == seen
@@ -212,7 +213,7 @@ class Spy:
         self._dense.backward(*arguments)
 
 
-def test_nobody_computes_the_gradient_of_the_inputs() -> None:
+def test_input_gradient_is_not_computed() -> None:
     first, second = Spy(5), Spy(4)
     network = Network([Tanh(), first, ReLU(), second], SoftmaxCrossEntropy(), 6, 4, CPU)
     views = random_views(network)
@@ -266,7 +267,7 @@ def test_numpys_settings_are_left_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_loss_that_is_not_finite_is_returned_without_a_warning(value: float) -> None:
+def test_non_finite_loss_is_returned_without_warning(value: float) -> None:
     network = classifier(Dense(5), ReLU())
     views = random_views(network)
     views["dense1.weight"][:] = value

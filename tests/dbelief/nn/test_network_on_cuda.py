@@ -8,10 +8,10 @@ import pytest
 
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn import Batch, SparseAutoencoder, build_network
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.neuron_response import Neurons
-from dbelief.nn.stacks import Stacks
-from tests.dbelief.nn.test_stacks import IMAGE, SMALL, drawn
+from dbelief.nn.autoencoders.autoencoder import Eq1
+from dbelief.nn.autoencoders.neuron_response import Neurons
+from dbelief.nn.autoencoders.stacks import Stacks
+from tests.dbelief.nn.autoencoders.test_stacks import IMAGE, SMALL, drawn
 
 LAYERS: Any = [
     ("dense", {"units": 40}), ("relu", {}),

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import select_backend
-from dbelief.nn.autoencoder import Eq1, SparseAutoencoder
+from dbelief.nn.autoencoders.autoencoder import Eq1, SparseAutoencoder
+from dbelief.nn.autoencoders.neuron_response import Neurons
 from dbelief.nn.kernels import depth_to_space
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.neuron_response import Neurons
+from dbelief.nn.layers.lcn import Lcn
 from dbelief.nn.optimal_stimulus import optimal_stimuli
-from tests.dbelief.nn.test_stacks import IMAGE, SMALL, drawn
+from tests.dbelief.nn.autoencoders.test_stacks import IMAGE, SMALL, drawn
 
 CPU = select_backend("cpu")
 STARTS = np.random.default_rng(7).standard_normal((4, *IMAGE))
@@ -47,7 +47,7 @@ def test_a_filter_answers_at_its_own_place() -> None:
     np.testing.assert_allclose(w[3, 4, 1, 2:6, 4:8], alpha * pixels / np.linalg.norm(pixels), atol=1e-12)
 
 
-def test_a_pooled_unit_s_is_the_first_eigenvector_of_its_filters() -> None:
+def test_pooled_optimum_is_the_first_eigenvector() -> None:
     neurons = Neurons(IMAGE, SMALL[:1], drawn(IMAGE, SMALL), CPU, pooled=True)
     w, (rows, columns, maps), pool = filters(SMALL), neurons.shape, SMALL[0][0].pool
     chosen = np.array([0, 50, neurons.count - 1])
@@ -62,7 +62,7 @@ def test_a_pooled_unit_s_is_the_first_eigenvector_of_its_filters() -> None:
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_gradients_through_the_stacks_are_central_differences(pooled: bool) -> None:
+def test_stack_gradients_match_central_differences(pooled: bool) -> None:
     neurons = Neurons(IMAGE, SMALL, drawn(IMAGE, SMALL), CPU, pooled)
     chosen = np.random.default_rng(1).integers(neurons.count, size=len(STARTS))
     values, slopes = neurons.gradients(STARTS, chosen)
@@ -73,7 +73,7 @@ def test_gradients_through_the_stacks_are_central_differences(pooled: bool) -> N
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, slope, rtol=1e-5, atol=1e-7)
 
 
-def test_through_two_stacks_the_response_never_falls_and_nothing_drawn_answers_more() -> None:
+def test_optimal_stimulus_beats_random_images() -> None:
     neurons = Neurons(IMAGE, SMALL, drawn(IMAGE, SMALL), CPU)
     chosen = np.array([0, 5, 11])
     found = optimal_stimuli(neurons.gradients, chosen, STARTS[:2], steps=60)

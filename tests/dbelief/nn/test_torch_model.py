@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from dbelief.arrays.backend import select_backend
-from dbelief.checkpoint.export import write_model
+from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.data import load
 from dbelief.errors import ModelError
@@ -95,7 +95,7 @@ def test_the_gradient_is_that_of_our_own_layers(torch: Any, net: Callable[[], An
 
 
 @pytest.mark.torch
-def test_parameters_and_gradients_are_the_vectors_own_memory(torch: Any, net: Callable[[], Any]) -> None:
+def test_parameters_and_gradients_share_the_vectors_memory(torch: Any, net: Callable[[], Any]) -> None:
     model = TorchModel(net, torch.nn.CrossEntropyLoss())
     layout, flat, gradient = on_vector(model)
     views, out = layout.views(flat), layout.views(gradient)
@@ -150,7 +150,7 @@ def test_dropout_is_drawn_from_the_jobs_seed_and_the_batch(torch: Any) -> None:
 
 
 @pytest.mark.torch
-def test_tied_weights_are_in_the_model_file_under_all_their_names(torch: Any, tmp_path: Path) -> None:
+def test_tied_weights_are_saved_under_all_names(torch: Any, tmp_path: Path) -> None:
     class Tied(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -166,7 +166,7 @@ def test_tied_weights_are_in_the_model_file_under_all_their_names(torch: Any, tm
 
 
 @pytest.mark.torch
-def test_a_parameter_without_a_part_in_the_loss_has_no_gradient(torch: Any) -> None:
+def test_unused_parameter_has_no_gradient(torch: Any) -> None:
     class Half(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -198,7 +198,7 @@ def test_numbers_to_find_have_no_right_answers(torch: Any) -> None:
 
 
 @pytest.mark.torch
-def test_what_replicas_would_not_share_is_refused(torch: Any) -> None:
+def test_unshareable_modules_are_refused(torch: Any) -> None:
     nn = torch.nn
 
     def frozen() -> Any:

@@ -6,7 +6,7 @@ from dbelief.nn.workspace import Workspace
 FLOAT = np.dtype(np.float32)
 
 
-def test_a_shorter_batch_gets_the_first_rows_of_the_same_buffer() -> None:
+def test_shorter_batch_reuses_the_buffer() -> None:
     work = Workspace(select_backend("cpu"))
     long = work.array("y", (8, 3), FLOAT)
     short = work.array("y", (5, 3), FLOAT)

@@ -24,7 +24,7 @@ def run() -> Run:
         fused: bool = True,
     ) -> np.ndarray:
         w = w0.copy()
-        states = states or tuple(np.full_like(w, rule.initial(name)) for name in rule.state)
+        states = states or tuple(np.full_like(w, value) for value in rule.state.values())
         steps = []
         for step, gradient in enumerate(gradients, start=1):
             if fused:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.optim.adagrad import Adagrad
+from tests.examples import examples
 
 Run = Callable[..., np.ndarray]
 both = pytest.mark.parametrize("fused", [True, False])
@@ -17,7 +18,7 @@ moderate = st.one_of(st.floats(2.0**-60, 2.0**60, width=32), st.floats(-(2.0**60
 
 
 @both
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(g=st.lists(moderate, min_size=1, max_size=40), rate=st.floats(2.0**-20, 1.0, width=32))
 def test_the_first_step_is_exactly_rate_times_sign(run: Run, fused: bool, g: list[float], rate: float) -> None:
     gradient = np.array([g], np.float32)
@@ -84,7 +85,7 @@ def test_an_untouched_coordinate_moves_again_later(run: Run, fused: bool) -> Non
 @both
 def test_eps_stands_outside_the_root_and_a0_starts_the_sum(run: Run, fused: bool) -> None:
     rule = Adagrad(eps=1.0, a0=7.0)
-    assert rule.initial("sum_of_squares") == 7.0
+    assert rule.state == {"sum_of_squares": 7.0}
     # sqrt(7 + 3^2) + 1 = 5
     after = run(rule, np.zeros(1, np.float32), np.array([[3.0]], np.float32), 1.0, fused=fused)
     assert after[0, 0] == -np.float32(3.0) / np.float32(5.0)

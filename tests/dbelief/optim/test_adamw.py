@@ -3,8 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dbelief.optim.adam import Adam
-from dbelief.optim.adamw import AdamW
+from dbelief.optim.adam import Adam, AdamW
 
 Run = Callable[..., np.ndarray]
 

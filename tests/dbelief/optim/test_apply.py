@@ -19,7 +19,7 @@ def test_the_whole_and_its_two_parts_end_with_the_same_bits(name: str) -> None:
 
     def end(cuts: list[slice]) -> bytes:
         w = initial.copy()
-        states = tuple(np.full_like(w, rule.initial(state)) for state in rule.state)
+        states = tuple(np.full_like(w, value) for value in rule.state.values())
         for step, gradient in enumerate(gradients, 1):
             for cut in cuts:
                 apply_rule(rule, w[cut], gradient[cut], tuple(s[cut] for s in states), np.float32(0.1), step)

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from dbelief.job import build_job
-from dbelief.optim.caffe_momentum import CaffeMomentum
-from dbelief.optim.momentum import Momentum
+from dbelief.optim.momentum import CaffeMomentum, Momentum
 from dbelief.training.schedule import learning_rate
 
 Run = Callable[..., np.ndarray]
@@ -86,7 +85,7 @@ def test_at_a_constant_rate_both_senses_are_one(decay: float, run: Run) -> None:
     np.testing.assert_allclose(velocities[0][0], 0.05 * velocities[1][0], rtol=1e-12, atol=1e-14)
 
 
-def test_what_was_gathered_is_walked_off_at_the_rate_it_had() -> None:
+def test_momentum_continues_at_its_accumulated_rate() -> None:
     """With a rate of 0 from the second step on, torch's sense stands still, and Caffe's goes on."""
     for rule, rest in ((CaffeMomentum(0.5), -1.5), (Momentum(0.5), -1.0)):
         walked = walk(rule, np.zeros(1, np.float32), np.array([[1.0], [0.0]], np.float32), [1.0, 0.0], fused=True)

@@ -14,7 +14,7 @@ def test_options_reach_the_rule_and_the_rest_is_default() -> None:
     assert make_rule("adam", {"beta1": 0}) == Adam(0.0, 0.999, 1e-8)
 
 
-def test_an_unknown_rule_is_named_with_what_there_is() -> None:
+def test_unknown_rule_lists_the_rules() -> None:
     known = "sgd, momentum, caffe-momentum, nesterov, adagrad, adam, adamw"
     with pytest.raises(ValueError, match=rf"no rule 'adagard'; there is: {known}$"):
         make_rule("adagard", {})
@@ -29,6 +29,6 @@ def test_an_unknown_rule_is_named_with_what_there_is() -> None:
         ("elastic", "mu", "none"),
     ],
 )
-def test_an_unknown_option_is_named_with_what_there_is(name: str, option: str, known: str) -> None:
+def test_unknown_option_lists_the_options(name: str, option: str, known: str) -> None:
     with pytest.raises(ValueError, match=rf"rule {name} has no option '{option}'; there is: {known}"):
         make_rule(name, {option: 0.5})

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.optim.fused_kernel import _compile, fused
+from dbelief.arrays.jit import on_demand
+from dbelief.optim.fused_kernel import fused
 
 SOURCE = """
 def double(w, g, rate):
@@ -22,14 +23,14 @@ def without_a_file() -> Any:
     return space["double"]
 
 
-def test_where_no_cache_can_be_written_it_compiles_all_the_same() -> None:
+def test_compiles_without_a_writable_cache() -> None:
     w = np.zeros(3, np.float32)
     fused(states=0, scalars=1)(without_a_file())(w, np.ones(3, np.float32), 2.0)
     np.testing.assert_array_equal(w, [2.0, 2.0, 2.0])
 
 
 def test_settings() -> None:
-    loop: Any = _compile(without_a_file(), states=0, scalars=1)
+    loop: Any = on_demand(without_a_file(), "write float32", "read float32", "float32", "void")()
     assert loop.targetoptions["nogil"] is True
     assert loop.targetoptions["error_model"] == "numpy"
     assert not loop.targetoptions.get("fastmath")
@@ -46,7 +47,7 @@ warm_up(rule)
 """
 
 
-def test_numba_is_imported_late_and_caches_where_it_is_told(tmp_path: Path) -> None:
+def test_numba_is_lazy_and_uses_its_cache_folder(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=60)

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dbelief.optim.nesterov import Nesterov
+from dbelief.optim.momentum import Nesterov
 from dbelief.optim.sgd import SGD
 
 Run = Callable[..., np.ndarray]

@@ -1,4 +1,4 @@
-"""Powers in decimal integers: the nearest float64, whatever the C library gives."""
+"""Powers in decimal integers: the nearest float64, independent of the C library."""
 
 import math
 from fractions import Fraction

@@ -19,7 +19,7 @@ def test_cuda_agrees_with_the_host(cuda: Backend, name: str) -> None:
     ends = []
     for backend in (cuda, select_backend("cpu")):
         w = backend.xp.array(w0)
-        states = tuple(backend.xp.full_like(w, rule.initial(state)) for state in rule.state)
+        states = tuple(backend.xp.full_like(w, value) for value in rule.state.values())
         for count, gradient in enumerate(gradients, start=1):
             rule.apply_reference(backend.xp, w, backend.to_device(gradient), states, np.float32(0.05), count)
         assert w.dtype == np.float32

@@ -13,7 +13,7 @@ def test_by_hand(run: Run) -> None:
     np.testing.assert_array_equal(run(SGD(), w0, gradients, 0.5), [[0.0, 4.0], [-0.5, 4.0]])
 
 
-def test_one_rounding_for_the_product_and_one_for_the_difference(run: Run) -> None:
+def test_product_and_difference_are_rounded_separately(run: Run) -> None:
     """A fused multiply-add would give -2^-24 here, and so would not match NumPy."""
     rate = np.float32(1 + 2**-12)
     gradient = np.array([[1 + 2**-12]], np.float32)

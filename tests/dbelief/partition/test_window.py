@@ -39,7 +39,7 @@ def test_and_and_minus_are_those_of_cells(one: Window, other: Window) -> None:
 
 
 @given(windows(), st.lists(windows(), max_size=5))
-def test_uncovered_is_what_no_window_holds(window: Window, by: list[Window]) -> None:
+def test_uncovered_is_the_complement_of_the_window(window: Window, by: list[Window]) -> None:
     np.testing.assert_array_equal(_cells(*uncovered(window, by)), _cells(window) * (_cells(*by) == 0))
 
 

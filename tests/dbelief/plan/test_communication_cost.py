@@ -1,4 +1,4 @@
-"""What `dbelief plan` advises follows from its volumes and its times."""
+"""Advice of `dbelief plan` follows from its volumes and its times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from dbelief.job import build_job
 from dbelief.job.zoo import NETWORKS
+from dbelief.monitor.format import short_time
 from dbelief.plan import Speeds, make_plan, plan_network
 from dbelief.plan.allreduce_cost import Link, shards_seconds
-from dbelief.plan.communication_cost import CHUNK, clock, megabytes, sums
+from dbelief.plan.communication_cost import CHUNK, megabytes, sums
 
 LAN = Speeds(latency_s=1e-4, bandwidth=25e6)
 
@@ -24,7 +25,7 @@ def test_firecaffes_own_figures() -> None:
     assert found["ring", False] == pytest.approx(2 * 31 / 32 * 30.38e6 / 3e9, rel=1e-4)
 
 
-def test_what_would_be_one_message_is_not_told_twice() -> None:
+def test_single_chunk_variants_are_not_repeated() -> None:
     assert [one.chunks for one in sums(4, CHUNK, LAN.link)] == [1, 1, 1]
     assert [one.chunks for one in sums(4, 2 * CHUNK, LAN.link)] == [1, 1, 1, 2, 2]  # the ring's pieces are shorter
 
@@ -149,7 +150,7 @@ def test_bytes(count: float, text: str) -> None:
 
 
 def test_times() -> None:
-    assert [clock(1.5), clock(0.1), clock(1e-5)] == ["1.5 s", "100 ms", "0.01 ms"]
+    assert [short_time(1.5), short_time(0.1), short_time(1e-5)] == ["1.5 s", "100 ms", "0.01 ms"]
 
 
 def test_a_job_without_replicas_has_a_step_all_the_same() -> None:

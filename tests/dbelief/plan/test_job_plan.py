@@ -113,7 +113,7 @@ def test_sizes_are_those_of_the_model_itself(model: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS[1:3], ids=["layers", "autoencoder"])
-def test_ranks_have_what_the_cut_gives_them(model: dict[str, Any]) -> None:
+def test_planned_ranks_match_the_cut(model: dict[str, Any]) -> None:
     planned = job(model, data={"source": "digits"}, grid=[2, 3], shards=3)
     built, _ = build_model(planned, load(planned.data, planned.folder), select_backend("cpu"))
     layout = layout_of(built, Grid(2, 3))
@@ -159,17 +159,17 @@ def test_an_image_in_the_job_stands_for_the_data() -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ({"python": "mine.py:Model"}, r"model mine\.py:Model: .* only making it can tell: see dbelief job check"),
+        ({"python": "mine.py:Model"}, r"model mine\.py:Model: .* known once it is built: see dbelief job check"),
         ({"autoencoder": {"window": 20, "image": [8, 8, 1]}}, "window is 20 pixels, images are 8 x 8"),
         ({**SMALL_STACKS, "image": [16, 16, 1]}, "stack 2: "),
     ],
 )
-def test_what_cannot_be_planned_is_named(model: dict[str, Any], reason: str) -> None:
+def test_unplannable_model_is_named(model: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         make_plan(job(model))
 
 
-def test_what_cannot_be_cut_is_named() -> None:
+def test_uncuttable_model_is_named() -> None:
     layers = [{"dense": 16}, {"image": {"height": 4, "width": 4}}, {"dense": 10}]
     with pytest.raises(ModelError, match="layer image1: cannot be cut over ranks: it may only come first"):
         make_plan(job({"layers": layers, "loss": "softmax_cross_entropy"}, data={"source": "digits"}, grid=[2]))
@@ -209,7 +209,7 @@ def test_ranks_take_the_devices_in_turn(devices: int, fullest: list[int], monkey
     assert plan.fits[-1] == Fit("the fullest of this machine's GPUs", needs, 5 * GIB)
 
 
-def test_memory_is_held_against_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_needs_are_compared_with_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbelief.plan.job_plan.machine_bytes", lambda: 64 * GIB)
     plan = make_plan(load_job(EXAMPLES / "cots_11b.yaml"), 16.0)
     found = {fit.what: fit for fit in plan.fits}
@@ -226,7 +226,7 @@ def test_memory_is_held_against_what_there_is(monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here(device: str) -> Any:
         if device == "cuda":
-            raise JobError("device: cuda is asked for, but there is none")
+            raise JobError("device: cuda is requested, but there is none")
         return select_backend("cpu")
 
     monkeypatch.setattr("dbelief.plan.job_plan.select_backend", none_here)
@@ -242,7 +242,7 @@ def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch)
     assert on_host.memory.device_bytes == 0
 
 
-def test_a_codec_that_sends_the_rest_later_keeps_it_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residual_codec_needs_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbelief.plan.job_plan._device", lambda job: (job.device == "cuda", []))
     for device in ("cpu", "cuda"):
         plain_rank, coded = (
@@ -256,7 +256,7 @@ def test_a_codec_that_sends_the_rest_later_keeps_it_on_the_host(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("push", ["fp16", "bf16", "one-bit", {"name": "threshold", "tau": 0.5}])
-def test_what_codecs_move_is_what_they_write(push: Any) -> None:
+def test_planned_codec_bytes_match_the_payload(push: Any) -> None:
     length = 1 << 18
     values, wire = np.ones(length, np.float32), Wire.model_validate({"push": push})
     codec = make_codec(wire.push.name, wire.push.options)

@@ -1,4 +1,4 @@
-"""What is planned in bytes is what is allocated where a rank, a shard or a method really is made."""
+"""Planned bytes equal the bytes allocated by a real rank, shard or method."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
         parameters=SimpleNamespace(placement=placed(layout, 2), array=aligned_float32),
     )  # fmt: skip
     replica, held, _ = traced(lambda: Replica(session, model, None, threading.Event()))  # type: ignore[arg-type]
-    for threads in (replica._trains, replica._bundles):
+    for threads in (replica._trainer, replica._bundle_worker):
         if threads is not None:
             threads.close()
     memory = dict(make_plan(planned).ranks[0].memory.host)
@@ -173,7 +173,7 @@ def test_a_shard_has_the_rules_state(rule: str) -> None:
     assert marked - held == pytest.approx(copies, rel=0.05)
 
 
-def test_a_shard_keeps_what_else_the_strategy_needs() -> None:
+def test_shard_memory_includes_strategy_state() -> None:
     plain = sum(shard_memory(job(DOWNPOUR), 1000).values())
     best = shard_memory(job(DOWNPOUR, evaluate={"keep": "best"}), 1000)
     assert sum(best.values()) - plain == 2 * 4000
@@ -186,12 +186,12 @@ def test_a_batch_method_has_so_many_vectors(history: int) -> None:
     start = np.linspace(-1.2, 1.5, 6)
     space = LocalSpace({"w": start, "accrued": np.zeros(6)})
     method = LbfgsDriver(StoppingRules(iterations=10), history)
-    while method.step is not Phase.ENDED:
-        if method.step in PASSES:
+    while method.phase is not Phase.ENDED:
+        if method.phase in PASSES:
             space.vectors["accrued"][:] = rosen_der(space.vectors["trial"])
-            method.passed(float(rosen(space.vectors["trial"])), 1)
+            method.record_pass(float(rosen(space.vectors["trial"])), 1)
         else:
-            method.answered(space.run(method.program()))
+            method.record_scalars(space.run(method.program()))
     numbers = sum(len(values) for values in space.vectors.values()) // 6
     planned = shard_memory(job({**SANDBLASTER, "history": history}), 6)
     assert numbers == METHOD + 2 * (history + 1) + 1

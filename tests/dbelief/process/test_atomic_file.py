@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from dbelief.errors import WriteFailed
-from dbelief.process.atomic_file import Disk, atomic_write, sweep, write_whole
+from dbelief.process.atomic_file import Disk, atomic_write, sweep, use_disk, write_whole
+from dbelief.process.runtime import Runtime, use_runtime
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_a_crash_left_behind_goes(tmp_path: Path) -> None:
+def test_crash_leftovers_are_swept(tmp_path: Path) -> None:
     run = tmp_path / "run" / "snapshots"
     run.mkdir(parents=True)
     (run / ".dbelief-0123456789abcdef.writing").write_bytes(b"of a writer that died")
@@ -61,7 +61,7 @@ def test_files_of_other_names_stay(tmp_path: Path) -> None:
     assert contents(tmp_path) == {**kept, "model.npz": b"new"}
 
 
-def test_a_writer_whose_file_was_swept_before_its_lock_begins_again(tmp_path: Path) -> None:
+def test_writer_swept_before_its_lock_retries(tmp_path: Path) -> None:
     class Swept(Disk):
         created = 0
 
@@ -73,16 +73,20 @@ def test_a_writer_whose_file_was_swept_before_its_lock_begins_again(tmp_path: Pa
             return file
 
     disk = Swept()
-    with atomic_write(tmp_path / "set.json", disk=disk) as file:
+    with use_disk(disk), atomic_write(tmp_path / "set.json") as file:
         file.write(b"{}")
     assert (contents(tmp_path), disk.created) == ({"set.json": b"{}"}, 2)
 
 
-def test_a_symbolic_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Unvaried(Runtime):
+    def random_bytes(self, length: int) -> bytes:
+        return bytes(length)
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"a person's")
-    monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
     (tmp_path / f".dbelief-{'0' * 16}.writing").symlink_to("other")
-    with pytest.raises(WriteFailed, match=r"model\.npz: cannot be written: File exists"):
+    with use_runtime(Unvaried()), pytest.raises(WriteFailed, match=r"model\.npz: cannot be written: File exists"):
         write_whole(tmp_path / "model.npz", b"new")
     assert (tmp_path / "other").read_bytes() == b"a person's"
     assert (tmp_path / f".dbelief-{'0' * 16}.writing").is_symlink()
@@ -99,7 +103,7 @@ def test_two_writers_of_one_path_both_write_whole_files(tmp_path: Path) -> None:
     assert contents(tmp_path) == {path.name: b"one, and more"}
 
 
-def test_content_reaches_the_disk_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
+def test_content_is_synced_before_rename_and_folder_after(tmp_path: Path) -> None:
     steps: list[str] = []
 
     class Noted(Disk):
@@ -115,7 +119,7 @@ def test_content_reaches_the_disk_before_the_name_and_the_name_before_the_end(tm
             super().sync_folder(folder)
             steps.append("folder")
 
-    with atomic_write(tmp_path / "set.json", disk=Noted()) as file:
+    with use_disk(Noted()), atomic_write(tmp_path / "set.json") as file:
         file.write(b"{}")
     assert steps == ["content", "name", "folder"]
 
@@ -130,9 +134,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(size: int, tmp_path: Pat
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {path.name: b"before"}
 
 
-def test_a_disk_that_fails_only_when_it_must_be_safe_is_a_failure_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_sync_is_a_write_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fsync(descriptor: int) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -8,7 +8,7 @@ import pytest
 from dbelief.process.clock import Clock, ManualClock, SystemClock
 
 
-def test_manual_clock_moves_only_when_told() -> None:
+def test_manual_clock_moves_only_by_advance() -> None:
     clock = ManualClock(start_s=5.0, wall_start_s=1000.0)
     assert (clock.now(), clock.wall()) == (5.0, 1000.0)
     clock.advance(2.5)
@@ -53,7 +53,7 @@ def test_autojump_waits_without_a_second_thread() -> None:
     assert clock.now() == 3600.0
 
 
-def test_until_waiting_tells_when_nobody_came() -> None:
+def test_until_waiting_reports_a_timeout() -> None:
     assert ManualClock().until_waiting(1, timeout_s=0.0) is False
 
 

@@ -1,4 +1,4 @@
-"""How commands end: one line, the right code, and a traceback only where somebody asked for one."""
+"""The end of commands: one line, the exit code, and a traceback only on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import click
 import pytest
 
 from dbelief.errors import DataError, Interrupted, RuntimeFailure
-from dbelief.process.console import DEBUG, cli_errors, interrupt_event
+from dbelief.process.console import cli_errors, interrupt_event
+from dbelief.process.log import DEBUG
 
 JOB = """
 name: none
@@ -59,8 +60,8 @@ def test_an_error_is_one_line_and_a_code(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("how", ["", "--debug", DEBUG])
-def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["", pytest.param("--debug", marks=pytest.mark.long), DEBUG])
+def test_tracebacks_option_reaches_child_processes(how: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     snapshots = tmp_path / "runs" / "none" / "snapshots"
     snapshots.mkdir(parents=True)
@@ -78,7 +79,7 @@ def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_p
         assert ("Traceback (most recent call last):" in said) == bool(how)
 
 
-def test_a_signal_that_comes_inside_the_wait_for_it_is_heard() -> None:
+def test_signal_inside_the_wait_is_received() -> None:
     with interrupt_event() as asked:
         with asked._cond:  # type: ignore[attr-defined]  # where Event.wait is each time it begins and ends
             signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Cores: how they are written, shared out, and who may have which."""
+"""Lists of cores: syntax, division among workers, and permitted cores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_list_of_cores(text: str, cores: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,", "1--2", "1.5", "3-1"])
-def test_what_is_no_list_of_cores(text: str) -> None:
+def test_malformed_core_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cores are written as 0-3,8|ends before it begins"):
         parse_cores(text)
 

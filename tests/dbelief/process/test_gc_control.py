@@ -1,4 +1,4 @@
-"""What holds only each other goes when a worker has gone, and what is loaded once is not looked through each time."""
+"""Reference cycles are freed after a worker left, and loaded modules are frozen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from dbelief.process.gc_control import collect, freeze
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import segments_pb2 as segments
 from tests.ps_server.servers import A, Job
 
 
@@ -30,7 +30,7 @@ def test_a_ring_is_freed() -> None:
     assert ring() is None
 
 
-def test_what_was_loaded_is_left_out() -> None:
+def test_loaded_objects_are_frozen() -> None:
     freeze()
     before = gc.get_freeze_count()
     assert before > 10_000
@@ -41,7 +41,7 @@ def test_what_was_loaded_is_left_out() -> None:
 
 
 @pytest.mark.processes
-def test_a_shard_frees_what_a_life_has_left_when_it_forgets_it() -> None:
+def test_shard_frees_garbage_when_it_forgets_an_incarnation() -> None:
     job = Job()
     try:
         gc.disable()

@@ -1,4 +1,4 @@
-"""Lines on standard error: their two forms, what they carry, what they never hold, and that readers get it back."""
+"""Log lines on standard error: both forms, their context, masked secrets, and the parser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.process import log
-from dbelief.process.console import DEBUG, announce, announce_error, cli_errors, format_error
+from dbelief.process.console import cli_errors, format_error
+from dbelief.process.log import DEBUG
+
+logger = logging.getLogger("dbelief.somewhere")
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +46,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_a_line_is_bare_until_a_job_is_joined_and_then_tells_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
-    announce("joining")
+def test_log_lines_carry_role_and_step_after_joining(capsys: pytest.CaptureFixture[str]) -> None:
+    logger.info("joining")
     log.set_context(role="worker", job="digits", id=3, step=lambda: 1200)
-    announce("trains")
-    announce_error("lost")
+    logger.info("trains")
+    logger.error("lost")
     first, second, third = capsys.readouterr().err.splitlines()
     assert first == "joining"
     assert second[19:] == " worker 3 of digits, step 1,200: trains"
@@ -58,15 +61,33 @@ def test_a_line_is_bare_until_a_job_is_joined_and_then_tells_who_speaks(capsys: 
 
 @pytest.mark.usefixtures("as_json")
 def test_in_json_a_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
-    announce('says "this"\nand that')
+    logger.info('says "this"\nand that')
     log.set_context(role="ps", job="digits", id=0, step=lambda: 7)
-    announce_error("lost")
+    logger.error("lost")
     first, second = said(capsys)
     assert set(first) == {"time", "level", "message"}
     assert first["message"] == 'says "this"\nand that'
     assert datetime.fromisoformat(str(first["time"])).utcoffset() is not None
     del second["time"]
     assert second == {"level": "error", "message": "lost", "job": "digits", "role": "ps", "id": 0, "step": 7}
+
+
+@pytest.mark.parametrize("program", ["dbelief.worker.process", "worker.process"])
+def test_installed_or_not_a_program_has_the_same_lines(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(DEBUG, raising=False)
+    logging.getLogger(program).debug("asked")
+    logging.getLogger(program).warning("%s is lost", "a peer")
+    assert capsys.readouterr().err == "a peer is lost\n"
+    monkeypatch.setenv(log.FORM, "json")
+    monkeypatch.setenv(DEBUG, "1")
+    logging.getLogger(program).debug("asked")
+    logging.getLogger(program).warning("%s is lost", "a peer")
+    assert [(line["level"], line["message"], "logger" in line) for line in said(capsys)] == [
+        ("debug", "asked", False),
+        ("warning", "a peer is lost", False),
+    ]
 
 
 @pytest.mark.usefixtures("as_json")
@@ -84,7 +105,7 @@ def test_in_json_a_traceback_is_a_field(
     assert [(one["level"], "trace" in one) for one in said(capsys)] == [("debug", True)] * wanted
 
 
-def test_who_speaks_is_known_to_the_line_that_ends_a_command_and_forgotten_after(
+def test_context_reaches_the_error_line_and_is_then_cleared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def joins_and_fails() -> None:
@@ -93,7 +114,7 @@ def test_who_speaks_is_known_to_the_line_that_ends_a_command_and_forgotten_after
 
     with pytest.raises(SystemExit), cli_errors():
         joins_and_fails()
-    announce("another")
+    logger.info("another")
     first, second = capsys.readouterr().err.splitlines()
     assert first[19:] == " ps 1 of digits: Error: gone"
     assert second == "another"
@@ -122,7 +143,7 @@ def test_a_line_never_holds_a_secret(
     with pytest.raises(SystemExit), cli_errors():
         raise RuntimeFailure(text)
     format_error(RuntimeFailure(text))
-    announce(text)
+    logger.info(text)
     told_all = capsys.readouterr().err
     assert "***" in told_all
     assert "sec-ret" not in told_all
@@ -136,7 +157,7 @@ def test_an_unknown_form_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("as_json")
 @pytest.mark.filterwarnings("default")
-def test_in_json_whoever_speaks_does_so_by_the_one_door(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_json_output_uses_one_formatter(capsys: pytest.CaptureFixture[str]) -> None:
     def dies() -> None:
         raise OSError("no more threads")
 
@@ -160,8 +181,10 @@ def test_another_programs_line_is_its_own_message(line: str) -> None:
 
 
 @given(st.text(), st.sampled_from(["info", "error"]))
-def test_what_is_said_in_json_is_read_back(message: str, level: str) -> None:
-    line = log._in_json(message, level, "", "")
+def test_json_lines_round_trip(message: str, level: str) -> None:
+    record = logging.LogRecord("dbelief", logging.getLevelNamesMapping()[level.upper()], "", 0, message, None, None)
+    assert all(one.filter(record) for one in (log.RedactionFilter(), log.ContextFilter()))
+    line = log.JsonFormatter().format(record)
     assert "\n" not in line
     assert log.message_in(line) == ("Error: " if level == "error" else "") + log._masked(message)
 

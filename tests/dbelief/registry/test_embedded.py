@@ -35,7 +35,7 @@ def _soon(holds: Callable[[], bool], what: str) -> None:
         clock.wait(never, 0.005)
 
 
-def test_what_is_stored_outlives_the_server(folder: Path) -> None:
+def test_stored_values_survive_a_server_restart(folder: Path) -> None:
     for epoch in (1, 2):
         with EmbeddedRegistry(folder) as server:
             registry = open_registry(server.url, SystemClock())
@@ -95,7 +95,7 @@ def test_a_folder_serves_one_run(folder: Path) -> None:
         EmbeddedRegistry(folder, clock=ManualClock(autojump=True)).__enter__()
 
 
-def test_a_server_that_ends_at_once_tells_why(folder: Path) -> None:
+def test_failed_server_start_reports_the_reason(folder: Path) -> None:
     with EmbeddedRegistry(folder):
         pass
     (manifest,) = (folder / "appendonlydir").glob("*.manifest")

@@ -1,4 +1,4 @@
-"""What both registries promise, tested on both."""
+"""The contract of both registries, tested on both."""
 
 import random
 import threading
@@ -51,11 +51,11 @@ def test_takeover_fences_the_leader_that_slept(subject: Any) -> None:
     assert heir.holder(job)[0] == "b"
 
 
-def test_an_expired_lease_is_lost_even_when_nobody_took_it(subject: Any) -> None:
+def test_expired_lease_is_lost_even_if_not_taken(subject: Any) -> None:
     epoch = subject.registry.acquire(subject.job, "a", 30.0)
     subject.expire(subject.job)
     assert subject.registry.renew(subject.job, epoch, 30.0) is False
-    with pytest.raises(Rejected, match="nobody holds the lease"):
+    with pytest.raises(Rejected, match="no coordinator holds the lease"):
         subject.registry.write(subject.job, epoch, {"step": b"1"})
     assert subject.registry.read(subject.job) == {}
 
@@ -66,7 +66,7 @@ def test_renew_lengthens(subject: Any) -> None:
     assert subject.registry.holder(subject.job)[1] > 50.0
 
 
-def test_an_owner_that_comes_back_fences_its_earlier_self(subject: Any) -> None:
+def test_returning_owner_fences_its_earlier_lease(subject: Any) -> None:
     first = subject.registry.acquire(subject.job, "a", 30.0)
     assert subject.another().acquire(subject.job, "a", 30.0) == first + 1
     with pytest.raises(Rejected):

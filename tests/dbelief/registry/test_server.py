@@ -1,4 +1,4 @@
-"""What only the client of a real server can do wrong: addresses, passwords, servers that do not answer."""
+"""Errors of the client of a real server: addresses, passwords, servers that do not answer."""
 
 import socket
 from collections.abc import Iterator

@@ -70,7 +70,7 @@ every_status = pytest.mark.parametrize(("error", "code"), STATUSES, ids=lambda v
 
 
 @every_status
-def test_a_handler_answers_our_errors_with_their_status_and_reason(error: Exception, code: grpc.StatusCode) -> None:
+def test_handler_maps_errors_to_status_and_reason(error: Exception, code: grpc.StatusCode) -> None:
     with pytest.raises(Aborted) as unary:
         Service().unary(error, CONTEXT)
     assert unary.value.args == (code, str(error))
@@ -81,7 +81,7 @@ def test_a_handler_answers_our_errors_with_their_status_and_reason(error: Except
     assert streamed.value.args == (code, str(error))
 
 
-def test_what_goes_well_passes_through() -> None:
+def test_successful_results_pass_through() -> None:
     assert Service().unary("yes", CONTEXT) == "yes"
     assert list(Service().stream("yes", CONTEXT)) == ["first", "yes"]
 

@@ -1,4 +1,4 @@
-"""What programs set before gRPC is imported."""
+"""Settings of programs before gRPC is imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ os.kill(own, signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("shown", "code"), [("own", -signal.SIGTERM), ("1", 128 + signal.SIGTERM)])
-def test_sigterm_ends_a_command_also_as_the_first_process_of_a_container(shown: str, code: int) -> None:
+def test_sigterm_ends_a_command_even_as_process_1(shown: str, code: int) -> None:
     """The kernel keeps a signal without a handler from process 1; so there must be a handler."""
     program = ENDED_BY_SIGTERM.format(shown=shown)
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == code

@@ -62,7 +62,7 @@ def test_any_number_of_shards_gives_the_bits_of_one_vector(rule: str, shards: in
     """DistBelief, section 4.1: shards apply the rule to ranges of the vector, and no element looks at another."""
     initial, *gradients = normal(0, 9)
     whole, formula = initial.copy(), make_rule(rule, {})
-    states = tuple(np.full(N, formula.initial(name), np.float32) for name in formula.state)
+    states = tuple(np.full(N, value, np.float32) for value in formula.state.values())
     parameters, versions = together(shards, rule, initial=initial), nothing_held()
     out, sequences = np.empty(N, np.float32), {A: 0, B: 0}
     for step, gradient in enumerate(gradients, start=1):
@@ -115,7 +115,7 @@ def test_only_newer_segments_are_written(together: Together) -> None:
     assert np.count_nonzero(out == 0) == span.length
 
 
-def test_a_push_tells_mean_staleness_duplicates_and_losses(together: Together) -> None:
+def test_push_reports_staleness_duplicates_and_losses(together: Together) -> None:
     parameters, ones = together(3), np.ones(N, np.float32)
     push = Push(A, 1, np.float32(1))
     first = parameters.push(ones, np.zeros(SEGMENTS, np.int64), push)
@@ -142,7 +142,7 @@ def test_named_vectors_go_the_same_way(together: Together) -> None:
         parameters.pull(out, nothing_held(), vector="best.1")
 
 
-def test_a_round_that_nobody_completes_ends_in_a_named_failure(together: Together) -> None:
+def test_incomplete_round_times_out_with_its_name(together: Together) -> None:
     parameters = together(2, staleness=0)
     for shard in parameters.shards:
         assert isinstance(shard, Shard)

@@ -1,4 +1,4 @@
-"""Calls to servers without credentials on loopback: those of the server's own user, and nobody else's."""
+"""Calls to servers without credentials on loopback: accepted from the server's own user only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import grpc
 import pytest
 
 from dbelief.errors import Rejected
-from dbelief.rpc import coordination_pb2, parameters_pb2
-from dbelief.rpc import coordination_pb2_grpc as coordination
-from dbelief.rpc import parameters_pb2_grpc as parameters
 from dbelief.rpc.channel import answers, open_channel, streams
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2, parameters_pb2
+from dbelief.rpc.pb import coordination_pb2_grpc as coordination
+from dbelief.rpc.pb import parameters_pb2_grpc as parameters
 from dbelief.rpc.server.health import check_serving
 from dbelief.rpc.server.server import Server
-from dbelief.rpc.token_channel import BEARER, KEY, TokenChannel
+from dbelief.rpc.token_channel import BEARER, KEY, token_channel
 from dbelief.security import Loopback, identity, loopback
 
 pytestmark = pytest.mark.processes
@@ -63,14 +63,14 @@ def _pull(channel: grpc.Channel) -> int:
 
 @pytest.mark.parametrize("call", [_stop, _pull], ids=["a call", "a stream"])
 @pytest.mark.parametrize("brought", [None, "", "00" * 40, "another's"])
-def test_without_the_users_token_nobody_is_served(
+def test_calls_without_the_users_token_are_refused(
     brought: str | None, call: Callable[[grpc.Channel], Any], server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if brought == "another's":
         monkeypatch.setattr(loopback, "user_secret", lambda: bytes(32))
         brought = Loopback(server.address).text()
     with grpc.insecure_channel(server.address) as plain:
-        channel = plain if brought is None else TokenChannel(plain, lambda: str(brought))
+        channel = plain if brought is None else token_channel(plain, lambda: str(brought))
         with pytest.raises(grpc.RpcError, match=r"its own user alone.*--credentials, or this server --insecure") as one:
             call(channel)
     assert one.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -88,9 +88,9 @@ def test_processes_of_the_same_user_need_nothing(server: Server) -> None:
     check_serving(server.address.replace("127.0.0.1", "localhost"), WAIT_S)
 
 
-def test_what_was_heard_at_one_address_opens_no_other(server: Server) -> None:
+def test_token_of_one_address_opens_no_other(server: Server) -> None:
     with grpc.insecure_channel(server.address) as plain:
-        channel = TokenChannel(plain, Loopback("127.0.0.1:9").text)
+        channel = token_channel(plain, Loopback("127.0.0.1:9").text)
         with pytest.raises(grpc.RpcError, match="its own user alone"):
             _stop(channel)
 
@@ -103,8 +103,9 @@ def test_a_call_that_began_before_the_server_is_made_again() -> None:
     server = _serve(address)
     tokens = iter([old, old])
     client = CoordinatorClient(address, patience_s=WAIT_S)
-    fresh = client._channel._token  # type: ignore[attr-defined]
-    client._channel._token = lambda: next(tokens, None) or fresh()  # type: ignore[attr-defined]
+    bearing = client._channel._interceptor  # type: ignore[attr-defined]
+    fresh = bearing._token
+    bearing._token = lambda: next(tokens, None) or fresh()
     client._stub = coordination.CoordinatorStub(client._channel)
     assert client.call("Stop", coordination_pb2.StopRequest()).state == coordination_pb2.STATE_DONE
     assert client.retries == 2
@@ -112,7 +113,7 @@ def test_a_call_that_began_before_the_server_is_made_again() -> None:
     server.close(0.0)
 
 
-def test_whoever_says_so_is_open_to_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_insecure_server_is_open_to_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(identity._Identity, "insecure", True)
     server = _serve()
     with grpc.insecure_channel(server.address) as channel:

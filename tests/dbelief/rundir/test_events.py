@@ -96,7 +96,7 @@ def test_the_names_every_event_has_are_taken(tmp_path: Path, name: str) -> None:
         log.write("state", **{name: "x"})
 
 
-def test_what_json_cannot_hold_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_unserializable_event_is_refused_without_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path, ManualClock()) as log:
         with pytest.raises(ValueError, match="type object cannot"):

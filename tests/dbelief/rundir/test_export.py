@@ -16,7 +16,7 @@ from dbelief.checkpoint.shard_file import StoredSegment, state_key, write_shard
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import Box, Layout, SegmentSpan, assign_segments, make_segments
 from dbelief.errors import DataError, SnapshotError, UserError
-from dbelief.process.atomic_file import DISK, Disk
+from dbelief.process.atomic_file import Disk, use_disk
 from dbelief.rundir.export import export_run
 from tests.dbelief.monitor.test_status import JOB, SUMMARY
 
@@ -102,9 +102,7 @@ def test_a_run_that_ended_gives_its_model(run: Path, form: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("late", ["npz", "safetensors"])
-def test_exports_of_one_name_in_two_forms_at_the_same_time_are_both_whole(
-    run: Path, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_exports_of_both_formats_are_whole(run: Path, late: str, tmp_path: Path) -> None:
     finished(run, flat(1))
     (tmp_path / "digits.writing").write_bytes(b"a person's")
     early = "npz" if late == "safetensors" else "safetensors"
@@ -116,8 +114,8 @@ def test_exports_of_one_name_in_two_forms_at_the_same_time_are_both_whole(
                 export_run(run, other, None, None)  # type: ignore[arg-type]
             super().sync(file)
 
-    monkeypatch.setattr(DISK, "sync", Slow().sync)
-    export_run(run, late, None, None)  # type: ignore[arg-type]
+    with use_disk(Slow()):
+        export_run(run, late, None, None)  # type: ignore[arg-type]
     assert holds(tmp_path / "digits.npz", flat(1))
     assert holds(tmp_path / "digits.safetensors", flat(1))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -141,16 +139,14 @@ def test_a_run_that_was_killed_gives_its_newest_set(run: Path, shards: int, form
             assert file.metadata() == {"job": "digits", "set": newest.name, "vector": "w"}
 
 
-def test_a_run_that_was_resumed_and_failed_gives_its_newest_set(run: Path, tmp_path: Path) -> None:
+def test_failed_run_exports_its_newest_set(run: Path, tmp_path: Path) -> None:
     finished(run, flat(1), state="failed")
     write(run, "000000000700-0001", flat(2))
     export_run(run, "npz", None, None)
     assert holds(tmp_path / "digits.npz", flat(2))
 
 
-def test_a_set_that_is_torn_is_told_of_and_the_one_before_taken(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_corrupt_set_is_reported_and_skipped(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(run, "000000000600-0001", flat(1))
     (write(run, "000000000700-0002", flat(2)) / "shard-1.safetensors").write_bytes(b"\0")
     export_run(run, "safetensors", None, None)
@@ -172,9 +168,7 @@ def test_any_vector_of_a_set_may_be_asked_for(run: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("best", "keeps"), [("best.1", True), (None, True), ("", False)])
-def test_of_a_job_that_keeps_the_best_the_best_is_its_result(
-    run: Path, best: str | None, keeps: bool, tmp_path: Path
-) -> None:
+def test_keep_best_exports_the_best_parameters(run: Path, best: str | None, keeps: bool, tmp_path: Path) -> None:
     (run / "job.yaml").write_text(JOB + ("evaluate: {keep: best}\n" if keeps else ""))
     write(run, "000000000700-0001", flat(2), best=best)
     export_run(run, "safetensors", None, None)

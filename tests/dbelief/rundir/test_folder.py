@@ -56,7 +56,7 @@ def test_the_first_is_number_one(job: Job, tmp_path: Path) -> None:
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -> None:
     folder = prepare_folder(job, resume=False)
-    with held(folder), pytest.raises(UserError, match="a run is under way there"):
+    with held(folder), pytest.raises(UserError, match="a run is in progress there"):
         prepare_folder(job, resume)
     assert [path.name for path in tmp_path.iterdir()] == ["test"]
     assert prepare_folder(job, resume) == folder
@@ -67,7 +67,7 @@ def test_there_must_be_something_to_resume(job: Job) -> None:
         prepare_folder(job, resume=True)
 
 
-def test_a_run_goes_on_with_the_layout_that_it_had(job: Job, tmp_path: Path) -> None:
+def test_resume_requires_the_same_layout(job: Job, tmp_path: Path) -> None:
     over_ranks = Layout((Box("w", (4,), 0, (0,), (2,)), Box("w", (4,), 1, (2,), (4,))))
     whole = Layout.of({"w": np.zeros(4, np.float32)})
     check_resumed(job, whole)  # there is no set: it is for the coordinator to say so
@@ -82,7 +82,7 @@ def test_a_run_goes_on_with_the_layout_that_it_had(job: Job, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("start", ["test", "other/../test"])
-def test_a_run_does_not_start_from_what_it_moves_aside(job: Job, tmp_path: Path, start: str) -> None:
+def test_run_does_not_start_from_its_own_old_folder(job: Job, tmp_path: Path, start: str) -> None:
     (prepare_folder(job, resume=False) / "mine").write_text("first")
     again = job.model_copy(update={"start_from": str(tmp_path / start)})
     for refuses in (check_start, lambda job: prepare_folder(job, resume=False)):

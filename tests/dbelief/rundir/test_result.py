@@ -74,7 +74,7 @@ def test_another_model_is_refused(
     assert not out.any()
 
 
-def test_what_is_not_there_or_damaged_is_one_line(run: Path) -> None:
+def test_missing_or_damaged_result_is_a_one_line_error(run: Path) -> None:
     out = np.zeros(LAYOUT.size, np.float32)
     with pytest.raises(UserError, match=r"digits: holds neither model\.safetensors nor a complete snapshot set$"):
         read_result(run, LAYOUT, out)

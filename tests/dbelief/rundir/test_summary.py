@@ -36,7 +36,7 @@ def values(**other: Any) -> dict[str, Any]:
     }
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     written = write_summary(path, values(strategy="downpour"))
     assert read_summary(path) == written
@@ -79,7 +79,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_what_is_no_summary_is_named(tmp_path: Path) -> None:
+def test_invalid_summary_is_named(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     with pytest.raises(DataError, match=r"summary\.json: No such file"):
         read_summary(path)

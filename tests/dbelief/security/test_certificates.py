@@ -10,7 +10,7 @@ from dbelief.security import ROLES, Credentials
 from dbelief.security.certificates import make_credentials
 
 
-def test_each_role_gets_what_it_needs_and_no_more(folders: dict[str, Path]) -> None:
+def test_each_role_gets_only_the_files_it_needs(folders: dict[str, Path]) -> None:
     plain = {"ca.crt", "tls.crt", "tls.key"}
     more = {
         "coordinator": {"token", "tokens", "registry-password"},
@@ -25,7 +25,7 @@ def test_each_role_gets_what_it_needs_and_no_more(folders: dict[str, Path]) -> N
     assert found == {role: plain | extra for role, extra in more.items()}
 
 
-def test_nobody_else_may_read_them(folders: dict[str, Path]) -> None:
+def test_credentials_are_private_to_the_user(folders: dict[str, Path]) -> None:
     for path in folders["ours"].rglob("*"):
         assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
 
@@ -54,14 +54,14 @@ def test_a_certificate_is_for_its_roles_names(
     assert not extensions[x509.BasicConstraints].ca
 
 
-def test_what_is_there_stays(tmp_path: Path) -> None:
+def test_existing_credentials_are_kept(tmp_path: Path) -> None:
     assert make_credentials(tmp_path, 1.0, [], [])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert not make_credentials(tmp_path, 1.0, [], [])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_what_was_begun_and_not_finished_is_made_anew(tmp_path: Path) -> None:
+def test_interrupted_creation_starts_over(tmp_path: Path) -> None:
     (tmp_path / ".making").mkdir()
     (tmp_path / "worker").mkdir()
     (tmp_path / "worker" / "token").write_text("half")
@@ -85,7 +85,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         make_credentials(tmp_path / "file" / "certs", 1.0, [], [])
 
 
-def test_what_is_somebodys_work_is_not_replaced(tmp_path: Path) -> None:
+def test_unrelated_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "worker").mkdir()
     work = tmp_path / "worker" / "life.py"
     work.write_text("mine")

@@ -14,7 +14,7 @@ def folder(folders: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(folders["ours"] / "coordinator", tmp_path / "coordinator"))
 
 
-def test_a_server_tells_roles_by_their_tokens(ours: Callable[[str], Credentials]) -> None:
+def test_server_identifies_roles_by_token(ours: Callable[[str], Credentials]) -> None:
     for server in ("coordinator", "ps"):
         known = ours(server)
         assert {role: known.role_of(ours(role).token) for role in (*ROLES, *PERSONS)} == {
@@ -47,13 +47,13 @@ def test_a_damaged_file_is_named(folder: Path, name: str) -> None:
         Credentials.read(folder)
 
 
-def test_anothers_key_is_told_from_the_certificates(folder: Path, folders: dict[str, Path]) -> None:
+def test_key_of_another_certificate_is_refused(folder: Path, folders: dict[str, Path]) -> None:
     shutil.copy(folders["ours"] / "worker" / "tls.key", folder / "tls.key")
     with pytest.raises(UserError, match=r"key values mismatch|KEY_VALUES_MISMATCH"):
         Credentials.read(folder)
 
 
-def test_a_certificate_that_has_ended_is_told(folders: dict[str, Path]) -> None:
+def test_expired_certificate_is_reported(folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match=r"ended/?.*tls.crt: the certificate ended at 20\d\d-\d\d-\d\d \d\d:\d\d UTC"):
         Credentials.read(folders["ended"] / "ps")
 

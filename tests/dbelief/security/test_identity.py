@@ -13,13 +13,13 @@ HERE = ["127.0.0.1:7070", "127.8.9.1:0", "[::1]:7070", "localhost:7070"]
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without credentials, as it begins."""
     monkeypatch.delenv(identity.FOLDER, raising=False)
-    monkeypatch.setattr(identity._Identity, "taken", None)
+    monkeypatch.setattr(identity._Identity, "loaded", None)
     monkeypatch.setattr(identity._Identity, "insecure", False)
-    monkeypatch.setattr(identity._Identity, "told", set())
+    monkeypatch.setattr(identity._Identity, "warned", set())
 
 
 @pytest.mark.parametrize("address", BEYOND)
-def test_without_credentials_nobody_is_called_from_beyond(address: str) -> None:
+def test_insecure_public_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match=r"without TLS and a token.*--credentials.*--insecure"):
         may_listen(address)
 
@@ -39,7 +39,7 @@ def test_with_credentials_all_may_call(
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_opened_without_them_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_insecure_opening_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
     identity.allow_insecure()
     for _ in range(2):
         may_listen("0.0.0.0:7070")
@@ -53,9 +53,7 @@ def test_another_roles_credentials_are_refused(folders: dict[str, Path]) -> None
     assert current() is None
 
 
-def test_peoples_own_programs_take_them_from_the_environment(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_come_from_the_environment(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(identity.FOLDER, str(folders["ours"] / "worker"))
     mine = current()
     assert mine is not None

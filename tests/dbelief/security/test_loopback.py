@@ -1,4 +1,4 @@
-"""Tokens of calls on loopback: whose are believed, for which address, and since when."""
+"""Tokens of calls on loopback: validity by user, address and time."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_another_users_token_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.check(Loopback(HERE).token()) is Verdict.WRONG
 
 
-def test_a_token_of_before_the_machine_was_started_again_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_from_before_a_reboot_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     old = Loopback(HERE).token()
     monkeypatch.setattr(loopback, "_boot", lambda: "another boot")
     assert Loopback(HERE).check(old) is Verdict.WRONG
 
 
-def test_a_token_from_before_the_server_listened_is_no_way_in() -> None:
+def test_token_from_before_the_server_started_is_refused() -> None:
     """Somebody else may have had the port then, and may have been sent it."""
     client = Loopback(HERE)
     old = client.token()

@@ -1,6 +1,6 @@
 import itertools
 
-from dbelief.rpc import coordination_pb2, parameters_pb2
+from dbelief.rpc.pb import coordination_pb2, parameters_pb2
 from dbelief.security import PERSONS, ROLES
 from dbelief.security.permissions import ALL, PERMISSIONS
 
@@ -19,7 +19,7 @@ def test_rights_are_of_roles_that_have_tokens() -> None:
     assert all(roles and roles <= ALL for roles in PERMISSIONS.values())
 
 
-def test_only_a_coordinator_commands_shards_and_only_an_operator_a_job() -> None:
+def test_commands_need_the_coordinator_or_operator_role() -> None:
     for method in ("Configure", "Operate", "Snapshot", "Restore"):
         assert PERMISSIONS[f"/dbelief.v1.Parameters/{method}"] == {"coordinator"}
     assert PERMISSIONS["/dbelief.v1.Coordinator/Stop"] == {"operator"}

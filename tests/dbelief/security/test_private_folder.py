@@ -1,4 +1,4 @@
-"""The secret that a user's processes share: made once, in a folder that nobody else can enter."""
+"""The secret that a user's processes share: made once, in a folder that is private to the user."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_processes_that_begin_at_once_share_one(home: Path) -> None:
         (home / SECRET).unlink()
 
 
-def test_a_home_that_cannot_be_written_is_replaced_by_the_temporary_folder(home: Path, tmp_path: Path) -> None:
+def test_unwritable_home_falls_back_to_temporary_folder(home: Path, tmp_path: Path) -> None:
     home.parent.write_text("no folder")
     assert fresh() == (tmp_path / f"dbelief-{os.geteuid()}" / SECRET).read_bytes()
 
@@ -70,7 +70,7 @@ def test_a_folder_that_others_may_have_made_is_not_used(how: str, home: Path, tm
     assert fresh() == (tmp_path / f"dbelief-{os.geteuid()}" / SECRET).read_bytes()
 
 
-def test_where_there_is_no_place_the_line_names_all_that_were_tried(home: Path, tmp_path: Path) -> None:
+def test_error_lists_all_folders_tried(home: Path, tmp_path: Path) -> None:
     home.mkdir(parents=True, mode=0o700)
     (home / SECRET).write_bytes(b"short")
     (home / SECRET).chmod(0o600)

@@ -1,4 +1,4 @@
-"""What devices tell, of a CuPy and a management library that know two of them."""
+"""Figures of devices, from a fake CuPy and a fake management library with two of them."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def test_memory_is_the_devices_and_our_pools_on_it(backend: Backend, monkeypatch
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_how_busy_they_are_is_told_where_somebody_knows(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch, broken: bool
-) -> None:
+def test_utilization_is_nan_where_unknown(backend: Backend, monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(broken=broken))
     busy = [device.busy_fraction() for device in devices(backend)]
     assert np.isnan(busy[1])
@@ -79,7 +77,7 @@ def test_how_busy_they_are_is_told_where_somebody_knows(
 
 
 @pytest.mark.gpu
-def test_a_real_device_tells_of_an_array_that_lies_on_it() -> None:
+def test_device_memory_includes_an_array_on_it() -> None:
     pytest.importorskip("cupy")
     backend = select_backend("cuda")
     (device, *_) = devices(backend)

@@ -1,4 +1,4 @@
-"""The web server under callers who are slow, silent, many, or no callers of the web at all."""
+"""The web server with callers that are slow, silent, numerous, or do not speak HTTP."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("said", WRONG.values(), ids=WRONG)
-def test_what_is_no_request_ends_its_connection_and_nothing_else(server: WebServer, said: bytes) -> None:
+def test_malformed_request_ends_only_its_connection(server: WebServer, said: bytes) -> None:
     with call(server) as stranger:
         with contextlib.suppress(OSError):
             stranger.sendall(said)
@@ -100,7 +100,7 @@ def test_it_is_not_open_to_other_machines_without_tls(ours: Roles) -> None:
 def test_metrics_with_credentials_are_for_those_of_the_job(
     ours: Roles, folders: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity._Identity, "taken", ours("ps"))
+    monkeypatch.setattr(identity._Identity, "loaded", ours("ps"))
     metrics = Metrics("ps")
     metrics.serve("127.0.0.1:0")
     try:
@@ -152,7 +152,7 @@ def test_it_answers_to_its_addresses_and_names(host: str, server: WebServer) -> 
         [""],
     ],
 )
-def test_what_another_site_calls_this_machine_is_not_answered(hosts: list[str], server: WebServer) -> None:
+def test_foreign_host_header_is_refused(hosts: list[str], server: WebServer) -> None:
     """Its pages would read the answer as their own."""
     answer = asked(server, *(host.format(port=server.port) for host in hosts))
     assert answer.startswith("HTTP/1.0 421 ")

@@ -1,6 +1,8 @@
+import ast
 import functools
 import gc
 import math
+import re
 import shutil
 import socket
 import threading
@@ -20,8 +22,19 @@ from dbelief.telemetry.metrics import LONGEST_LABEL, MOST_SERIES, OTHERS, Metric
 
 def test_table_and_attributes_are_the_same_list() -> None:
     annotated = {name: hint.__name__.lower() for name, hint in get_type_hints(Metrics).items()}
-    listed = {row.name: row.kind for rows in TABLE.values() for row in rows}
-    assert annotated == listed
+    assert annotated == {row.name: row.kind for rows in TABLE.values() for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("role", "program"), [("ps", "ps_server"), *[(name, name) for name in ("worker", "coordinator")]]
+)
+def test_a_program_uses_its_own_metrics_and_all_of_them(role: str, program: str) -> None:
+    root, listed = Path(__file__).parents[3], {row.name for row in TABLE[role]}
+    texts = [path.read_text() for path in [*(root / program).rglob("*.py"), root / "dbelief/telemetry/metrics.py"]]
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in nodes if ast.unparse(node.value).endswith("metrics")}
+    assert {name for name in used if not hasattr(Metrics, name)} <= listed
+    assert [name for name in listed if not any(re.search(rf"\b{name}\b", text) for text in texts)] == []
 
 
 @pytest.mark.parametrize("role", TABLE)
@@ -34,7 +47,7 @@ def test_every_row_is_scraped_under_its_role(role: str) -> None:
     assert not [name for name in families if name.endswith("_created")]
 
 
-def test_what_was_counted_is_what_is_read() -> None:
+def test_counted_values_are_read_back() -> None:
     metrics = Metrics("ps")
     metrics.pushes_total.labels("params").inc(3)
     metrics.bytes_total.labels("received").inc(1024)
@@ -71,14 +84,14 @@ def test_a_counter_follows_a_total_that_is_kept_elsewhere() -> None:
         assert metrics.value("iterations_total") == seen
 
 
-def test_a_counter_with_labels_follows_one_total_for_each_value() -> None:
+def test_counter_follows_one_total_per_label() -> None:
     metrics = Metrics("coordinator")
     metrics.raise_to("members_lost_total", 2, role="ps")
     metrics.raise_to("members_lost_total", 1, role="worker")
     assert [metrics.value("members_lost_total", role=role) for role in ("ps", "worker")] == [2, 1]
 
 
-def test_a_scrape_reads_the_totals_it_follows_and_adds_them_up() -> None:
+def test_scrape_sums_callbacks_and_survives_resets() -> None:
     metrics, here, there = Metrics("worker"), [0], [0]
     metrics.add_callback("retries_total", lambda: here[0], to="ps")
     metrics.add_callback("retries_total", lambda: there[0], to="ps")
@@ -87,14 +100,14 @@ def test_a_scrape_reads_the_totals_it_follows_and_adds_them_up() -> None:
     assert metrics.value("retries_total", to="coordinator") == 0
 
 
-def test_a_gauge_that_nobody_has_set_is_not_taken_for_0() -> None:
+def test_unset_gauge_is_nan() -> None:
     metrics = Metrics("coordinator")
     assert math.isnan(metrics.value("validation_accuracy") or 0)
     assert math.isnan(metrics.value("members", role="ps") or 0)
     assert metrics.value("samples_total") == 0
 
 
-def test_a_standby_offers_nothing_that_could_be_taken_for_the_jobs() -> None:
+def test_standby_exports_no_job_metrics() -> None:
     metrics = Metrics("coordinator", standing_by=True)
     metrics.leading.set(0)
     families = {family.name for family in text_string_to_metric_families(metrics.text())}
@@ -114,7 +127,7 @@ def test_room_on_the_disk_is_asked_for_at_each_scrape(tmp_path: Path) -> None:
     assert metrics.value("disk_size_bytes") == shutil.disk_usage(folder).total
 
 
-def test_what_was_followed_is_let_go_of_when_its_job_is_over() -> None:
+def test_settle_releases_followed_objects() -> None:
     class Shard:
         retries = 3
 
@@ -130,7 +143,7 @@ def test_what_was_followed_is_let_go_of_when_its_job_is_over() -> None:
     assert metrics.value("retries_total", to="ps") == 3.0
 
 
-def test_the_end_waits_for_one_more_scrape_only_where_there_were_some() -> None:
+def test_end_waits_for_a_scrape_only_if_scraped_before() -> None:
     metrics, ended = Metrics("coordinator"), threading.Event()
     metrics.wait_for_scrape(1000.0)  # returns: nobody ever came
     metrics.text()

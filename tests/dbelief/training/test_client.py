@@ -1,4 +1,4 @@
-"""A loop of one's own: what it tells the coordinator, and the evaluations that it makes for a job without replicas."""
+"""A custom training loop: its reports, and its evaluations for a job without replicas."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dbelief.data import Split
 from dbelief.errors import Unavailable
 from dbelief.job import build_job
 from dbelief.nn import Batch
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import MemberView
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.client import Client
 from dbelief.training.session import Session
 
@@ -89,8 +89,8 @@ def evaluation(set_name: str) -> wire.LeaseReply:
     return wire.LeaseReply(evaluation=wire.EvaluationLease(lease=5, set=set_name, vector="w"))
 
 
-def test_an_evaluation_that_is_due_is_made_within_a_push_and_kept() -> None:
-    due, keep = wire.ReportReply(state=wire.STATE_READY, evaluate=True), wire.ReportReply(keep_as="best.0")
+def test_due_evaluation_runs_within_a_push() -> None:
+    due, keep = wire.ReportReply(state=wire.STATE_READY, evaluate=True), wire.ReportReply(store_as="best.0")
     place = Place(Report=[due, keep, wire.ReportReply()], Lease=[evaluation("validation")])
     place.push()
     assert not place.client.over
@@ -98,7 +98,7 @@ def test_an_evaluation_that_is_due_is_made_within_a_push_and_kept() -> None:
     assert {(request.replica, request.incarnation, request.run_id) for _, request in place.calls} == {(2, 7, 5)}
     assert place.calls[0][1].progress.samples == 10
     assert place.calls[2][1].evaluation == wire.Evaluation(lease=5, loss=1.5)
-    assert place.calls[3][1].kept == 5
+    assert place.calls[3][1].stored_lease == 5
     assert place.stored == ["best.0"]
 
 
@@ -109,7 +109,7 @@ def test_one_that_another_took_meanwhile_is_not_made() -> None:
     assert [method for method, _ in place.calls] == ["Report", "Lease"]
 
 
-def test_the_end_is_heard_with_a_push_and_the_last_evaluations_are_made_on_leaving() -> None:
+def test_end_arrives_with_a_push_and_close_evaluates() -> None:
     end = wire.LeaseReply(stop="100 samples trained")
     place = Place(
         Report=[wire.ReportReply(state=wire.STATE_CLOSING), wire.ReportReply(), wire.ReportReply()],
@@ -122,7 +122,7 @@ def test_the_end_is_heard_with_a_push_and_the_last_evaluations_are_made_on_leavi
     assert place.ended == ["its loop ended"]
 
 
-def test_who_waits_in_vain_for_the_end_says_so_and_leaves() -> None:
+def test_close_times_out_waiting_for_the_end() -> None:
     place = Place(
         Report=[wire.ReportReply(state=wire.STATE_CLOSING)], Lease=[wire.LeaseReply(wait_s=0.0) for _ in range(99)]
     )

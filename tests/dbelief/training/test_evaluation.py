@@ -1,4 +1,4 @@
-"""Samples that belong together are told together."""
+"""Samples of one group are evaluated together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dbelief.arrays.backend import select_backend
 from dbelief.data import Split
-from dbelief.nn import Batch, Dense, Network, TellsClasses
+from dbelief.nn import Batch, Dense, HasLogProbabilities, Network
 from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.training import evaluation
 from dbelief.training.evaluation import evaluate_groups
@@ -50,7 +50,7 @@ LABELS = np.array([0, 1, 0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4, 1000])
-def test_the_greatest_product_of_probabilities_is_told(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_evaluation_takes_the_most_probable_class(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "BATCH", at_once)
     assert evaluate_groups(Given(), {}, Split(PROBABILITIES, LABELS, groups=GROUPS), CPU) == (3, 2 / 3)
 
@@ -62,14 +62,14 @@ def test_many_small_probabilities_do_not_vanish() -> None:
     assert evaluate_groups(Given(), {}, split, CPU) == (1, 1.0)
 
 
-def test_without_groups_or_probabilities_nothing_is_told() -> None:
+def test_no_group_result_without_groups_or_probabilities() -> None:
     assert evaluate_groups(Given(), {}, Split(PROBABILITIES, LABELS), CPU) is None
     assert evaluate_groups(Silent(), {}, Split(PROBABILITIES, LABELS, groups=GROUPS), CPU) == (3, None)
 
 
-def test_a_network_tells_probabilities() -> None:
+def test_network_gives_log_probabilities() -> None:
     network = Network([Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
-    assert isinstance(network, TellsClasses)
+    assert isinstance(network, HasLogProbabilities)
     views = {"dense1.weight": np.eye(2, dtype=np.float32), "dense1.bias": np.zeros(2, np.float32)}
     split = Split(np.log(PROBABILITIES), LABELS, groups=GROUPS)
     np.testing.assert_allclose(network.log_probabilities(views, Batch(split.inputs, LABELS)), split.inputs, rtol=1e-5)

@@ -45,7 +45,7 @@ def test_a_gradient_is_computed(tmp_path: Path) -> None:
         check_job(job_with(tmp_path, "np.nan"), {})
 
 
-def test_a_sum_over_the_batch_is_told(tmp_path: Path) -> None:
+def test_gradient_summed_over_the_batch_is_reported(tmp_path: Path) -> None:
     assert check_job(job_with(tmp_path, "batch.inputs.mean()"), {})[-1].startswith("strategy: ")
     assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[-1].startswith("careful: the gradient of 64 samples")
 
@@ -67,7 +67,7 @@ grid: [2]
     assert said in check_job(tmp_path / "job.yaml", {})
 
 
-def test_what_the_classes_are_called_is_told(tmp_path: Path) -> None:
+def test_class_names_are_reported(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,kind\n" + "1,dog\n2,cat\n" * 10)
     (tmp_path / "job.yaml").write_text("""
 name: pets
@@ -97,7 +97,7 @@ def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:
     assert (str(job.output), job.name) == ("elsewhere", "other")
 
 
-def test_what_a_job_starts_from_is_told_and_checked(tmp_path: Path) -> None:
+def test_start_from_is_reported_and_checked(tmp_path: Path) -> None:
     job, run = job_with(tmp_path, "views['w'].sum() / 0.5"), tmp_path / "runs" / "first"
     start = {"start_from": "runs/first"}
     with pytest.raises(ModelError, match=r"^start_from: .*/runs/first is no run folder"):

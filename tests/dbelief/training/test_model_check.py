@@ -87,14 +87,14 @@ def test_a_mean_is_fine(model: Line, samples: int, size: int) -> None:
         (Line(sum_of_gradients), "gradient"),
     ],
 )
-def test_a_sum_is_told(model: Line, what: str) -> None:
+def test_sum_over_the_batch_is_reported(model: Line, what: str) -> None:
     said = trial(model).check_mean()
     assert said.startswith(f"careful: the {what} of 64 samples, each of them there twice, is twice that of 32: ")
     assert said.endswith("it is a sum over the batch, and should be the mean (reduction='mean')")
 
 
 @pytest.mark.parametrize("model", [Line(of_pairs), Evaluated(of_pairs)])
-def test_outputs_that_broadcast_against_targets_are_told(model: Line) -> None:
+def test_broadcast_of_outputs_and_targets_is_reported(model: Line) -> None:
     tried = trial(model)
     tried.check_gradient()
     assert tried.check_mean().startswith("careful: the mean loss of 8 samples is ")

@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_greedy_job_begins_with_drawn_values_on_a_stack_of_a_run(folder: Path) -> None:
+def test_greedy_job_starts_on_a_trained_stack(folder: Path) -> None:
     values, digest = values_of(job_of(folder))
     assert {name: array.shape for name, array in values.items()} == dict(list(SHAPES.items())[2:])
     drawn, nothing = values_of(job_of(folder, "all", "[]"))
@@ -106,7 +106,7 @@ def wrong(folder: Path, says: str, **fields: Any) -> None:
         values_of(job_of(folder, **fields))
 
 
-def test_what_is_missing_is_named(folder: Path) -> None:
+def test_missing_stacks_are_named(folder: Path) -> None:
     at = re.escape(str(folder))
     trained_on = "stack 2 is trained on what 'stack1.weight' gives, "
     wrong(folder, trained_on + "and names no run that holds it", trained="[]")
@@ -116,7 +116,7 @@ def test_what_is_missing_is_named(folder: Path) -> None:
     wrong(folder, f"{at}/one: holds neither model.safetensors nor a complete snapshot set")
 
 
-def test_what_is_no_such_model_is_named(folder: Path) -> None:
+def test_invalid_model_file_is_named(folder: Path) -> None:
     at = re.escape(str(folder))
     (folder / "torn.safetensors").write_bytes((folder / "two.safetensors").read_bytes()[:-9])
     wrong(folder, f"{at}/torn.safetensors: cannot be read as a model file: .*", trained="[torn.safetensors]")
@@ -128,7 +128,7 @@ def test_what_is_no_such_model_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", ["runs/top", "runs/top/model.safetensors"])
-def test_a_run_does_not_stand_on_what_it_moves_aside(folder: Path, taken: str) -> None:
+def test_run_does_not_build_on_its_own_old_folder(folder: Path, taken: str) -> None:
     with pytest.raises(UserError, match=r"^model.trained: .* is moved aside where a new run"):
         check_start(job_of(folder, trained=f"[one, {taken}]"))
     check_start(job_of(folder, trained="[one, runs/bottom]"))

@@ -51,7 +51,7 @@ def test_poly_falls_to_zero_at_the_limit_and_stays_there(power: float, samples: 
     assert learning_rate(job({"kind": "poly", "power": power}), samples) == pytest.approx(rate, rel=1e-12)
 
 
-def test_poly_takes_its_own_total_first_then_the_callers_then_the_limits() -> None:
+def test_poly_total_precedence() -> None:
     own = job({"kind": "poly", "power": 1, "total": 200})
     assert learning_rate(own, 100, total=400) == 0.25
     none = job({"kind": "poly", "power": 1})
@@ -105,7 +105,7 @@ def test_a_warm_up_by_hand() -> None:
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0], rel=1e-12)
 
 
-def test_a_warm_up_begins_at_a_tenth_if_nothing_else_is_said() -> None:
+def test_warm_up_starts_at_a_tenth_by_default() -> None:
     assert learning_rate(job({"kind": "constant", "warm_up": {"samples": 100}}, rate=2.0), 0) == 0.2
 
 
@@ -114,7 +114,7 @@ OVER = st.integers(1, 10**6)
 
 
 @given(st.sampled_from(KINDS), OVER, FACTOR, st.integers(0, 2 * 10**6))
-def test_a_warm_up_multiplies_any_schedule_and_is_over_to_the_bit(
+def test_warm_up_scales_any_schedule_then_ends_exactly(
     kind: dict[str, Any], over: int, factor: float, samples: int
 ) -> None:
     plain, warmed = job(kind), job({**kind, "warm_up": {"samples": over, "start_factor": factor}})
@@ -179,7 +179,7 @@ def test_firecaffe_s_own_rates_are_neither() -> None:
         ({"name": "sync-sgd", "gives": "sum"}, 32),
     ],
 )
-def test_what_is_scaled_is_the_batch_of_one_mean(strategy: dict[str, Any], batch: int) -> None:
+def test_scaling_is_by_the_batch_of_one_mean(strategy: dict[str, Any], batch: int) -> None:
     """In step a round is the mean of all four replicas' mini-batches; sums of means are longer steps already."""
     made = job({"kind": "constant", "scale": {"reference_batch": 1}}, strategy={"batch": 32, **strategy}, replicas=4)
     assert made.samples_in_a_mean == batch

@@ -15,7 +15,7 @@ from dbelief.data import load
 from dbelief.errors import ModelError, NonFinite
 from dbelief.job import Job, build_job
 from dbelief.nn import Batch
-from dbelief.optim.finite import check_finite
+from dbelief.optim.gradients import check_finite
 from dbelief.training.session import build_model, initial_values
 
 
@@ -86,7 +86,7 @@ def test_layers_of_images_come_from_the_job() -> None:
     assert found[0] == found[1] != found[2]  # the seed of dropout's masks
 
 
-def test_layers_of_images_on_rows_of_numbers_say_what_is_missing() -> None:
+def test_image_layers_on_flat_data_name_the_missing_layer() -> None:
     job = job_of(model={**IMAGES, "layers": IMAGES["layers"][1:]}, data={"source": "digits"})
     with pytest.raises(
         ModelError, match=r"^layer conv1: takes images, but gets 64 numbers per sample; a layer {image: "
@@ -142,7 +142,7 @@ def test_an_autoencoder_takes_its_sizes_from_the_data() -> None:
     assert [box.shape for box in layout.boxes] == [(3, 3, 12, 2, 2, 4), (1,)]
 
 
-def test_layers_without_data_say_what_to_do() -> None:
+def test_layers_without_data_suggest_a_python_model() -> None:
     with pytest.raises(ModelError, match="use a Python model"):
         build_model(job_of(), None, select_backend("cpu"))
 
@@ -155,14 +155,14 @@ def test_the_norm_of_finite_numbers(values: np.ndarray) -> None:
     assert check_finite(values, PAIR) == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-5, abs=1e-18)
 
 
-def test_numbers_whose_squares_overflow_are_finite_all_the_same() -> None:
+def test_overflowing_squares_are_still_finite() -> None:
     values = np.full(10, 3e38, np.float32)
     assert check_finite(values, PAIR) == pytest.approx(3e38 * 10**0.5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(("position", "tensor"), [(0, "w"), (5, "w"), (6, "b"), (9, "b")])
-def test_what_is_not_finite_is_named_and_counted(bad: float, position: int, tensor: str) -> None:
+def test_non_finite_gradient_is_named_and_counted(bad: float, position: int, tensor: str) -> None:
     values = np.ones(10, np.float32)
     values[position] = bad
     with pytest.raises(NonFinite, match=rf"gradient of '{tensor}' holds -?(nan|inf) \(1 of 10 numbers"):

@@ -1,4 +1,4 @@
-"""What a session leaves behind where it cannot begin: nothing."""
+"""A session that cannot begin leaves nothing behind."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.errors import Unavailable
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training import session as module
 from dbelief.training.session import JobContext, Session
 

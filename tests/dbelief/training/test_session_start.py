@@ -1,4 +1,4 @@
-"""What training begins with: the model's own initial values, or another run's result, read by who pushes it."""
+"""Initial values of training: the model's own, or another run's result, read by the initialiser."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dbelief.core.ranks import SingleRank
 from dbelief.errors import JobError, ModelError
 from dbelief.job import Job, parse_job
 from dbelief.nn import Model, SparseAutoencoder, build_network
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.stacks import Stacks
+from dbelief.nn.autoencoders.autoencoder import Eq1
+from dbelief.nn.autoencoders.stacks import Stacks
+from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid, layout_of
-from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.session import Session, _begin_part, _begin_whole, load_initial_from_run
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat
@@ -65,7 +65,7 @@ def test_without_a_run_initial_values_stay(folder: Path) -> None:
     assert np.array_equal(values, flat(7))
 
 
-def test_what_is_wrong_with_the_run_is_one_line(folder: Path) -> None:
+def test_invalid_start_run_is_a_one_line_error(folder: Path) -> None:
     values = flat(7)
     with pytest.raises(ModelError, match=r"^start_from: .*/runs/frist is no run folder: .*; a relative path starts"):
         load_initial_from_run(job_of(folder, "runs/frist"), LAYOUT, values)
@@ -100,7 +100,7 @@ class Member:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_only_who_pushes_initial_values_reads_the_run(folder: Path, told: bool) -> None:
+def test_only_the_initialiser_reads_the_start_run(folder: Path, told: bool) -> None:
     assigned: list[np.ndarray] = []
     parameters = SimpleNamespace(
         placement=SimpleNamespace(spans=[None]), push=lambda values, *_: assigned.append(values.copy())
@@ -152,7 +152,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 2), Grid(1, 5)])
-def test_a_rank_begins_with_its_part_of_what_one_rank_would(kind: str, grid: Grid, tmp_path: Path) -> None:
+def test_rank_starts_with_its_part_of_the_whole_model(kind: str, grid: Grid, tmp_path: Path) -> None:
     model, job = MODELS[kind](), job_of(tmp_path, None)
     layout = layout_of(model, grid)
     whole = dict(model.parameters(np.random.default_rng(job.seed)))
@@ -172,7 +172,7 @@ def test_rows_of_blocks_are_drawn_as_all_of_them_would_be() -> None:
     np.testing.assert_array_equal(model.parameters(np.random.default_rng(7))["weight"], at_once)
 
 
-def test_a_rank_draws_no_more_at_a_time_than_a_row_of_blocks(tmp_path: Path) -> None:
+def test_rank_draws_one_row_of_blocks_at_a_time(tmp_path: Path) -> None:
     model = SparseAutoencoder((160, 160, 1), Eq1(window=16, block=4, maps=8, pool=3), select_backend("cpu"))
     job, part = job_of(tmp_path, None), layout_of(model, Grid(3, 3)).part(0)
     row = 4 * math.prod(model.blocks.w_shape[1:])

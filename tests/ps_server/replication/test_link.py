@@ -1,4 +1,4 @@
-"""A shard and the one that follows it: the same numbers there, and nothing acknowledged that it lacks."""
+"""A leader shard and its follower: the same numbers, and no acknowledged push is missing."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from dbelief.core.vector_program import Operation
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.process.clock import ManualClock
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.process.runtime import Event
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
 from ps_server.programs import ProgramExecutor
 from ps_server.replication.link import MOST_QUEUED, LinkState, ReplicationLink
 from ps_server.replication.migration import Migration
-from ps_server.replication.sender import FollowerSender, FollowerStream
+from ps_server.replication.sender import FollowerMessages, FollowerSender
 from ps_server.replication.wire import receive
 from ps_server.rpc.servicer import ShardService
 from ps_server.store.journal import JournalRecord, PushRecord, RoundRecord
@@ -59,34 +60,30 @@ class Pair:
         self.leader = a_shard(rule, staleness, SPANS, aware)
         self.follower = a_shard(rule, staleness, ())
         self.programs = ProgramExecutor(self.leader)
-        self.chain = ReplicationLink()
+        self.link = ReplicationLink()
         self.moves = Migration(self.follower)
 
     def begin(self) -> None:
         """The follower follows; its stream goes on bit by bit, by `flow`."""
         for segment in self.leader.segments.values():
             segment.journal = None
-        self.chain.begin(self.chain.epoch + 1, followed=True)
-        telling = FollowerStream(self.leader, self.chain, "job", 7)
+        self.link.begin(self.link.epoch + 1, followed=True)
+        messages = FollowerMessages(self.leader, self.link, "job", 7)
 
-        def sent() -> Iterator[bytes]:
-            for message in telling.messages():
-                yield bytes(message)
-
-        self._answers = receive(sent(), lambda opening: self.moves)
-        self._telling = telling
+        self._answers = receive(messages.all(), lambda opening: self.moves)
+        self._messages = messages
 
     def flow(self, messages: int) -> None:
         """So many more messages arrive, and are answered; fewer where there are no more."""
         for _ in range(messages):
             if not self.waits:
                 return
-            self._telling.acknowledged(next(self._answers).taken)
+            self._messages.acknowledged(next(self._answers).received)
 
     @property
     def waits(self) -> bool:
         """Whether there is something that the follower has not."""
-        return not (self.chain.confirmed and self.chain._acknowledged == self.chain._told)
+        return not (self.link.confirmed and self.link._acknowledged == self.link._appended)
 
     def settle(self) -> None:
         """All that is told arrives."""
@@ -95,14 +92,14 @@ class Pair:
 
     def close(self) -> None:
         self.programs.close()
-        self.chain.begin(self.chain.epoch + 1, followed=False)
+        self.link.begin(self.link.epoch + 1, followed=False)
 
 
 kinds = st.sampled_from(["push", "exchange", "bundle", "program", "fence", "late", "flow"])
 
 
 @given(st.lists(st.tuples(kinds, st.sampled_from([A, B]), st.integers(1, 6)), max_size=16), st.data())
-def test_a_follower_holds_what_its_leader_does(acts: list[tuple[str, Pusher, int]], data: st.DataObject) -> None:
+def test_follower_matches_its_leader(acts: list[tuple[str, Pusher, int]], data: st.DataObject) -> None:
     rule, staleness = data.draw(st.sampled_from(RULES)), data.draw(st.sampled_from([None, 0, 2]))
     pair = Pair(rule, staleness, aware=staleness is None and data.draw(st.booleans()))
     rng, numbers, fenced = np.random.default_rng(1), {A: 0, B: 0}, set[int]()
@@ -129,7 +126,7 @@ def test_a_follower_holds_what_its_leader_does(acts: list[tuple[str, Pusher, int
         if joins == len(acts):
             pair.begin()
         pair.settle()
-        _assert_equal(pair.leader, {index: pair.moves._come[index] for index in pair.leader.segments})
+        _assert_equal(pair.leader, {index: pair.moves._received[index] for index in pair.leader.segments})
         for index in pair.leader.segments:
             assert pair.follower.answers.for_segment(index).keys() == pair.leader.answers.for_segment(index).keys()
     finally:
@@ -166,7 +163,7 @@ def _assert_equal(leader: Shard, there: Any) -> None:
         assert sorted(segment.sum.waiting) == sorted(expected.sum.waiting)
 
 
-def test_a_promoted_follower_answers_an_exchange_again_as_its_leader_did() -> None:
+def test_promoted_follower_repeats_exchange_answers() -> None:
     pair = Pair("elastic", None)
     pair.begin()
     push, weights = Push(A, 1, np.float32(0.5)), np.full(LENGTH, 3.0, np.float32)
@@ -183,7 +180,7 @@ def test_a_promoted_follower_answers_an_exchange_again_as_its_leader_did() -> No
     pair.close()
 
 
-def test_a_round_that_was_not_applied_waits_at_the_promoted_for_the_others() -> None:
+def test_promoted_follower_completes_open_rounds() -> None:
     pair = Pair("sgd", 0)
     pair.begin()
     ones = np.ones(LENGTH, np.float32)
@@ -204,7 +201,7 @@ def test_a_round_that_was_not_applied_waits_at_the_promoted_for_the_others() -> 
     pair.close()
 
 
-def test_what_a_dead_life_had_waiting_for_a_round_is_dropped_there_too() -> None:
+def test_fenced_round_gradients_are_dropped_at_the_follower() -> None:
     pair = Pair("sgd", 0)
     pair.begin()
     pair.settle()
@@ -212,12 +209,12 @@ def test_what_a_dead_life_had_waiting_for_a_round_is_dropped_there_too() -> None
     pair.leader.push(Push(B, 1, np.float32(1.0)), 1, np.ones(LENGTH, np.float32))
     pair.leader.fence([A.incarnation])
     pair.settle()
-    _assert_equal(pair.leader, pair.moves._come)
-    assert not pair.moves._come[0].staged
+    _assert_equal(pair.leader, pair.moves._received)
+    assert not pair.moves._received[0].staged
     pair.close()
 
 
-def test_nothing_is_kept_there_of_lives_that_are_forgotten() -> None:
+def test_forgotten_incarnations_are_dropped_at_the_follower() -> None:
     pair = Pair("elastic", None)
     pair.begin()
     weights = np.ones(LENGTH, np.float32)
@@ -229,82 +226,82 @@ def test_nothing_is_kept_there_of_lives_that_are_forgotten() -> None:
     pair.leader.forget([A.incarnation])
     pair.settle()
     assert pair.follower.answers.for_segment(1).keys() == {(B, 1)}
-    for segment in pair.moves._come.values():
+    for segment in pair.moves._received.values():
         assert {pusher for _, pusher in segment.ledger.last} == {Pusher(0, 1), B}
         assert {pusher for _, pusher in segment.ledger.bases} == {Pusher(0, 1), B}
     pair.close()
 
 
-def test_a_deed_that_is_not_the_next_one_is_refused() -> None:
+def test_record_out_of_sequence_is_refused() -> None:
     pair = Pair("sgd", None)
     pair.begin()
     pair.settle()
-    pair.moves._come[1].version += 1
+    pair.moves._received[1].version += 1
     pair.leader.push(Push(A, 1, np.float32(1.0)), 1, np.ones(LENGTH, np.float32))
-    with pytest.raises(Rejected, match="segment 1: version 1 here, and 0 where it leads"):
+    with pytest.raises(Rejected, match="segment 1: version 1 here, and 0 at the leader"):
         pair.flow(1)
     pair.close()
 
 
-def test_what_is_waited_for_depends_on_how_it_stands() -> None:
-    chain, deed = ReplicationLink(), _deed()
-    chain.wait(0.0)
-    chain.begin(1, followed=True)
-    chain.append(deed)
-    chain.wait(0.0)  # it catches up: nobody counts on it
-    chain.has_segments(1)
-    with pytest.raises(Moved, match="which has not heard of it yet"):
-        chain.wait(0.0)
-    assert chain.take(1, 100, 0.0) == ([deed], 1)
-    chain.acknowledged(1, 1, whole=True)
-    chain.wait(0.0)
-    assert chain.confirmed
-    chain.append(deed)
-    chain.lose(1, "its cable was cut")
+def test_acknowledgement_wait_depends_on_link_state() -> None:
+    link, record = ReplicationLink(), _record()
+    link.wait(0.0)
+    link.begin(1, followed=True)
+    link.append(record)
+    link.wait(0.0)  # it catches up: nobody counts on it
+    link.has_segments(1)
+    with pytest.raises(Moved, match="which has not acknowledged it yet"):
+        link.wait(0.0)
+    assert link.take(1, 100, 0.0) == ([record], 1)
+    link.acknowledged(1, 1, complete=True)
+    link.wait(0.0)
+    assert link.confirmed
+    link.append(record)
+    link.lose(1, "its cable was cut")
     with pytest.raises(Moved, match="which was lost: its cable was cut"):
-        chain.wait(0.0)
-    assert (chain.link, chain.confirmed, chain.take(1, 100, 0.0)) == (LinkState.LOST, False, None)
-    chain.begin(2, followed=False)
-    chain.wait(0.0)
-    chain.lose(1, "what was said of the one before")
-    assert (chain.link, chain.why) == (LinkState.ALONE, "")
+        link.wait(0.0)
+    assert (link.state, link.confirmed, link.take(1, 100, 0.0)) == (LinkState.LOST, False, None)
+    link.begin(2, followed=False)
+    link.wait(0.0)
+    link.lose(1, "what was said of the one before")
+    assert (link.state, link.why) == (LinkState.UNREPLICATED, "")
 
 
-def test_a_follower_is_counted_on_when_it_has_what_waited_as_the_last_segment_left() -> None:
-    chain, deed = ReplicationLink(), _deed()
-    chain.begin(1, followed=True)
+def test_follower_is_in_sync_after_all_earlier_records() -> None:
+    link, record = ReplicationLink(), _record()
+    link.begin(1, followed=True)
     for _ in range(3):
-        chain.append(deed)
-    assert chain.take(1, 0, 0.0) == ([deed, deed, deed], 3)
-    chain.append(deed)
-    chain.has_segments(1)
-    chain.acknowledged(1, 3, whole=True)
-    assert not chain.confirmed, "a push that was acknowledged still waits to be told"
-    chain.acknowledged(1, 4, whole=False)
-    assert chain.confirmed
+        link.append(record)
+    assert link.take(1, 0, 0.0) == ([record, record, record], 3)
+    link.append(record)
+    link.has_segments(1)
+    link.acknowledged(1, 3, complete=True)
+    assert not link.confirmed, "a push that was acknowledged still waits to be told"
+    link.acknowledged(1, 4, complete=False)
+    assert link.confirmed
 
 
 def test_pushes_wait_for_a_follower_that_does_not_keep_up() -> None:
-    chain = ReplicationLink()
-    chain.begin(1, followed=True)
+    link = ReplicationLink()
+    link.begin(1, followed=True)
     large = PushRecord(0, 0, Push(A, 1), np.zeros(MOST_QUEUED // 4 + 1, np.float32))
-    chain.append(large)
-    with pytest.raises(Moved, match="which has not heard of it yet"):
-        chain.wait(0.0)
-    assert chain.take(1, 1, 0.0) == ([large], 1)
-    chain.wait(0.0)
+    link.append(large)
+    with pytest.raises(Moved, match="which has not acknowledged it yet"):
+        link.wait(0.0)
+    assert link.take(1, 1, 0.0) == ([large], 1)
+    link.wait(0.0)
 
 
-def test_a_follower_that_is_lost_while_it_catches_up_is_not_waited_for() -> None:
-    chain = ReplicationLink()
-    chain.begin(1, followed=True)
-    chain.append(_deed())
-    chain.lose(1, "gone")
-    chain.wait(0.0)
-    assert (chain.link, chain.why) == (LinkState.ALONE, "gone")
+def test_follower_lost_while_catching_up_is_not_waited_for() -> None:
+    link = ReplicationLink()
+    link.begin(1, followed=True)
+    link.append(_record())
+    link.lose(1, "gone")
+    link.wait(0.0)
+    assert (link.state, link.why) == (LinkState.UNREPLICATED, "gone")
 
 
-def _deed() -> JournalRecord:
+def _record() -> JournalRecord:
     return RoundRecord(0, 0)
 
 
@@ -326,7 +323,7 @@ class Chained(Job):
     def follow(self, number: int) -> tuple[ShardService, Server, int]:
         """Have a new shard follow shard `number`."""
         service, epoch = ShardService(Metrics("ps"), 10.0), next(self.epochs)
-        service.life.index = number
+        service.controller.index = number
         server = Server("127.0.0.1:0", service.register)
         channel = open_channel(server.address)
         self.extra.append((channel, server, service))
@@ -336,12 +333,14 @@ class Chained(Job):
             wire.ConfigureRequest(command=self.command(), job="digits", shard_epoch=epoch, assignment=assignment)
         )
         self.chains[number] += 1
-        self.configure(number, chain=wire.Chain(epoch=self.chains[number], address=server.address, shard_epoch=epoch))
+        self.configure(
+            number, link=wire.FollowerLink(epoch=self.chains[number], address=server.address, shard_epoch=epoch)
+        )
         return service, server, epoch
 
     def whole(self, number: int) -> None:
         """Wait until a shard's follower has all."""
-        wait_until(lambda: self.services[number].life.chain.confirmed, "the follower to catch up")
+        wait_until(lambda: self.services[number].controller.link.confirmed, "the follower to catch up")
 
     def promote(self, number: int) -> None:
         """The shard is dead; its follower goes on, alone."""
@@ -367,9 +366,9 @@ class Chained(Job):
         for channel, server, service in self.extra:
             channel.close()
             server.close(0.0)
-            service.life.close()
+            service.controller.close()
         for service in self.services:
-            service.life.close()
+            service.controller.close()
 
 
 @pytest.fixture
@@ -384,7 +383,7 @@ class Looked(ManualClock):
 
     looks = 0
 
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+    def wait(self, event: Event, timeout_s: float) -> bool:
         self.looks += 1
         return super().wait(event, timeout_s)
 
@@ -393,7 +392,7 @@ class Looked(ManualClock):
 @pytest.mark.parametrize("answers", [0, 40])
 def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
     """As where a cable is cut: nobody ends the stream. Whatever it answers gives it its time again."""
-    clock, chain, shard = Looked(), ReplicationLink(), a_shard("sgd", None, SPANS)
+    clock, link, shard = Looked(), ReplicationLink(), a_shard("sgd", None, SPANS)
     answered, taken = threading.Semaphore(0), threading.Semaphore(answers)
 
     class Deaf(ShardService):
@@ -402,49 +401,49 @@ def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
         ) -> Iterator[wire.CarryReply]:
             for number, _ in enumerate(messages, 1):
                 assert taken.acquire(timeout=60.0)
-                yield wire.CarryReply(taken=number)
+                yield wire.CarryReply(received=number)
                 answered.release()
 
     server = Server("127.0.0.1:0", Deaf(Metrics("ps")).register)
-    chain.begin(1, followed=True)
-    telling = FollowerStream(shard, chain, "job", 7)
-    following = FollowerSender(telling, server.address, 8.0, clock)
+    link.begin(1, followed=True)
+    messages = FollowerMessages(shard, link, "job", 7)
+    following = FollowerSender(messages, server.address, 8.0, clock)
 
     def pass_s(seconds: int, each_s: float = 1.0) -> None:
         for _ in range(seconds):
             looks = clock.looks
             clock.advance(each_s)
-            wait_until(lambda looks=looks: clock.looks > looks or bool(chain.why))  # type: ignore[misc]
+            wait_until(lambda looks=looks: clock.looks > looks or bool(link.why))  # type: ignore[misc]
 
     try:
         wait_until(lambda: clock.looks > 0)
         if answers:  # all that there is to tell
-            wait_until(lambda: chain.confirmed)
+            wait_until(lambda: link.confirmed)
             pass_s(20)  # nothing is on its way: it may be silent
-            assert chain.link is LinkState.WHOLE
+            assert link.state is LinkState.IN_SYNC
             taken.acquire(blocking=True)
             while taken.acquire(blocking=False):
                 pass
-            chain.append(_deed())
-        wait_until(lambda: telling.waits and chain.link is LinkState.WHOLE)  # small ones leave, whoever takes them
+            link.append(_record())
+        wait_until(lambda: messages.waits and link.state is LinkState.IN_SYNC)  # small ones leave, whoever takes them
         pass_s(7)
-        assert not chain.why
+        assert not link.why
         pass_s(1, each_s=100.0)
-        assert not chain.why, "the leader itself was stopped, and an answer may be there"
+        assert not link.why, "the leader itself was stopped, and an answer may be there"
         pass_s(9)
-        wait_until(lambda: bool(chain.why))
-        assert chain.why == f"follower at {server.address}: has answered nothing for 8 s"
-        assert chain.link is LinkState.LOST
+        wait_until(lambda: bool(link.why))
+        assert link.why == f"follower at {server.address}: no progress for 8 s"
+        assert link.state is LinkState.LOST
     finally:
         for _ in range(100):
             taken.release()
-        chain.begin(2, followed=False)
+        link.begin(2, followed=False)
         following.close()
         server.close(0.0)
 
 
 @pytest.mark.processes
-def test_leaders_die_and_no_push_that_was_acknowledged_is_lost_or_counts_twice(chained: Chained) -> None:
+def test_no_acknowledged_push_is_lost_when_leaders_die(chained: Chained) -> None:
     job, stop, pushed, another = chained, threading.Event(), {A: 0, B: 0}, threading.Semaphore(0)
     lost: list[int] = []
 
@@ -477,14 +476,14 @@ def test_leaders_die_and_no_push_that_was_acknowledged_is_lost_or_counts_twice(c
 
 
 @pytest.mark.processes
-def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_alone(chained: Chained) -> None:
+def test_pushes_wait_after_follower_death_until_detached(chained: Chained) -> None:
     job = chained
     job.whole(0)
     done = threading.Event()
     client = job.client(A, refresh=lambda: job.placement)
     _, server, _ = job.followers[0]
     server.close(0.0)
-    wait_until(lambda: job.services[0].life.chain.link is LinkState.LOST, "the stream to break")
+    wait_until(lambda: job.services[0].controller.link.state is LinkState.LOST, "the stream to break")
 
     def pushes() -> None:
         client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1.0)))
@@ -492,31 +491,31 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
 
     thread = threading.Thread(target=pushes)
     thread.start()
-    wait_until(lambda: job.services[0].life.pushes > 30, "the push to come")
+    wait_until(lambda: job.services[0].controller.pushes > 30, "the push to come")
     assert not done.is_set()
     figures = job.services[0].figures()
     assert figures is not None
-    assert (figures.chain_epoch, figures.followed, bool(figures.unfollowed)) == (1, False, True)
+    assert (figures.link_epoch, figures.in_sync, bool(figures.follower_error)) == (1, False, True)
     job.chains[0] += 1
-    job.configure(0, chain=wire.Chain(epoch=job.chains[0]))
+    job.configure(0, link=wire.FollowerLink(epoch=job.chains[0]))
     thread.join(60)
     assert done.is_set()
     np.testing.assert_array_equal(job.read(), -1.0)
 
 
 @pytest.mark.processes
-def test_a_leader_that_was_replaced_acknowledges_nothing_any_more(chained: Chained) -> None:
+def test_replaced_leader_acknowledges_nothing(chained: Chained) -> None:
     job = chained
     job.whole(0)
     old, target = job.stubs[0], job.target(0)
     server, job.servers[0] = job.servers[0], Server("127.0.0.1:0", lambda _: None)  # it only seemed dead
     before = job.services[0]
     job.promote(0)
-    before.life.deadline_s = 0.2
+    before.controller.deadline_s = 0.2
     opening = job.opening(Push(A, 1, np.float32(1.0)))
     opening.opening.target.CopyFrom(target)
     code, why = status(lambda: list(old.Push(iter([opening, job.part(0)]))))
     assert (code, "nothing is acknowledged without the follower" in why) == (grpc.StatusCode.ABORTED, True), why
     np.testing.assert_array_equal(job.read(), 0.0)
-    before.life.close()
+    before.controller.close()
     server.close(0.0)

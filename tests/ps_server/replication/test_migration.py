@@ -1,4 +1,4 @@
-"""Segments that go from shard to shard: all that they are goes along, and nobody's push is lost or counted twice."""
+"""Migration of segments between shards with all their state: no push is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dbelief.core.placement import Placement, runs_of
 from dbelief.core.push import ACCRUED, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
-from dbelief.rpc import carried_pb2
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import replication_pb2
+from dbelief.rpc.pb import segments_pb2 as segments
 from ps_server.replication.migration import Migration
 from ps_server.replication.segment_state import SegmentState
 from ps_server.replication.wire import Decoder, encode
@@ -39,7 +39,7 @@ def over_the_wire(carried: SegmentState) -> SegmentState:
     reader, whole = Decoder(), None
     for message in encode(carried):
         assert whole is None, "nothing follows the last array"
-        whole = reader.take(wire.CarryRequest.FromString(message.SerializeToString()))
+        whole = reader.take(wire.CarryRequest.FromString(message))
     assert whole is not None
     assert not reader.within
     return whole
@@ -48,7 +48,7 @@ def over_the_wire(carried: SegmentState) -> SegmentState:
 def move(source: Shard, target: Shard, indices: list[int]) -> None:
     """Let segments go from one shard to another."""
     giver, taker = Migration(source), Migration(target)
-    giver.send(indices, "the other", lambda carried: taker.come(over_the_wire(carried)))
+    giver.send(indices, "the other", lambda carried: taker.receive(over_the_wire(carried)))
     taker.commit([*target.segments, *indices])
     giver.commit(list(source.segments))
 
@@ -88,7 +88,7 @@ turns = st.lists(
 
 
 @given(turns, st.sampled_from(RULES), st.sampled_from([None, 0, 2]), st.data())
-def test_a_segment_lives_on_at_another_place_as_if_nothing_had_happened(
+def test_migrated_segment_behaves_as_before(
     acts: list[tuple[Pusher, str, int]], rule: str, staleness: int | None, data: st.DataObject
 ) -> None:
     pushers = Pushers(rule, staleness)
@@ -127,7 +127,7 @@ def _assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-def test_an_exchange_that_comes_again_is_answered_as_before_wherever_the_segment_is() -> None:
+def test_migrated_segment_repeats_exchange_answers() -> None:
     pushers = Pushers("elastic", None)
     one, other = pushers.shard(SPANS), pushers.shard(())
     for span in SPANS:
@@ -141,7 +141,7 @@ def test_an_exchange_that_comes_again_is_answered_as_before_wherever_the_segment
     np.testing.assert_array_equal(same, before)
 
 
-def test_what_has_gone_is_answered_moved_and_comes_back_where_it_was_given_in_vain() -> None:
+def test_sent_segment_answers_moved_until_reverted() -> None:
     pushers = Pushers("sgd", None)
     shard = pushers.shard(SPANS)
     for span in SPANS:
@@ -154,10 +154,10 @@ def test_what_has_gone_is_answered_moved_and_comes_back_where_it_was_given_in_va
 
     with pytest.raises(OSError, match="gone"):
         moves.send([1, 2], "shard 7", breaks)
-    with pytest.raises(Moved, match="segment 1: lives at another shard now"):
+    with pytest.raises(Moved, match="segment 1: is at another shard now"):
         shard.push(push, 1, np.ones(LENGTH, np.float32))
     assert shard.push(push, 2, np.ones(LENGTH, np.float32)).outcome is Outcome.APPLIED, "it had not gone yet"
-    with pytest.raises(Rejected, match="segment 9 does not live here, and cannot be given to shard 7"):
+    with pytest.raises(Rejected, match="segment 9 is not on this shard, and cannot be sent to shard 7"):
         moves.send([0, 9], "shard 7", breaks)
     with pytest.raises(Moved, match="segment 8 is not here"):
         moves.commit([0, 1, 2, 8])
@@ -171,9 +171,7 @@ def test_what_has_gone_is_answered_moved_and_comes_back_where_it_was_given_in_va
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["on its way", "dropped"])
 @pytest.mark.parametrize("what", ["push", "exchange", "pull"])
-def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(
-    what: str, dropped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_between_lookup_and_lock_gets_moved(what: str, dropped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = Pushers("sgd", None).shard(SPANS)
     for span in SPANS:
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
@@ -202,7 +200,7 @@ def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(
     np.testing.assert_array_equal(carried.vectors["w"], 0.0)
 
 
-def test_who_waits_for_a_round_of_a_segment_that_goes_hears_of_it_at_once() -> None:
+def test_round_wait_ends_when_its_segment_migrates() -> None:
     pushers = Pushers("sgd", 0)
     shard = pushers.shard(SPANS)
     for span in SPANS:
@@ -223,34 +221,34 @@ def test_who_waits_for_a_round_of_a_segment_that_goes_hears_of_it_at_once() -> N
     thread.join(60)
     assert [str(error) for error in heard] in (
         ["segment 0: is on its way to shard 7"],
-        ["segment 0: lives at another shard now"],  # it had not begun to wait
+        ["segment 0: is at another shard now"],  # it had not begun to wait
     )
 
 
 BAD = [
-    ([wire.CarryRequest(array=carried_pb2.CarriedArray(vector="w"))], "an array came of no segment"),
-    ([wire.CarryRequest(head=carried_pb2.SegmentHead(arrays=1))], "segment 0 has no numbers"),
+    ([wire.CarryRequest(array=replication_pb2.SegmentArray(vector="w"))], "an array without a segment"),
+    ([wire.CarryRequest(head=replication_pb2.SegmentHead(arrays=1))], "segment 0 has no numbers"),
     (
-        [wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=99_999))],
+        [wire.CarryRequest(head=replication_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=99_999))],
         "a segment of 99999 arrays; 16384 are the most",
     ),
     (
-        [wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1))] * 2,
+        [wire.CarryRequest(head=replication_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1))] * 2,
         "segment 0 lacks 1 arrays",
     ),
     (
         [
-            wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
-            wire.CarryRequest(array=carried_pb2.CarriedArray(vector="w", data=b"12345678")),
+            wire.CarryRequest(head=replication_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
+            wire.CarryRequest(array=replication_pb2.SegmentArray(vector="w", data=b"12345678")),
         ],
         "segment 0: 8 bytes are not its 3 numbers",
     ),
     (
         [
-            wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
-            wire.CarryRequest(array=carried_pb2.CarriedArray(data=bytes(12))),
+            wire.CarryRequest(head=replication_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
+            wire.CarryRequest(array=replication_pb2.SegmentArray(data=bytes(12))),
         ],
-        "segment 0: an array that is nothing",
+        "segment 0: an empty array",
     ),
 ]
 
@@ -299,7 +297,7 @@ def moved(placement: Placement, source: int, target: int, indices: list[int]) ->
 
 
 @pytest.mark.processes
-def test_pushes_go_on_while_segments_move_and_each_counts_once(job: Job) -> None:
+def test_pushes_during_migration_count_once(job: Job) -> None:
     stop, pushed, another = threading.Event(), {A: 0, B: 0}, threading.Semaphore(0)
 
     def pushes(pusher: Pusher) -> None:
@@ -351,7 +349,7 @@ def test_a_shard_that_cannot_be_reached_is_given_nothing(job: Job) -> None:
 
 
 @pytest.mark.processes
-def test_what_a_shard_does_not_have_it_cannot_hold(job: Job) -> None:
+def test_shard_refuses_ownership_of_missing_segments(job: Job) -> None:
     here = list(job.placement.places[0].segments)
     code, why = status(lambda: hold(job, 0, [*here, 39]))
     assert (code, "21" in why) == (grpc.StatusCode.ABORTED, True), why
@@ -362,9 +360,7 @@ def test_what_a_shard_does_not_have_it_cannot_hold(job: Job) -> None:
 
 
 @pytest.mark.processes
-def test_what_a_shard_came_back_without_and_gave_to_one_that_is_well_known_is_told_as_lost(
-    job: Job, tmp_path: Path
-) -> None:
+def test_losses_before_a_migration_are_reported_after_it(job: Job, tmp_path: Path) -> None:
     """Both between two pushes of one pusher, who knows the taking shard in the life that it has had all along."""
     client = job.client(A, refresh=lambda: job.placement)
     for sequence in (1, 2):

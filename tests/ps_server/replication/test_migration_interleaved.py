@@ -1,4 +1,4 @@
-"""Moves of segments beside pushes that are under way and streams that are late: forced orders of events."""
+"""Migration beside concurrent pushes and late streams: forced orders of events."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Moved
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.telemetry.metrics import Metrics
 from ps_server.controller import ShardController
 from ps_server.replication.migration import Migration
 from ps_server.replication.segment_state import SegmentState
-from ps_server.store.lock import TimedLock
+from ps_server.store.concurrency import TimedLock
 from tests.ps_server.servers import A, B
 
 from .test_migration import LENGTH, SPANS, Pushers, over_the_wire
@@ -47,7 +47,7 @@ class Preempted:
     __exit__ = release
 
 
-def test_a_round_is_closed_where_the_segment_is_and_not_where_it_has_just_left() -> None:
+def test_round_closes_where_the_segment_is() -> None:
     """The pusher whose gradient completes the round is preempted between staging it and closing the round."""
     pushers = Pushers("sgd", 0)
     giver, taker = pushers.shard(SPANS[:1]), pushers.shard(())
@@ -66,7 +66,7 @@ def test_a_round_is_closed_where_the_segment_is_and_not_where_it_has_just_left()
     def send(carried: SegmentState) -> None:
         lock.goes_on.set()
         pusher.join(60.0)
-        comes.come(over_the_wire(carried))
+        comes.receive(over_the_wire(carried))
 
     moves.send([0], "the other", send)
     assert not pusher.is_alive()
@@ -76,7 +76,7 @@ def test_a_round_is_closed_where_the_segment_is_and_not_where_it_has_just_left()
     np.testing.assert_array_equal(taker.segments[0].vectors["w"], -1.0)
 
 
-def test_a_stream_of_segments_that_was_opened_before_an_earlier_move_ended_is_refused() -> None:
+def test_stale_migration_stream_is_refused() -> None:
     """Its giver was stopped half-way and replaced; what it still sends must not replace what its successor gave."""
     life = ShardController(Metrics("ps"), 10.0, None)
     numbers = itertools.count(1)
@@ -96,12 +96,12 @@ def test_a_stream_of_segments_that_was_opened_before_an_earlier_move_ended_is_re
     configure(job="digits", shard_epoch=3, assignment=wire.Assignment(rule=rule))
     stale = wire.Command(leader_epoch=1, id=next(numbers))
     stopped = life.migration_for(opening(stale))
-    stopped.come(segment(1))
+    stopped.receive(segment(1))
     configure(holdings=wire.Holdings())  # the move failed
     successor = life.migration_for(opening(wire.Command(leader_epoch=1, id=next(numbers))))
-    successor.come(segment(2))
+    successor.receive(segment(2))
     with pytest.raises(Moved, match="segment 0: the stream that brings it is of an earlier move"):
-        stopped.come(segment(1))
+        stopped.receive(segment(1))
     with pytest.raises(Moved, match="command 2 is over: a later one has said which segments it holds"):
         life.migration_for(opening(stale))
     configure(holdings=wire.Holdings(runs=[segments.SegmentRun(first=0, count=1)]))

@@ -1,4 +1,4 @@
-"""A shard dies and comes back: what the client does about it, and what it tells of what is gone."""
+"""A shard dies and recovers: the client's resends, and the losses it reports."""
 
 import dataclasses
 import itertools
@@ -15,9 +15,9 @@ import pytest
 from dbelief.core.placement import Placement
 from dbelief.core.push import Push, PushResult
 from dbelief.errors import Moved, Rejected, Unavailable
-from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.client.stream_pool import Stream
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.replication.test_migration import give, hold, moved
@@ -49,7 +49,7 @@ class Dying:
         left = -1
         for message in messages:
             opening = wire.PushRequest.FromString(message).opening
-            if opening.pusher.replica == A.replica and service.life.index == 1 and next(opened) == self.pushes:
+            if opening.pusher.replica == A.replica and service.controller.index == 1 and next(opened) == self.pushes:
                 left = self.messages
             if left == 0:
                 ended = threading.Event()
@@ -72,7 +72,7 @@ def pushes(client: ShardedParameterClient, job: Job, numbers: range) -> list[Pus
 
 
 @everywhere
-def test_a_push_into_a_shard_that_came_back_tells_the_loss(job: Job, tmp_path: Path, here: bool) -> None:
+def test_push_to_a_recovered_shard_reports_the_loss(job: Job, tmp_path: Path, here: bool) -> None:
     client = job.client(A, refresh=lambda: job.placement)
     pushes(client, job, range(1, 3))
     job.snapshot(tmp_path)
@@ -87,7 +87,7 @@ def test_a_push_into_a_shard_that_came_back_tells_the_loss(job: Job, tmp_path: P
     assert list(job.stubs[0].Stats(wire.StatsRequest(job="digits")).lost) == [0] * 20
 
 
-def test_nothing_is_kept_of_an_address_that_has_no_shard_any_more(job: Job, tmp_path: Path) -> None:
+def test_client_drops_channels_of_former_addresses(job: Job, tmp_path: Path) -> None:
     client = job.client(A, refresh=lambda: job.placement)
     former = {place.address for place in job.placement.places}
     pushes(client, job, range(1, 3))
@@ -104,7 +104,7 @@ def test_nothing_is_kept_of_an_address_that_has_no_shard_any_more(job: Job, tmp_
 
 @everywhere
 @pytest.mark.parametrize("messages", [0, 1, 7, 18], ids=lambda n: f"after {n} segments")
-def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(
+def test_interrupted_push_is_resent_to_the_recovered_shard(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: int, here: bool
 ) -> None:
     monkeypatch.setattr(bulk, "FULL_BYTES", 1)  # a message for each segment
@@ -126,7 +126,7 @@ def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(
     assert pushes(client, job, range(5, 6)) == [PushResult(0.0, 0, 0)]
 
 
-def test_a_push_is_sent_whole_to_the_next_life_though_the_death_was_not_known_at_first(
+def test_push_is_resent_whole_with_an_outdated_placement(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The placement that is read first after the break is the old one; 16 segments were acknowledged before."""
@@ -151,7 +151,7 @@ def test_a_push_is_sent_whole_to_the_next_life_though_the_death_was_not_known_at
     np.testing.assert_array_equal(job.read(), job.full(-1.0))
 
 
-def test_the_loss_is_told_again_where_its_answer_was_lost(job: Job, tmp_path: Path) -> None:
+def test_lost_loss_report_is_repeated(job: Job, tmp_path: Path) -> None:
     client = job.client(A, refresh=lambda: job.placement)
     pushes(client, job, range(1, 3))
     job.snapshot(tmp_path)
@@ -160,16 +160,17 @@ def test_the_loss_is_told_again_where_its_answer_was_lost(job: Job, tmp_path: Pa
     unheard = Push(A, 5, ONE, base=5)  # applied, but the client never hears of it
     spans = job.placement.run(job.placement.places[1])
     for span in spans:
-        job.services[1].life.require_shard().push(unheard, span.index, job.full(1.0)[span.start : span.stop])
+        job.services[1].controller.require_shard().push(unheard, span.index, job.full(1.0)[span.start : span.stop])
     assert pushes(client, job, range(5, 6)) == [PushResult(0.0, 20, 2)]
 
 
-def test_a_snapshot_newer_than_the_answer_makes_a_duplicate_and_no_loss(job: Job, tmp_path: Path) -> None:
+def test_newer_snapshot_makes_a_duplicate_without_loss(job: Job, tmp_path: Path) -> None:
     client = job.client(A, refresh=lambda: job.placement)
     pushes(client, job, range(1, 3))
     spans = job.placement.run(job.placement.places[1])
     for span in spans:  # the third push reaches shard 1, and a snapshot, before its answer is lost
-        job.services[1].life.require_shard().push(Push(A, 3, ONE), span.index, job.full(1.0)[span.start : span.stop])
+        values = job.full(1.0)[span.start : span.stop]
+        job.services[1].controller.require_shard().push(Push(A, 3, ONE), span.index, values)
     job.snapshot(tmp_path)
     job.restart(1, tmp_path)
     assert pushes(client, job, range(3, 4)) == [PushResult(0.0, 20, 0)]
@@ -189,7 +190,7 @@ def test_every_vector_has_its_own_base(job: Job, tmp_path: Path) -> None:
     np.testing.assert_array_equal(job.read("best.0"), job.full(9.0))
 
 
-def test_a_pull_goes_on_where_the_shard_is_now(job: Job, tmp_path: Path) -> None:
+def test_pull_continues_at_the_recovered_shard(job: Job, tmp_path: Path) -> None:
     job.snapshot(tmp_path)
     client, out, versions = job.client(B, refresh=lambda: job.placement), job.full(np.nan), job.held()
     client.pull(out, versions)
@@ -202,9 +203,7 @@ def test_a_pull_goes_on_where_the_shard_is_now(job: Job, tmp_path: Path) -> None
     assert [span.index for span, _ in client.each_segment()] == list(range(40))
 
 
-def test_nothing_is_kept_for_an_address_that_a_shard_has_left(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_to_former_addresses_end(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended, requests = itertools.count(), threading.Semaphore(0), Stream._requests
 
     def noted(stream: Stream) -> Iterator[bytes]:
@@ -228,7 +227,7 @@ def test_nothing_is_kept_for_an_address_that_a_shard_has_left(
         assert ended.acquire(timeout=60), "a thread still waits for what to send"
 
 
-def test_a_life_that_is_over_is_refused_in_the_middle_of_a_push(start: Callable[..., Job]) -> None:
+def test_push_to_an_old_shard_epoch_is_refused_midway(start: Callable[..., Job]) -> None:
     job = start(count=80)
     push = job.opening(Push(A, 1, ONE))
     for change in ({"shard_epoch": 9}, {"assignment": job.assignment(0)}):
@@ -245,7 +244,7 @@ def test_a_life_that_is_over_is_refused_in_the_middle_of_a_push(start: Callable[
         push.opening.target.shard_epoch = 9
 
 
-def test_nobody_to_ask_means_that_moved_is_the_answer(job: Job, tmp_path: Path) -> None:
+def test_without_refresh_moved_is_raised(job: Job, tmp_path: Path) -> None:
     client = job.client(A)
     job.snapshot(tmp_path)
     pushes(client, job, range(1, 2))
@@ -265,7 +264,7 @@ def test_giving_up_names_the_shard_that_is_away(start: Callable[..., Job], asks:
         client.pull(job.full(1.0), job.held())
 
 
-def test_giving_up_names_the_shard_where_the_coordinator_is_away_too(job: Job) -> None:
+def test_timeout_names_the_shard_without_a_coordinator(job: Job) -> None:
     def away() -> Placement:
         raise Unavailable("coordinator at localhost:1: nobody there")
 
@@ -285,7 +284,7 @@ def test_a_job_that_is_over_ends_the_wait(job: Job) -> None:
 
 
 @pytest.mark.parametrize("messages", [7, 18], ids=lambda n: f"after {n} segments")
-def test_a_push_cut_by_the_death_of_a_shard_that_has_left_since_is_sent_whole_to_those_that_have_its_segments(
+def test_interrupted_push_follows_migrated_segments(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: int
 ) -> None:
     """It came back from a snapshot, gave its segments away and left, before the client looked."""

@@ -1,4 +1,4 @@
-"""Codecs between real clients and real shards: what arrives and what is kept, where streams break or shards die too."""
+"""Codecs between real clients and real shards: payloads and residuals, also when streams break or shards die."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
 from dbelief.core.push import Push
 from dbelief.errors import NonFinite, Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import pusher_to_wire
 from dbelief.rpc.wire.payloads import Codecs
@@ -74,7 +74,7 @@ def test_a_push_and_a_pull_in_halves(job: Job, codec: Codec) -> None:
     assert client.figures().residual == 0
 
 
-def test_weights_too_large_for_halves_are_pulled_with_a_scale(job: Job) -> None:
+def test_large_weights_are_scaled_to_half_precision(job: Job) -> None:
     client = job.client(A, codecs=Codecs(None, Float16()))
     client.push(job.full(-3e30), job.held(0), Push(A, 1, ONE))
     out = job.full(np.nan)
@@ -136,7 +136,7 @@ def test_a_way_that_has_a_codec_shares_no_memory(start: Callable[..., Job], code
 
 
 @LATER
-def test_what_was_sent_and_what_is_kept_are_all_that_was_given(job: Job, codec: Codec) -> None:
+def test_sent_plus_residual_equals_input(job: Job, codec: Codec) -> None:
     client, given = job.client(A, codecs=Codecs(codec, None, STARTS)), np.zeros(job.placement.size)
     for number in range(1, 20):
         values = drawn(job, number)
@@ -157,7 +157,7 @@ def test_no_block_reaches_into_another_tensor(job: Job) -> None:
 
 
 @LATER
-def test_a_round_of_the_dial_holds_what_arrived(start: Callable[..., Job], codec: Codec) -> None:
+def test_round_sums_decoded_gradients(start: Callable[..., Job], codec: Codec) -> None:
     job = start(staleness=0)
     for number in range(2):
         rounds = [wire.MembersFrom(clock=0, replicas=[A.replica, B.replica])]
@@ -190,7 +190,7 @@ class Seen:
         whole = service.Push
 
         def push(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
-            if service.life.index != 1:
+            if service.controller.index != 1:
                 yield from whole(messages, context)
                 return
             self.streams.append({})
@@ -235,7 +235,7 @@ def test_a_push_that_breaks_is_sent_again_as_it_was(
 
 
 @LATER
-def test_a_push_goes_to_the_next_life_as_it_was(
+def test_resent_push_keeps_its_payload(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
 ) -> None:
     monkeypatch.setattr(bulk, "FULL_BYTES", 1)
@@ -255,7 +255,7 @@ def test_a_push_goes_to_the_next_life_as_it_was(
 
 
 @LATER
-def test_what_was_refused_is_kept_again(job: Job, codec: Codec) -> None:
+def test_refused_push_returns_to_the_residual(job: Job, codec: Codec) -> None:
     client = job.client(A, codecs=Codecs(codec, None, STARTS))
     values = drawn(job, 10)
     client.push(values, job.held(0), Push(A, 1, ONE))
@@ -267,7 +267,7 @@ def test_what_was_refused_is_kept_again(job: Job, codec: Codec) -> None:
     assert client.figures().residual == pytest.approx(kept, rel=1e-5)
 
 
-def test_what_cannot_be_sent_ends_the_push(job: Job) -> None:
+def test_unencodable_push_fails(job: Job) -> None:
     client = job.client(A, codecs=Codecs(OneBit()))
     with pytest.raises(NonFinite, match="no finite mean"):
         client.push(job.full(np.nan), job.held(0), Push(A, 1, ONE))
@@ -275,7 +275,7 @@ def test_what_cannot_be_sent_ends_the_push(job: Job) -> None:
 
 
 @pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), BFloat16(), Float16()], ids=lambda codec: codec.name)
-def test_a_follower_is_sent_what_its_leader_was(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_gets_the_encoded_payload(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     pair, residual = Pair("adagrad", None), np.zeros(LENGTH, np.float32)
     sent, came = [], []
     pair.begin()
@@ -296,7 +296,7 @@ def test_a_follower_is_sent_what_its_leader_was(codec: Codec, monkeypatch: pytes
             pair.leader.push(Push(A, number, ONE), 1, whole(part), form=payloads.form_of(part))
         pair.settle()
         assert came == sent
-        leader, follower = pair.leader.segments[1], pair.moves._come[1]
+        leader, follower = pair.leader.segments[1], pair.moves._received[1]
         np.testing.assert_array_equal(follower.vectors["w"], leader.vectors["w"])
         np.testing.assert_array_equal(follower.state[0], leader.state[0])
         assert follower.version == leader.version

@@ -12,7 +12,7 @@ import pytest
 
 from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import A, B, Job, status
@@ -35,7 +35,7 @@ def drawn(job: Job, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-8, 9, job.placement.size).astype(np.float32)
 
 
-def test_the_answer_is_what_was_there_before(job: Job) -> None:
+def test_exchange_returns_the_previous_centre(job: Job) -> None:
     first, second = drawn(job, 1), drawn(job, 2)
     a, b, before = job.client(A), job.client(B), job.full(np.nan)
     versions = job.held(0)
@@ -70,7 +70,7 @@ class Breaks:
 
 
 @pytest.mark.parametrize("after", [[0], [1], [EXCHANGE_WINDOW], [19], [3, 0, 7, 5]])
-def test_a_broken_exchange_goes_on_with_the_same_answers(after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_exchange_resumes_with_the_same_answers(after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "FULL_BYTES", 32)
     job, values = Job(rule="elastic", prepare=Breaks(after)), None
     try:
@@ -85,7 +85,7 @@ def test_a_broken_exchange_goes_on_with_the_same_answers(after: list[int], monke
         job.close()
 
 
-def test_a_shard_that_comes_back_tells_what_was_lost(job: Job, tmp_path: Path) -> None:
+def test_exchange_with_a_recovered_shard_reports_losses(job: Job, tmp_path: Path) -> None:
     values, before = drawn(job, 1), job.full(np.nan)
     client = job.client(A, refresh=lambda: job.placement)
     client.exchange(values, before, job.held(0), Push(A, 1, HALF))
@@ -101,7 +101,7 @@ def test_a_shard_that_comes_back_tells_what_was_lost(job: Job, tmp_path: Path) -
     np.testing.assert_array_equal(before[there:], values[there:] * np.float32(1 - 0.5**3))
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(job: Job) -> None:
+def test_invalid_exchange_is_refused_without_effect(job: Job) -> None:
     def told(*messages: wire.PushRequest) -> str:
         code, reason = status(lambda: list(job.stubs[0].Exchange(iter(messages))))
         assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -124,22 +124,22 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(0.0))
 
 
-def test_a_life_that_is_over_is_refused(job: Job) -> None:
-    from dbelief.rpc import segments_pb2 as segments
+def test_fenced_incarnation_is_refused(job: Job) -> None:
+    from dbelief.rpc.pb import segments_pb2 as segments
 
     client, before = job.client(A), job.full(np.nan)
     client.exchange(drawn(job, 1), before, job.held(0), Push(A, 1, HALF))
     for number in range(2):
         job.configure(number, fenced=[segments.Pusher(replica=1, incarnation=11)])
     moved = job.read()
-    with pytest.raises(Rejected, match="segment 0: replica 1 in life 11 is fenced"):
+    with pytest.raises(Rejected, match="segment 0: replica 1 in incarnation 11 is fenced"):
         client.exchange(drawn(job, 1), before, job.held(0), Push(A, 2, HALF))
     np.testing.assert_array_equal(job.read(), moved)
 
 
 def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
     """All that a sender may be ahead with was answered, and nothing of it came through."""
-    shard: Any = job.services[0].life.require_shard()
+    shard: Any = job.services[0].controller.require_shard()
     push = Push(Pusher(3, 13), 1, HALF)
     parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.spans[:EXCHANGE_WINDOW]]
     told, again = ([shard.exchange(push, [part]) for part in parts] for _ in range(2))
@@ -151,7 +151,7 @@ def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
 
 def test_an_answer_of_long_ago_is_not_made_up(job: Job) -> None:
     """A sender that breaks the protocol's promise and repeats what it was answered more than a window ago."""
-    shard: Any = job.services[0].life.require_shard()
+    shard: Any = job.services[0].controller.require_shard()
     push = Push(Pusher(3, 13), 1, HALF)
     parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.run(job.placement.places[0])]
     for part in parts:

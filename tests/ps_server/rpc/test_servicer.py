@@ -1,4 +1,4 @@
-"""The face of a shard over real gRPC: refusals, commands, state, the dial."""
+"""The servicer of a shard over real gRPC: refusals, commands, state, staleness."""
 
 import dataclasses
 import functools
@@ -14,10 +14,10 @@ import pytest
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.telemetry.metrics import Metrics
@@ -45,19 +45,19 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
     later = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=7), SGD))
     before = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=4), SGD))
     for call, reason in {
-        push(opening, job.part(20), job.part(3)): "segment 3 does not live here",
+        push(opening, job.part(20), job.part(3)): "segment 3 is not on this shard",
         push(opening, job.part(20, offset=1)): "segment 20: 8 numbers at 1 do not fit its 8",
         push(opening, job.part(20, data=b"123")): "segment 20: 3 bytes are not 8 numbers of float32",
         push(opening, job.part(21, codec=segments.CODEC_FP64, length=4)): "segment 21: float64 numbers for 'w'",
-        push(job.opening(dataclasses.replace(good, sequence=3), 1), job.part(25)): "came where 1 was expected",
+        push(job.opening(dataclasses.replace(good, sequence=3), 1), job.part(25)): "was received where 1 was expected",
         push(
             job.opening(dataclasses.replace(good, vector="x"), 1), job.part(20)
         ): "segment 20: the rule applies to 'w'",
         push(job.part(20)): "a push begins with its opening",
-        push(elsewhere, job.part(20)): "a call for job 'mnist' came here",
+        push(elsewhere, job.part(20)): "a call for job 'mnist' is not for this shard",
         push(before, job.part(20)): "is in epoch 6, not 4",
         push(later, job.part(20)): "is in epoch 6, not 7",  # a shard that does not know of its next life yet
-        pull(segments=[0]): "segment 0 does not live here",
+        pull(segments=[0]): "segment 0 is not on this shard",
         pull(vector="best.0"): "segment 20: no vector 'best.0' yet",
         pull(if_newer_than=[1, 2]): "2 versions for 1 segments",
         pull(target=job.target(0)): "is in epoch 6, not 5",
@@ -74,14 +74,14 @@ def test_calls_and_commands_of_another_run_are_refused(job: Job) -> None:
     """A worker, a shard or a coordinator that outlived its run, and did not hear that the job was resumed."""
     stub = job.stubs[0]
     for service in job.services:
-        service.life.run_id = 5
+        service.controller.run_id = 5
 
     def client(pusher: Pusher, run_id: int) -> Any:
         places = tuple(dataclasses.replace(one, run_id=run_id) for one in job.placement.places)
         return job.client(pusher, placement=dataclasses.replace(job.placement, places=places))
 
     client(A, 5).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
-    reason = "job 'digits', shard 0: the caller's run of the job is over: the job was begun anew or resumed since"
+    reason = "job 'digits', shard 0: the caller's run of the job is over: the job was restarted or resumed since"
     for run_id in (0, 4):
         stale = client(B, run_id)
         with pytest.raises(Rejected, match=reason):
@@ -98,7 +98,7 @@ def test_calls_and_commands_of_another_run_are_refused(job: Job) -> None:
         ]
         for method, request in calls:
             assert status(lambda: method(request)) == (grpc.StatusCode.FAILED_PRECONDITION, reason)  # noqa: B023
-    assert not job.services[0].life.stopped.is_set()
+    assert not job.services[0].controller.stopped.is_set()
     out = job.full(0.0)
     client(A, 5).pull(out, job.held())
     np.testing.assert_array_equal(out, -1.0)
@@ -118,13 +118,13 @@ def test_the_client_says_which_shard_refused(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(-1.0))
 
 
-def test_a_fenced_life_is_refused(job: Job) -> None:
+def test_fenced_incarnation_is_refused(job: Job) -> None:
     client = job.client(A)
     client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
     life = segments.Pusher(replica=1, incarnation=11)
     for number in range(2):
         job.configure(number, fenced=[life])
-    with pytest.raises(Rejected, match="shard 0: segment 0: replica 1 in life 11 is fenced"):
+    with pytest.raises(Rejected, match="shard 0: segment 0: replica 1 in incarnation 11 is fenced"):
         client.push(job.full(1.0), job.held(0), Push(A, 2, np.float32(1)))
     stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
     assert [(row.lowest, row.highest) for row in stats.ledgers if row.pusher == life] == [(1, 1)]
@@ -147,7 +147,7 @@ def test_a_command_of_a_former_leader_is_refused(job: Job, tmp_path: Path) -> No
         code, details = status(call)
         assert code is grpc.StatusCode.FAILED_PRECONDITION
         assert details == "job 'digits', shard 0: leader epoch 2 is over, 3 leads"
-    assert not job.services[0].life.stopped.is_set()
+    assert not job.services[0].controller.stopped.is_set()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -158,10 +158,10 @@ def test_a_command_that_comes_again_is_obeyed_once(job: Job) -> None:
     again = job.configure(0, command, assignment=job.assignment(0), stop=True)  # would empty and end the shard
     assert again == before
     assert not job.read().any()
-    assert not job.services[0].life.stopped.is_set()
+    assert not job.services[0].controller.stopped.is_set()
     job.configure(0, job.command(leader_epoch=2, id=77), stop=True)  # ids count anew under the next leader
-    assert job.services[0].life.stopped.is_set()
-    assert not job.services[1].life.stopped.is_set()
+    assert job.services[0].controller.stopped.is_set()
+    assert not job.services[1].controller.stopped.is_set()
 
 
 def test_a_shard_without_segments_says_so() -> None:
@@ -174,7 +174,7 @@ def test_a_shard_without_segments_says_so() -> None:
         channel.close()
         server.close()
     assert code is grpc.StatusCode.ABORTED
-    assert details == "a shard without a job: no segments have been given to it yet"
+    assert details == "a shard without a job: no segments are assigned to it yet"
 
 
 def test_not_ready_before_every_segment_has_values(job: Job) -> None:
@@ -206,7 +206,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(job: Job, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sets_are_written_and_read_below_the_runs_folder_alone(job: Job, tmp_path: Path) -> None:
+def test_snapshot_paths_stay_below_the_run_folder(job: Job, tmp_path: Path) -> None:
     """No command makes a shard touch another place of its user's, by whatever way it is named."""
     root, elsewhere = tmp_path / "run" / "snapshots", tmp_path / "elsewhere"
     root.mkdir(parents=True)
@@ -264,7 +264,7 @@ def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
 # -- the dial ------------------------------------------------------------------------------------------------
 
 
-def test_with_the_dial_at_zero_a_push_returns_when_its_round_is_applied(start: Callable[..., Job]) -> None:
+def test_push_at_staleness_0_returns_after_its_round(start: Callable[..., Job]) -> None:
     job = start(staleness=0)
     membership = wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2])])
     for number in range(2):
@@ -292,7 +292,7 @@ def members(*replicas: int, epoch: int = 1) -> wire.Membership:
     return wire.Membership(member_epoch=epoch, rounds=[wire.MembersFrom(clock=0, replicas=replicas)])
 
 
-def test_with_the_dial_above_zero_a_push_returns_at_once_and_a_pull_waits_for_the_slowest(
+def test_pull_at_staleness_1_waits_for_the_slowest(
     start: Callable[..., Job],
 ) -> None:
     job = start(staleness=1, deadline_s=0.05)
@@ -311,11 +311,11 @@ def test_with_the_dial_above_zero_a_push_returns_at_once_and_a_pull_waits_for_th
         assert (reply.clock, reply.segments) == (2, 20)
 
 
-def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callable[..., Job]) -> None:
+def test_pull_sends_its_clock_to_a_recovered_shard(start: Callable[..., Job]) -> None:
     job = start(staleness=0, deadline_s=0.05)
     for number, service in enumerate(job.services):
         job.configure(number, membership=members(1))
-        shard = service.life.require_shard()
+        shard = service.controller.require_shard()
         for segment in shard.segments.values():
             w = np.full(segment.span.length, 5.0, np.float32)
             shard.load(StoredSegment(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
@@ -324,13 +324,13 @@ def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callab
     np.testing.assert_array_equal(out, job.full(5.0))
 
 
-def test_one_who_waits_at_a_shard_tells_another_that_came_back_how_far_it_is(
+def test_waiting_puller_sends_its_clock_to_recovered_shards(
     start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A waits at shard 0 for B; B waits at shard 1, which has lost round 0 and must hear that A has passed it."""
     monkeypatch.setattr("ps_server.rpc.servicer.LOOK_AGAIN_S", 0.05)
     job = start(staleness=0)
-    held, back = (service.life.require_shard() for service in job.services)
+    held, back = (service.controller.require_shard() for service in job.services)
     for number in range(2):
         job.configure(number, membership=members(1, 2))
     for segment in back.segments.values():
@@ -370,7 +370,7 @@ def test_an_assignment_may_ask_for_rates_over_the_staleness(start: Callable[...,
     np.testing.assert_array_equal(job.read(), job.full(-2.0))
 
 
-def test_a_round_that_is_not_completed_names_who_is_missing(start: Callable[..., Job]) -> None:
+def test_incomplete_round_names_the_missing_replicas(start: Callable[..., Job]) -> None:
     job = start(staleness=0, deadline_s=0.05)
     job.configure(1, membership=wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2, 4])]))
     push = job.opening(Push(A, 1, np.float32(1)), 1)
@@ -379,7 +379,7 @@ def test_a_round_that_is_not_completed_names_who_is_missing(start: Callable[...,
     assert details == "job 'digits', shard 1: segment 20: round 0 still waits for replicas [2, 4]"
 
 
-def test_requests_of_no_segments_are_not_counted_by_the_vectors_that_they_name(job: Job) -> None:
+def test_unknown_vector_names_add_no_metric_labels(job: Job) -> None:
     assert job.pulled(0, vector="made up") == []
     push = Push(A, 1, vector="made up", assign=True)
     assert [reply.acknowledged for reply in job.stubs[0].Push(iter([job.opening(push)]))] == [0]

@@ -1,4 +1,4 @@
-"""Segments through shared memory: the same numbers as over TCP, and whatever breaks, none that nobody asked for."""
+"""Segments through shared memory: the same numbers as over TCP, also after failures."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.arrays.shared_memory import FOLDER
 from dbelief.core.layout import SegmentSpan, make_segments
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.client.push_call import ExchangeCall, PushCall
+from dbelief.rpc.client.shard_call import ExchangeCall, PushCall
+from dbelief.rpc.pb import parameters_pb2 as wire
 from ps_server.rpc.servicer import ShardService
 from ps_server.rpc.shared_memory import BlockView
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
+from tests.examples import examples
 from tests.ps_server.servers import A, B, Job, wait_until
 
 pytestmark = pytest.mark.processes
@@ -82,9 +83,9 @@ def trained(spans: Any, rule: str, part: tuple[int, int], orders: Any, seed: int
         job.close()
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(tables, st.sampled_from(["sgd", "adagrad", "elastic"]), st.data(), steps, st.integers(0, 9))
-def test_what_goes_through_shared_memory_is_bit_for_bit_what_goes_over_tcp(
+def test_shared_memory_matches_tcp_bit_for_bit(
     spans: Any, rule: str, data: st.DataObject, orders: Any, seed: int
 ) -> None:
     starts = [span.start for span in spans]
@@ -96,7 +97,7 @@ def test_what_goes_through_shared_memory_is_bit_for_bit_what_goes_over_tcp(
     wait_until(nothing_left)
 
 
-def test_only_what_is_newer_is_written_and_the_rest_stays(job: Job) -> None:
+def test_only_newer_segments_are_written(job: Job) -> None:
     client = job.client(A)
     out, versions = client.array(job.placement.size), job.held()
     client.pull(out, versions)
@@ -120,16 +121,14 @@ def test_a_large_push_is_acknowledged_on_the_way(start: Callable[..., Job]) -> N
     assert job.counted("shared_bytes_total", direction="sent") == values.nbytes
 
 
-def test_no_message_of_an_exchange_has_more_kept_than_over_tcp(
-    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exchange_messages_are_limited_as_over_tcp(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes could name every segment of a shard, each of which is copied for its answer."""
     job = start(spans=tuple(make_segments([(0, 8 << 18)], 1 << 18)), rule="elastic")
     client, versions = job.client(A), job.held()
     values, out = client.array(job.placement.size), client.array(job.placement.size)
     values[:] = 1.0
     client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
-    monkeypatch.setattr(ExchangeCall, "_told_together", PushCall._told_together)
+    monkeypatch.setattr(ExchangeCall, "_shared_groups", PushCall._shared_groups)
     with pytest.raises(Rejected, match=r"segments \d to \d in one message, whose answer is to be kept"):
         client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
     np.testing.assert_array_equal(job.read(), 0.5)
@@ -152,7 +151,7 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capfd.readouterr().err.splitlines() if "memory" in line]
 
 
-def test_a_worker_says_once_with_which_shards_it_shares_memory(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+def test_worker_announces_shared_memory_once(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
     client = job.client(A)
     for _ in range(2):
         client.pull(client.array(job.placement.size), job.held())
@@ -189,7 +188,7 @@ def test_a_worker_that_shares_no_memory_makes_no_block(job: Job) -> None:
     assert client._sharing.find(out) is None
 
 
-def test_what_a_worker_uses_no_more_shards_let_go_of(job: Job) -> None:
+def test_unused_blocks_are_released_by_shards(job: Job) -> None:
     client = job.client(A)
     for _ in range(3):
         out = client.array(job.placement.size)
@@ -204,7 +203,7 @@ def test_what_a_worker_uses_no_more_shards_let_go_of(job: Job) -> None:
         assert service._attached._bytes == 0
 
 
-def test_a_shard_in_a_new_life_is_shared_with_anew(job: Job, tmp_path: Path) -> None:
+def test_recovered_shard_attaches_memory_again(job: Job, tmp_path: Path) -> None:
     client = job.client(A, refresh=lambda: job.placement)
     out, versions = client.array(job.placement.size), job.held()
     client.pull(out, versions)
@@ -285,7 +284,7 @@ def test_a_late_pull_writes_into_no_memory_that_is_in_use(
     np.testing.assert_array_equal(out, 5.0)
 
 
-def test_a_late_push_reads_what_was_pushed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_push_reads_the_pushed_values(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     client = job.client(A, deadline_s=0.3)
     values = client.array(job.placement.size)
     values[:] = 1.0
@@ -301,9 +300,7 @@ def test_a_late_push_reads_what_was_pushed(job: Job, monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(job.read(), -1.0)
 
 
-def test_a_late_exchange_neither_reads_nor_writes_what_is_in_use(
-    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_exchange_does_not_touch_reused_memory(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     job = start(rule="elastic")
     client = job.client(A, deadline_s=0.5)
     values, out, versions = client.array(job.placement.size), client.array(job.placement.size), job.held()
@@ -319,7 +316,7 @@ def test_a_late_exchange_neither_reads_nor_writes_what_is_in_use(
     np.testing.assert_array_equal(job.read(), 0.75)
 
 
-def test_what_a_refusal_leaves_half_written_is_of_no_version(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_of_a_refused_pull_have_no_version(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """One shard refuses while the other is at work: the call ends, and that shard may write for some time yet."""
     client = job.client(A)
     out, versions = client.array(job.placement.size), job.held()
@@ -331,10 +328,10 @@ def test_what_a_refusal_leaves_half_written_is_of_no_version(job: Job, monkeypat
 
     def refuses(target: wire.Target) -> Shard:
         wait_until(latch.held.is_set)
-        raise Rejected("a call for another job came here")
+        raise Rejected("a call for another job is not for this shard")
 
-    monkeypatch.setattr(job.services[0].life, "shard_for", refuses)
-    with pytest.raises(Rejected, match="came here"):
+    monkeypatch.setattr(job.services[0].controller, "shard_for", refuses)
+    with pytest.raises(Rejected, match="is not for this shard"):
         client.pull(out, versions)
     wait_until(latch.held.is_set)
     assert {int(versions[index]) for index in there.segments} == {-1}
@@ -366,14 +363,12 @@ def member(pusher: Pusher) -> Any:
 
 
 @pytest.mark.parametrize("rule", ["sgd", "elastic"])
-def test_what_a_follower_is_still_to_be_told_is_not_what_the_worker_has_made_of_it(
-    start: Callable[..., Job], rule: str
-) -> None:
+def test_journal_copies_values_from_shared_memory(start: Callable[..., Job], rule: str) -> None:
     """Until a follower has caught up nobody waits for it: a push is acknowledged, and its memory used again."""
     job = start(rule=rule)
     deeds: list[Any] = []
     for service in job.services:
-        for segment in service.life.require_shard().segments.values():
+        for segment in service.controller.require_shard().segments.values():
             segment.journal = deeds.append
     client = job.client(A)
     values, out = client.array(job.placement.size), client.array(job.placement.size)

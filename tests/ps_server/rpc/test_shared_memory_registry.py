@@ -1,4 +1,4 @@
-"""What a shard lets a connection attach, and what it lets it name."""
+"""Blocks that a connection may attach and name."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ import pytest
 from dbelief.arrays.shared_memory import HEADER_BYTES, Block, make_block, open_block
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import Moved, Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.segments_pb2 import SharedArray
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb.segments_pb2 import SharedArray
 from ps_server.rpc.shared_memory import SharedMemoryRegistry
 
 Answer = Callable[[wire.AttachRequest], wire.AttachReply]
@@ -29,7 +29,7 @@ def attach(answer: Answer, block: Block, left: tuple[str, ...] = ()) -> str:
     """Offer a block; "", or why it is not attached."""
     offered = wire.SharedBlock(name=block.name, token=block.token, size=block.size)
     with block.offered():
-        reply = answer(wire.AttachRequest(block=offered, left=left))
+        reply = answer(wire.AttachRequest(block=offered, released=left))
     assert reply.attached != bool(reply.refusal)
     return reply.refusal
 
@@ -102,18 +102,16 @@ def test_an_array_that_is_none_is_refused(
         attached.of("me").area(told(block, offset))
 
 
-def test_what_a_connection_attached_no_other_one_may_name(attached: SharedMemoryRegistry, block: Block) -> None:
+def test_blocks_are_private_to_their_connection(attached: SharedMemoryRegistry, block: Block) -> None:
     with pytest.raises(Moved, match="has no block"), attached.connected("you"):
         attached.of("you").area(told(block))
     with pytest.raises(Moved, match="has no block"):
         attached.of("nobody").area(told(block))
 
 
-def test_what_is_left_is_no_more_there_but_for_who_is_at_work_on_it(
-    attached: SharedMemoryRegistry, block: Block
-) -> None:
+def test_released_block_stays_for_calls_in_progress(attached: SharedMemoryRegistry, block: Block) -> None:
     with attached.connected("me") as answer:  # another stream of the same connection
-        assert not answer(wire.AttachRequest(left=[block.name])).attached  # not its own
+        assert not answer(wire.AttachRequest(released=[block.name])).attached  # not its own
         there = attached.of("me").area(told(block)).of(SegmentSpan(0, 0, 4))
         other = made()
         assert attach(answer, other) == ""
@@ -124,7 +122,7 @@ def test_what_is_left_is_no_more_there_but_for_who_is_at_work_on_it(
     np.testing.assert_array_equal(there, 0.0)
 
 
-def test_memory_is_let_go_of_with_the_stream() -> None:
+def test_memory_is_released_with_the_stream() -> None:
     attached, block = SharedMemoryRegistry(), made()
     with attached.connected("me") as answer:
         assert attach(answer, block) == ""
@@ -134,7 +132,7 @@ def test_memory_is_let_go_of_with_the_stream() -> None:
     assert there[0] == 5.0  # a handler that is at work on it has it still
 
 
-def test_there_is_an_end_to_what_is_attached() -> None:
+def test_attached_blocks_and_bytes_are_limited() -> None:
     blocks = [made() for _ in range(4)]
     attached = SharedMemoryRegistry(most_blocks=2, most_bytes=3 * blocks[0].size)
     with attached.connected("me") as mine, attached.connected("you") as yours:
@@ -143,12 +141,12 @@ def test_there_is_an_end_to_what_is_attached() -> None:
         blocks[2].renew()
         assert attach(yours, blocks[2]) == ""
         assert f"takes no more than {3 * blocks[0].size}" in attach(yours, blocks[3])
-        mine(wire.AttachRequest(left=[blocks[0].name]))
+        mine(wire.AttachRequest(released=[blocks[0].name]))
         blocks[3].renew()
         assert attach(yours, blocks[3]) == ""
 
 
-def test_what_cannot_be_opened_takes_no_room() -> None:
+def test_failed_attachment_uses_no_quota() -> None:
     block = made()
     attached = SharedMemoryRegistry(most_bytes=block.size)
     with attached.connected("me") as answer:
@@ -159,13 +157,13 @@ def test_what_cannot_be_opened_takes_no_room() -> None:
         assert "has the block already" in attach(answer, block)
 
 
-def test_who_shares_nothing_opens_nothing() -> None:
+def test_disabled_registry_opens_nothing() -> None:
     attached = SharedMemoryRegistry(allowed=False)
     with attached.connected("me") as answer:
         assert attach(answer, made()) == "shares no memory"
 
 
-def test_a_block_that_two_streams_attach_at_once_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrently_attached_block_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     attached, block = SharedMemoryRegistry(), made()
     opened = threading.Barrier(2)
 

@@ -14,12 +14,12 @@ import pytest
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire import bulk
 from dbelief.telemetry.metrics import Metrics
@@ -76,7 +76,7 @@ def test_messages_of_any_size_mean_the_same(job: Job, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(out, -values - values)
 
 
-def test_pushes_on_one_stream_are_acknowledged_one_after_another(start: Callable[..., Job]) -> None:
+def test_pushes_on_one_stream_are_acknowledged_in_order(start: Callable[..., Job]) -> None:
     job = start(count=80)
     feed = Feed()
     call = job.stubs[0].Push(iter(feed))
@@ -133,7 +133,7 @@ class Small:
         table = [segments.SegmentSpan(index=0, start=0, length=4)]
         assignment = wire.Assignment(segments=table, rule=SGD, staleness=staleness)
         self.configure(job="small", shard_epoch=1, assignment=assignment)
-        self.service.life.require_shard().push(Push(Pusher(0, 1), 1, assign=True), 0, np.zeros(4, np.float32))
+        self.service.controller.require_shard().push(Push(Pusher(0, 1), 1, assign=True), 0, np.zeros(4, np.float32))
         self.configure(ready=True)
 
     def configure(self, **fields: Any) -> None:
@@ -141,7 +141,7 @@ class Small:
         self.stub.Configure(wire.ConfigureRequest(command=command, **fields), timeout=60)
 
     def client(self, pusher: Pusher) -> ShardedParameterClient:
-        spans = (self.service.life.require_shard().segments[0].span,)
+        spans = (self.service.controller.require_shard().segments[0].span,)
         placement = Placement(1, spans, (ShardPlacement(0, self.server.address, 1, ((0, 1),)),))
         return ShardedParameterClient("small", placement, ("sgd", {}), pusher, 20.0)
 
@@ -179,7 +179,7 @@ def test_threads_are_made_when_they_are_needed(handlers_before: set[int | None],
     assert 0 < len(here - handlers_before) < 40
 
 
-def test_calls_that_wait_for_a_round_leave_room_for_the_push_that_ends_it() -> None:
+def test_waiting_calls_leave_threads_for_the_last_push() -> None:
     small = Small(handlers=16, staleness=0)
     rounds = [wire.MembersFrom(clock=0, replicas=[A.replica, B.replica])]
     small.configure(membership=wire.Membership(member_epoch=1, rounds=rounds))
@@ -226,7 +226,7 @@ def test_an_idle_stream_does_not_keep_a_server_from_ending(job: Job) -> None:
         time.sleep(0.01)
 
 
-def test_what_breaks_a_request_is_what_the_caller_hears_of(job: Job) -> None:
+def test_request_error_is_raised_to_the_caller(job: Job) -> None:
     client = job.client(A)
     with pytest.raises(IndexError):  # versions for fewer segments than there are
         client.push(job.full(1.0), np.zeros(3, np.int64), Push(A, 1, ONE))

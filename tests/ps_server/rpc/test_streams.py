@@ -15,8 +15,8 @@ from dbelief.arrays.backend import select_backend
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.placement import Placement
 from dbelief.core.push import Push, Pusher
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.device.standin.cupy import standing_in
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.processes
 # -- push and pull -------------------------------------------------------------------------------------------
 
 
-def test_what_is_pushed_is_pulled(job: Job) -> None:
+def test_pushed_values_are_pulled(job: Job) -> None:
     values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
     client, out, versions = job.client(A), job.full(np.nan), job.held()
     client.pull(out, versions)
@@ -38,7 +38,7 @@ def test_what_is_pushed_is_pulled(job: Job) -> None:
     assert set(versions.tolist()) == {1}
 
 
-def test_the_answer_tells_staleness_duplicates_and_losses(job: Job) -> None:
+def test_reply_has_staleness_duplicates_and_losses(job: Job) -> None:
     client = job.client(A)
     client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
     stale = job.held(1)
@@ -49,7 +49,7 @@ def test_the_answer_tells_staleness_duplicates_and_losses(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(-2.0))
 
 
-def test_what_happened_is_counted(job: Job) -> None:
+def test_calls_and_bytes_are_counted(job: Job) -> None:
     client = job.client(A)
     client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
     client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
@@ -111,7 +111,7 @@ def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(-(1 + 2 + 3 + 4) * (1 + 2 + 3 + 4 + 5)))
 
 
-def test_a_client_made_from_the_protos_and_our_server_understand_each_other(job: Job) -> None:
+def test_generated_client_works_with_our_server(job: Job) -> None:
     opening = job.opening(Push(A, 1, np.float32(1)))
     together = wire.PushRequest(opening=opening.opening)
     for index in range(5):
@@ -160,7 +160,7 @@ class Feed:
         return iter(self._queue.get, None)
 
 
-def test_sixteen_segments_are_acknowledged_while_the_push_goes_on(start: Callable[..., Job]) -> None:
+def test_every_16_segments_are_acknowledged(start: Callable[..., Job]) -> None:
     job = start(count=80)
     feed = Feed(job.opening(Push(A, 1, np.float32(1))))
     call = job.stubs[0].Push(iter(feed))
@@ -182,7 +182,7 @@ def applied(job: Job, number: int, segments_applied: int) -> None:
 
 
 @pytest.mark.parametrize("cut_after", [0, 1, 5, 16, 19])
-def test_a_stream_cut_anywhere_and_sent_again_is_applied_once(job: Job, cut_after: int) -> None:
+def test_interrupted_stream_is_applied_once(job: Job, cut_after: int) -> None:
     push = Push(A, 1, np.float32(1))
     feed = Feed(job.opening(push), *(job.part(index) for index in range(cut_after)))
     call = job.stubs[0].Push(iter(feed))
@@ -196,7 +196,7 @@ def test_a_stream_cut_anywhere_and_sent_again_is_applied_once(job: Job, cut_afte
     np.testing.assert_array_equal(job.read(), job.full(-2.0))
 
 
-def test_the_client_goes_on_from_the_first_segment_not_acknowledged(
+def test_client_resumes_at_the_first_unacknowledged_segment(
     start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began: list[list[int]] = []
@@ -246,9 +246,7 @@ def test_the_client_goes_on_from_the_first_segment_not_acknowledged(
     assert {version for stub in job.stubs for version in stub.Stats(wire.StatsRequest(job="digits")).versions} == {1}
 
 
-def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(
-    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_stream_is_cancelled_and_reopened(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     stalled: list[int] = []
 
     def stalls_once(service: ShardService) -> None:
@@ -258,7 +256,7 @@ def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(
             answers = whole(requests, context)
             yield next(answers)
             if not stalled:
-                stalled.append(service.life.index)
+                stalled.append(service.controller.index)
                 cancelled = threading.Event()
                 context.add_callback(cancelled.set)
                 assert cancelled.wait(60)

@@ -73,7 +73,7 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
     small = Small(handlers=16, keepalive=QUICK)
     stack.callback(small.close)
     relay = Relay(small.server.port, stack)
-    spans = (small.service.life.require_shard().segments[0].span,)
+    spans = (small.service.controller.require_shard().segments[0].span,)
     placement = Placement(1, spans, (ShardPlacement(0, relay.address, 1, ((0, 1),)),))
     client = ShardedParameterClient("small", placement, ("sgd", {}), A, 60.0)
     stack.callback(client.close)
@@ -92,7 +92,7 @@ def test_a_client_finds_out_that_a_server_vanished(stack: ExitStack) -> None:
     relay = Relay(small.server.port, stack)
     streams = StreamPool(lambda address: open_channel(address, "ps", keepalive=QUICK))
     stack.callback(streams.close)
-    stream = streams.take(relay.address, "Pull")
+    stream = streams.acquire(relay.address, "Pull")
     wait_until(lambda: bool(small.service._streams._open), "the stream's beginning")
     relay.cut()
     with pytest.raises(Unavailable, match="pull: "), named_errors("pull"):

@@ -1,4 +1,4 @@
-"""Bundles of a pass: each is added once, whoever sends it however often, and nothing of an earlier pass."""
+"""Bundles of a pass: each is added once, for any repetitions, and none of an earlier pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_sum_holds_each_bundle_once(make: Make, seed: int, ordered: bool) ->
         np.testing.assert_allclose(accrued(subject), expected, rtol=0, atol=1e-14)
 
 
-def test_in_order_the_bits_do_not_depend_on_who_was_first(make: Make) -> None:
+def test_ordered_sum_does_not_depend_on_arrival(make: Make) -> None:
     gradients = {n: np.random.default_rng(n).standard_normal(9).astype(np.float32) * 10.0**n for n in range(1, 8)}
     found = set()
     for seed in range(20):
@@ -91,7 +91,7 @@ def test_a_repeated_bundle_is_a_duplicate_and_not_counted(make: Make) -> None:
         (bundle(1, turn=0), np.ones(4, np.float32), "segment 0: bundle 1 of pass 0; passes count from 1"),
     ],
 )
-def test_what_is_no_bundle_is_refused(make: Make, push: Push, values: np.ndarray, reason: str) -> None:
+def test_invalid_bundle_is_refused(make: Make, push: Push, values: np.ndarray, reason: str) -> None:
     subject = make((4,), initial=0.0)
     before = subject.everything()
     with pytest.raises(Rejected, match=reason):
@@ -99,10 +99,10 @@ def test_what_is_no_bundle_is_refused(make: Make, push: Push, values: np.ndarray
     assert subject.everything() == before
 
 
-def test_a_fenced_life_adds_nothing(make: Make) -> None:
+def test_fenced_incarnation_adds_nothing(make: Make) -> None:
     subject = make((4,), initial=0.0)
     subject.shard.fence([11])
-    with pytest.raises(Rejected, match="replica 1 in life 11 is fenced"):
+    with pytest.raises(Rejected, match="replica 1 in incarnation 11 is fenced"):
         subject.send(bundle(1), subject.full(1.0))
 
 
@@ -113,6 +113,6 @@ def test_over_the_wire_two_replicas_send_the_same_bundle(job: Job) -> None:
         )
         assert pushed.duplicates == (0 if pusher is A else 40)
     for service in job.services:
-        for segment in service.life.require_shard().segments.values():
+        for segment in service.controller.require_shard().segments.values():
             assert (segment.vectors["accrued"] == 2.0).all()
             assert (segment.sum.number, segment.sum.added) == (3, {4})

@@ -1,4 +1,4 @@
-"""A set shows a shard as it was when the set was begun, whatever is done to the shard while it is written."""
+"""A set shows a shard as it was when the set was begun, independent of later changes."""
 
 import gc
 import threading
@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint import shard_file
@@ -22,10 +22,11 @@ from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, copy, lincomb, rotate, zero
 from dbelief.errors import Rejected, WriteFailed
 from dbelief.optim import make_rule
-from dbelief.process.atomic_file import DISK
+from dbelief.process.atomic_file import Disk, use_disk
 from ps_server import snapshot
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
+from tests.examples import examples
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12)
@@ -62,7 +63,7 @@ def between(turns: Sequence[Callable[[], object]]) -> Iterator[None]:
 
 
 def no_marks(shard: Shard) -> bool:
-    return all(segment.mark is None for segment in shard.segments.values())
+    return all(segment.snapshot_view is None for segment in shard.segments.values())
 
 
 # -- whatever happens ----------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ DEEDS = st.one_of(
 SOME = st.lists(DEEDS, max_size=8)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     rule=st.sampled_from(["sgd", "adam", "elastic"]),
     way=st.sampled_from([(None, False), (None, True), (0, False)]),
@@ -224,7 +225,7 @@ def test_each_way_to_change_an_array_leaves_a_copy(
 # -- one instant ---------------------------------------------------------------------------------------------
 
 
-def test_pushes_go_on_while_a_set_is_written_and_are_not_in_it(make: Make, tmp_path: Path) -> None:
+def test_concurrent_pushes_are_not_in_the_set(make: Make, tmp_path: Path) -> None:
     """The one who writes is held before each segment until another thread has pushed to all of them."""
     subject, turn, done = make((300,) * 6, "adagrad"), threading.Event(), threading.Event()
     subject.push(A, 1.0)
@@ -256,9 +257,7 @@ def test_pushes_go_on_while_a_set_is_written_and_are_not_in_it(make: Make, tmp_p
     assert subject.shard.ledgers()["w", A] == (1 + turns, 1 + turns)
 
 
-def test_segments_that_go_to_another_shard_meanwhile_are_in_the_set_of_the_one_that_had_them(
-    make: Make, tmp_path: Path
-) -> None:
+def test_migrated_segments_stay_in_the_givers_set(make: Make, tmp_path: Path) -> None:
     subject = make((5, 3, 4))
     before = subject.read()
     shard = subject.shard
@@ -273,9 +272,7 @@ def test_segments_that_go_to_another_shard_meanwhile_are_in_the_set_of_the_one_t
     assert no_marks(shard)
 
 
-def test_what_was_under_way_without_a_lock_may_be_in_a_set_by_half_and_nothing_that_began_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_free_set_has_at_most_pushes_begun_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger knows of the push under way; the version does not yet."""
     monkeypatch.setattr("dbelief.optim.apply.FEW", 0)  # so that the step is the rule's own `apply`
     begun, go_on = threading.Event(), threading.Event()
@@ -309,7 +306,7 @@ def test_what_was_under_way_without_a_lock_may_be_in_a_set_by_half_and_nothing_t
 # -- what it takes -------------------------------------------------------------------------------------------
 
 
-def test_copies_are_only_of_what_changes_and_go_when_they_are_written(make: Make, tmp_path: Path) -> None:
+def test_only_changed_segments_are_copied_until_written(make: Make, tmp_path: Path) -> None:
     """Traced before each segment: a copy of the shard at first, and then one segment less each time."""
     subject, count, length = make((50_000,) * 10, "adagrad"), 10, 50_000
     one = 2 * 4 * length
@@ -346,7 +343,7 @@ def test_an_array_is_copied_once(make: Make, tmp_path: Path) -> None:
 
     def push() -> None:
         subject.push(A, 1.0)
-        copies.append(id(subject.shard.segments[0].mark._arrays["w"]))
+        copies.append(id(subject.shard.segments[0].snapshot_view._arrays["w"]))
 
     def often() -> None:
         for _ in range(3):
@@ -361,24 +358,21 @@ def test_an_array_is_copied_once(make: Make, tmp_path: Path) -> None:
 # -- what goes wrong -----------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_fills_up_costs_the_set_and_leaves_no_mark(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_fails_the_set_and_clears_its_marks(make: Make, tmp_path: Path) -> None:
     """The kernel's own ENOSPC, of /dev/full."""
     subject = make((50_000,) * 4)
     save(subject.shard, tmp_path / "old")
     full = tmp_path / "new"
     full.mkdir()
 
-    def create(path: Path) -> BinaryIO:
-        path.symlink_to("/dev/full")
-        return path.open("wb")
+    class FullDisk(Disk):
+        def create(self, path: Path) -> BinaryIO:
+            path.symlink_to("/dev/full")
+            return path.open("wb")
 
     reason = r"^[^\n]*/new/shard-0\.safetensors: cannot be written: No space left on device$"
-    with monkeypatch.context() as patched:
-        patched.setattr(DISK, "create", create)
-        with pytest.raises(WriteFailed, match=reason), between([lambda: subject.push(A, 1.0)] * 4):
-            save(subject.shard, full)
+    with use_disk(FullDisk()), pytest.raises(WriteFailed, match=reason), between([lambda: subject.push(A, 1.0)] * 4):
+        save(subject.shard, full)
     assert no_marks(subject.shard)
     assert list(full.iterdir()) == []
     verify_shards(tmp_path / "old", *SET[:2], "sgd", 4)

@@ -82,7 +82,7 @@ def test_two_pushes_of_a_segment_are_at_their_step_together() -> None:
     np.testing.assert_array_equal(values(held), -1)
 
 
-def test_what_is_under_way_is_read_repeated_and_fenced() -> None:
+def test_push_in_progress_is_read_repeated_and_fenced() -> None:
     """By the one who meets it there: a reader, the pusher's own repetition, and the coordinator."""
     held = shard(Meeting())
     push, weights = Push(Pusher(0, 10), 1, ONE), np.ones(LENGTH, np.float32)
@@ -139,7 +139,7 @@ def test_pushes_that_meet_are_counted_each_once() -> None:
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam", "elastic"])
-def test_one_pusher_alone_meets_nobody(rule: str) -> None:
+def test_single_pusher_matches_the_locked_shard(rule: str) -> None:
     rng, ends = np.random.default_rng(0), []
     pushed = rng.standard_normal((7, LENGTH)).astype(np.float32)
     for lock_free in (False, True):

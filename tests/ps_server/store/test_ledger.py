@@ -1,4 +1,4 @@
-"""Exactly once: numbers of pushes, lives that are fenced, and lives that go on after a shard's own."""
+"""Exactly once: push numbers, fenced incarnations, and incarnations that outlive a shard's epoch."""
 
 import dataclasses
 import threading
@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Rejected
 from ps_server.store.segment import Outcome
+from tests.examples import examples
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12)
 
 
-def test_the_next_number_is_applied_and_one_before_it_is_a_duplicate(make: Make) -> None:
+def test_next_number_is_applied_and_repeats_are_duplicates(make: Make) -> None:
     subject = make()
     first = subject.push(A, 1.0)
     second = subject.push(A, 10.0)
@@ -41,12 +42,14 @@ def test_a_gap_is_refused_and_names_the_number_expected(make: Make, number: int)
     if number == 0:
         assert subject.send(Push(A, 0, np.float32(1)), subject.full(5.0))[0].outcome is Outcome.DUPLICATE
     else:
-        with pytest.raises(Rejected, match=rf"segment 0: push {number} of replica 1 on 'w' came where 2 was expected"):
+        with pytest.raises(
+            Rejected, match=rf"segment 0: push {number} of replica 1 on 'w' was received where 2 was expected"
+        ):
             subject.send(Push(A, number, np.float32(1)), subject.full(5.0))
     assert subject.everything() == before
 
 
-def test_each_life_each_rank_and_each_vector_counts_for_itself(make: Make) -> None:
+def test_incarnations_ranks_and_vectors_count_separately(make: Make) -> None:
     subject = make()
     for pusher in (A, B, A._replace(incarnation=13), A._replace(rank=1)):
         subject.push(pusher, 1.0)
@@ -55,7 +58,7 @@ def test_each_life_each_rank_and_each_vector_counts_for_itself(make: Make) -> No
     np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.sampled_from([A, B, A._replace(rank=1)]), max_size=20), st.data())
 def test_however_often_a_push_is_sent_it_is_applied_once(make: Make, order: list[Pusher], data: st.DataObject) -> None:
     """Segments of a push come in any order, some of them twice, and old pushes come again at any time."""
@@ -73,7 +76,7 @@ def test_however_often_a_push_is_sent_it_is_applied_once(make: Make, order: list
     assert subject.shard.versions() == [len(order)] * 2
 
 
-def test_after_a_shards_new_life_the_base_counts_the_loss(make: Make) -> None:
+def test_base_after_recovery_counts_the_loss(make: Make) -> None:
     subject = make()
     subject.sequences[A] = 4  # the shard came back without pushes 1 to 4 of this life
     push = Push(A, 5, np.float32(1), base=5)
@@ -96,7 +99,7 @@ def reborn(make: Make, applied: int) -> Any:
 
 
 @given(applied=st.integers(0, 4), acknowledged=st.integers(0, 6))
-def test_a_base_counts_what_the_new_life_lacks_and_nothing_else(make: Make, applied: int, acknowledged: int) -> None:
+def test_base_counts_exactly_the_missing_pushes(make: Make, applied: int, acknowledged: int) -> None:
     subject = reborn(make, applied)
     push = Push(A, acknowledged + 1, np.float32(1), base=acknowledged + 1)
     taken = subject.send(push, subject.full(1.0))
@@ -107,7 +110,7 @@ def test_a_base_counts_what_the_new_life_lacks_and_nothing_else(make: Make, appl
     assert subject.shard.ledgers()[PARAMETERS, A] == (max(applied, acknowledged + 1),) * 2
 
 
-def test_a_base_later_in_a_life_is_refused_as_the_gap_it_is(make: Make) -> None:
+def test_late_base_is_refused_as_a_gap(make: Make) -> None:
     subject = reborn(make, 3)
     subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))
     before = subject.everything()
@@ -119,14 +122,14 @@ def test_a_base_later_in_a_life_is_refused_as_the_gap_it_is(make: Make) -> None:
     assert [one.lost for one in subject.send(Push(A, 7, np.float32(1), base=7), subject.full(1.0))] == [0, 0, 0]
 
 
-def test_a_gap_leaves_the_way_open_for_the_base_that_should_have_been_there(make: Make) -> None:
+def test_gap_does_not_prevent_a_later_base(make: Make) -> None:
     subject = reborn(make, 3)
     with pytest.raises(Rejected, match="where 4 was expected"):
         subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
     assert [one.lost for one in subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))] == [2, 2, 2]
 
 
-def test_losses_on_other_vectors_are_told_and_not_counted_as_gradients(make: Make) -> None:
+def test_losses_on_other_vectors_are_not_gradient_losses(make: Make) -> None:
     subject = reborn(make, 3)
     push = Push(A, 3, vector="best.0", assign=True, base=3)
     assert [one.lost for one in subject.send(push, subject.full(1.0))] == [2, 2, 2]
@@ -134,21 +137,21 @@ def test_losses_on_other_vectors_are_told_and_not_counted_as_gradients(make: Mak
 
 
 @pytest.mark.parametrize(("read_version", "staleness"), [(0, 1), (3, 1), (4, 0), (9, 0)])
-def test_staleness_counts_from_where_this_life_began(make: Make, read_version: int, staleness: int) -> None:
+def test_staleness_counts_from_recovery(make: Make, read_version: int, staleness: int) -> None:
     subject = reborn(make, 3)
     subject.push(B, 1.0)
     taken = subject.shard.push(Push(A, 4, np.float32(1)), 0, subject.full(1.0)[:5], 0, read_version)
     assert taken.staleness == staleness
 
 
-def test_a_fenced_life_is_refused_and_its_ledger_stays(make: Make) -> None:
+def test_fenced_incarnation_is_refused_and_keeps_its_ledger(make: Make) -> None:
     subject = make()
     push = subject.push(A, 1.0)
     subject.shard.fence([A.incarnation])
     before = subject.everything()
     late = [push, Push(A, 2, np.float32(1)), Push(A, 1, vector="best.0", assign=True), Push(A._replace(rank=3), 1)]
     for one in late:
-        with pytest.raises(Rejected, match="segment 0: replica 1 in life 11 is fenced"):
+        with pytest.raises(Rejected, match="segment 0: replica 1 in incarnation 11 is fenced"):
             subject.send(one, subject.full(1.0))
     assert subject.everything() == before
     assert subject.shard.ledgers()[PARAMETERS, A] == (1, 1)
@@ -158,7 +161,7 @@ def test_a_fenced_life_is_refused_and_its_ledger_stays(make: Make) -> None:
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
 
 
-def test_forgetting_drops_the_rows_of_that_life_alone(make: Make) -> None:
+def test_forget_drops_only_rows_of_that_incarnation(make: Make) -> None:
     subject = make()
     subject.push(A, 1.0)
     subject.push(A._replace(rank=1), 1.0)
@@ -174,7 +177,7 @@ def test_forgetting_drops_the_rows_of_that_life_alone(make: Make) -> None:
     np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
 
 
-def test_ledgers_tell_the_lowest_and_the_highest_number_over_the_segments(make: Make) -> None:
+def test_ledgers_give_lowest_and_highest_number(make: Make) -> None:
     subject = make()
     subject.push(A, 1.0)
     subject.send(Push(A, 2, np.float32(1)), subject.full(1.0), [0, 2])
@@ -239,7 +242,7 @@ def test_fencing_waits_for_the_push_that_is_inside(make: Make) -> None:
     assert order == ["applied", "fenced"]
 
 
-def test_the_order_of_application_is_told_under_the_lock(make: Make) -> None:
+def test_application_order_is_recorded_under_the_lock(make: Make) -> None:
     told: list[tuple[int, Pusher, int, float]] = []
     subject = make((2, 1), on_apply=lambda *row: told.append(row))
     push = subject.push(A, 1.0, rate=0.5)

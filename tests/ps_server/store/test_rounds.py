@@ -1,4 +1,4 @@
-"""The staleness dial at 0: synchronous SGD, whoever comes and goes, in whatever order pushes arrive."""
+"""The staleness dial at 0: synchronous SGD for any membership changes and any order of pushes."""
 
 import threading
 from collections.abc import Callable
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
 from ps_server.store.segment import Outcome
+from tests.examples import examples
 
 Make = Callable[..., Any]
 REPLICAS = tuple(Pusher(number, 10 + number) for number in range(5))
@@ -34,14 +35,14 @@ def gradient(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(N, dtype=np.float32)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(rounds(), st.sampled_from(RULES))
 def test_the_order_of_arrival_changes_no_bit(make: Make, plan: list[list[tuple[Pusher, int, int]]], rule: str) -> None:
     """Bit-equal to the rule on the mean weighted by samples, summed in order of replica."""
     subject = make(rule=rule, staleness=0, initial=gradient(7))
     subject.shard.set_membership(1, [(0, [pusher.replica for pusher, _, _ in plan[0]])])
     w, formula = gradient(7), make_rule(rule, {})
-    states = tuple(np.full(N, formula.initial(name), np.float32) for name in formula.state)
+    states = tuple(np.full(N, value, np.float32) for value in formula.state.values())
     for clock, arrivals in enumerate(plan):
         for pusher, samples, seed in arrivals:
             subject.push(pusher, gradient(seed), 0.1, clock, samples)
@@ -107,7 +108,7 @@ def test_a_part_of_a_segment_is_refused(make: Make, length: int) -> None:
     assert subject.everything() == before
 
 
-def test_a_round_takes_one_push_of_each_and_none_when_it_is_over(make: Make) -> None:
+def test_round_takes_one_push_per_member(make: Make) -> None:
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0, 1])])
     subject.push(A, 1.0)
@@ -125,7 +126,7 @@ def test_a_round_takes_one_push_of_each_and_none_when_it_is_over(make: Make) -> 
 # -- members come and go -------------------------------------------------------------------------------------
 
 
-def test_who_drops_out_holds_nobody_up(make: Make) -> None:
+def test_departed_member_does_not_block_the_round(make: Make) -> None:
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0, 1, 2])])
     subject.push(A, 1.0)
@@ -136,7 +137,7 @@ def test_who_drops_out_holds_nobody_up(make: Make) -> None:
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
 
 
-def test_what_the_dead_had_waiting_goes_back(make: Make) -> None:
+def test_waiting_gradient_of_a_dead_member_is_dropped(make: Make) -> None:
     """A snapshot would not hold it, so the ledger must not either: its samples are trained again."""
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0, 1])])
@@ -175,7 +176,7 @@ def test_an_older_member_epoch_is_ignored(make: Make) -> None:
     np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
 
 
-def test_rounds_nobody_takes_part_in_pass_without_a_step(make: Make) -> None:
+def test_rounds_without_members_pass_without_a_step(make: Make) -> None:
     subject = make(rule="momentum", mu=0.5, staleness=0)
     subject.shard.set_membership(1, [(0, []), (3, [1])])
     subject.shard.wait_for_clock([0, 1, 2], 3, 0.0)
@@ -208,7 +209,7 @@ def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
         subject.shard.wait_for_clock([2, 1], 1, 0.0)
 
 
-def test_in_free_running_nobody_waits(make: Make) -> None:
+def test_free_running_does_not_wait(make: Make) -> None:
     make().shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
     bounded = make(staleness=0)
     bounded.shard.set_membership(1, [(0, [0])])
@@ -217,7 +218,7 @@ def test_in_free_running_nobody_waits(make: Make) -> None:
 
 
 @pytest.mark.parametrize("ends", ["a push", "a member less"])
-def test_who_waits_is_woken(make: Make, ends: str) -> None:
+def test_waiting_reader_is_woken(make: Make, ends: str) -> None:
     subject, woken = make(staleness=0), threading.Event()
     subject.shard.set_membership(1, [(0, [0, 1])])
     subject.push(A, 1.0)

@@ -31,7 +31,7 @@ def start(threads: list[threading.Thread]) -> None:
 # -- initial values ------------------------------------------------------------------------------------------
 
 
-def test_before_initial_values_nothing_is_read_and_no_rule_applied(make: Make) -> None:
+def test_reads_and_rules_wait_for_initial_values(make: Make) -> None:
     subject = make(initial=None)
     with pytest.raises(Rejected, match="segment 0: initial values are not complete yet"):
         subject.push(A, 1.0)
@@ -50,7 +50,7 @@ def test_before_initial_values_nothing_is_read_and_no_rule_applied(make: Make) -
     assert subject.shard.versions() == [0, 0, 0]
 
 
-def test_initial_values_in_parts_are_complete_when_no_part_is_missing(make: Make) -> None:
+def test_initial_values_may_come_in_parts(make: Make) -> None:
     subject = make((5,), initial=None)
     values = np.arange(5, dtype=np.float32)
     subject.shard.push(Push(A, 1, assign=True), 0, values[3:], offset=3)
@@ -94,7 +94,7 @@ def test_two_initialisers_in_threads_while_the_job_begins(make: Make, eager_thre
         np.testing.assert_array_equal(subject.read(), values - 1)
 
 
-def test_a_late_initialiser_changes_nothing_and_may_train_on(make: Make) -> None:
+def test_late_initialiser_changes_nothing(make: Make) -> None:
     subject = make(initial=3.0)
     subject.push(A, 1.0)
     late = subject.send(Push(B, 1, assign=True), subject.full(99.0))
@@ -115,15 +115,15 @@ def test_a_late_initialiser_changes_nothing_and_may_train_on(make: Make) -> None
         (Push(A, 1, ONE), 0, np.ones(6, np.float32), 0, "segment 0: 6 numbers at 0 do not fit its 5"),
         (Push(A, 1, ONE), 0, np.ones(5, np.float32), 1, "segment 0: 5 numbers at 1 do not fit its 5"),
         (Push(A, 1, ONE), 2, np.ones(0, np.float32), 0, "segment 2: 0 numbers at 0"),
-        (Push(A, 1, ONE), 3, np.ones(5, np.float32), 0, "segment 3 does not live here"),
+        (Push(A, 1, ONE), 3, np.ones(5, np.float32), 0, "segment 3 is not on this shard"),
         (Push(A, 1, ONE, vector="best.0"), 0, np.ones(5, np.float32), 0, r"the rule applies to 'w', not to 'best\.0'"),
         (Push(A, 1, ONE), 0, np.ones(5), 0, "segment 0: float64 numbers for 'w', which holds float32"),
         (Push(A, 1, assign=True, vector="x"), 0, np.ones(5), 0, "segment 0: float64 numbers for 'x'"),
         (Push(A, 1, assign=True, vector="accrued"), 0, np.ones(5, np.float32), 0, "float32 numbers for 'accrued'"),
-        (Push(A, 2, ONE), 0, np.ones(5, np.float32), 0, "came where 1 was expected"),
+        (Push(A, 2, ONE), 0, np.ones(5, np.float32), 0, "was received where 1 was expected"),
     ],
 )
-def test_what_is_refused_changes_nothing(
+def test_refused_push_changes_nothing(
     make: Make, dial: int | None, push: Push, index: int, values: np.ndarray, offset: int, reason: str
 ) -> None:
     subject = make(staleness=dial)
@@ -136,7 +136,7 @@ def test_what_is_refused_changes_nothing(
 
 def test_unknown_segments_and_vectors_cannot_be_read(make: Make) -> None:
     subject = make()
-    with pytest.raises(Rejected, match="segment 3 does not live here"):
+    with pytest.raises(Rejected, match="segment 3 is not on this shard"):
         subject.shard.pull(PARAMETERS, 3)
     with pytest.raises(Rejected, match=r"segment 0: no vector 'best\.0' yet"):
         subject.shard.pull("best.0", 0)
@@ -171,7 +171,7 @@ def test_staleness_is_counted_from_this_lifes_beginning(make: Make) -> None:
     assert found == [0, 1]
 
 
-def test_a_part_of_a_segment_moves_only_its_numbers_and_state(make: Make) -> None:
+def test_partial_push_changes_only_its_numbers_and_state(make: Make) -> None:
     subject = make((6,), rule="momentum", mu=0.5)
     subject.shard.push(Push(A, 1, ONE), 0, np.ones(2, np.float32), offset=1)
     subject.shard.push(Push(A, 2, ONE), 0, np.ones(2, np.float32), offset=2)
@@ -187,7 +187,7 @@ def test_only_newer_segments_are_sent(make: Make) -> None:
     assert subject.shard.pull(PARAMETERS, 0, 1) == (1, None)
 
 
-def test_named_vectors_are_kept_beside_and_leave_the_version_alone(make: Make) -> None:
+def test_named_vectors_leave_the_version_alone(make: Make) -> None:
     subject = make()
     subject.assign(7.0, "best.0", A)
     subject.push(A, 1.0)
@@ -299,7 +299,7 @@ def test_a_vector_made_by_two_threads_at_once_loses_nothing(make: Make, eager_th
         np.testing.assert_array_equal(subject.read("best.0"), subject.full(5.0))
 
 
-def test_what_a_replica_has_pushed_is_told_of_all_its_ranks_together(make: Make) -> None:
+def test_ledger_of_a_replica_combines_its_ranks(make: Make) -> None:
     subject = make((4, 4, 4))
     first, second = Pusher(1, 11, 0), Pusher(1, 11, 1)
     values = subject.full(1.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint.shard_file import StoredSegment
@@ -14,6 +14,7 @@ from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
+from tests.examples import examples
 
 Make = Callable[..., Any]
 A, B, C, D = REPLICAS = tuple(Pusher(number, 10 + number) for number in range(4))
@@ -55,7 +56,7 @@ def steps(subject: Any) -> set[int]:
 # -- N >= 1 --------------------------------------------------------------------------------------------------
 
 
-def test_pushes_are_applied_as_they_come_and_their_staleness_is_told(make: Make) -> None:
+def test_pushes_apply_at_once_with_their_staleness(make: Make) -> None:
     subject = make(staleness=2)
     members(subject, 1, 0, 1)
     subject.push(A, 1.0)
@@ -67,7 +68,7 @@ def test_pushes_are_applied_as_they_come_and_their_staleness_is_told(make: Make)
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 7])
-def test_a_reader_may_be_so_many_clocks_ahead_of_the_slowest(make: Make, staleness: int) -> None:
+def test_reader_may_lead_by_the_staleness_bound(make: Make, staleness: int) -> None:
     subject = make(staleness=staleness)
     members(subject, 1, 0, 1)
     for clock in range(3):
@@ -85,7 +86,7 @@ def test_each_segment_asked_for_counts_and_no_other(make: Make) -> None:
     assert not may_read(subject, 2, [0, 1])
 
 
-def test_a_push_of_several_mini_batches_has_passed_the_last_of_them(make: Make) -> None:
+def test_push_of_several_batches_passes_the_last_clock(make: Make) -> None:
     subject = make(staleness=4)
     members(subject, 1, 0)
     subject.push(A, 1.0, clock=3)
@@ -105,11 +106,11 @@ def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
 def test_a_part_of_a_segment_is_refused(make: Make) -> None:
     """Its clock would be passed before the rest is there."""
     subject = make((5,), staleness=2)
-    with pytest.raises(Rejected, match="with the staleness dial a push holds all 5 numbers, not 4"):
+    with pytest.raises(Rejected, match="with a staleness bound a push holds all 5 numbers, not 4"):
         subject.shard.push(Push(A, 1, np.float32(1)), 0, np.ones(4, np.float32))
 
 
-def test_one_who_comes_begins_at_the_highest_clock_and_is_waited_for_from_there(make: Make) -> None:
+def test_joining_member_starts_at_the_highest_clock(make: Make) -> None:
     subject = make(staleness=1)
     assert members(subject, 1, 0) == 0
     for clock in range(5):
@@ -122,7 +123,7 @@ def test_one_who_comes_begins_at_the_highest_clock_and_is_waited_for_from_there(
     assert may_read(subject, 7)
 
 
-def test_those_who_leave_are_waited_for_no_more_and_come_back_at_the_highest_clock(make: Make) -> None:
+def test_returning_member_starts_at_the_highest_clock(make: Make) -> None:
     subject = make(staleness=1)
     members(subject, 1, 0, 1)
     for clock in range(2):
@@ -158,7 +159,7 @@ def test_a_pull_says_how_far_the_puller_is_at_least(make: Make) -> None:
 
 
 @pytest.mark.parametrize("ends", ["a push", "a member less", "a call"])
-def test_who_waits_is_woken(make: Make, ends: str) -> None:
+def test_waiting_reader_is_woken(make: Make, ends: str) -> None:
     subject, woken = make(staleness=1), threading.Event()
     members(subject, 1, 0, 1)
     subject.push(A, 1.0)
@@ -180,7 +181,7 @@ def test_who_waits_is_woken(make: Make, ends: str) -> None:
     thread.join(60)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     staleness=st.integers(1, 4),
     story=st.lists(
@@ -247,7 +248,7 @@ def test_rounds_that_all_have_passed_go_by_without_a_step(make: Make) -> None:
     assert may_read(again, 41)
 
 
-def test_a_round_waits_only_for_those_who_have_not_passed_it(make: Make) -> None:
+def test_round_waits_only_for_members_not_past_it(make: Make) -> None:
     """One was told that round 5 is done, the other's answer was lost with the shard: it pushes again, alone."""
     again = came_back(make(staleness=0), make, 0)
     members(again, 1, 0, 1)
@@ -259,7 +260,7 @@ def test_a_round_waits_only_for_those_who_have_not_passed_it(make: Make) -> None
         again.shard.wait_for_clock(ALL, 7, 0.0)
 
 
-def test_a_push_tells_as_a_pull_does(make: Make) -> None:
+def test_push_records_the_clock_as_a_pull_does(make: Make) -> None:
     again = came_back(make(staleness=0), make, 0)
     members(again, 1, 0, 1)
     again.push(A, 1.0, clock=7)
@@ -283,7 +284,7 @@ def test_one_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> None:
     assert may_read(again, 5)
 
 
-def test_at_n_a_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> None:
+def test_clock_is_recorded_per_segment(make: Make) -> None:
     subject = make(staleness=1)
     members(subject, 1, 0, 1)
     subject.send(Push(A, 1, np.float32(1), clock=8), subject.full(0.0))
@@ -300,7 +301,7 @@ def test_a_shard_that_never_came_back_believes_no_call(make: Make) -> None:
 
 
 @pytest.mark.parametrize("told_first", [True, False])
-def test_members_from_before_hold_nobody_up_until_they_call(make: Make, told_first: bool) -> None:
+def test_members_before_recovery_block_only_after_they_call(make: Make, told_first: bool) -> None:
     before = make(staleness=2)
     members(before, 1, 0, 1)
     for clock in range(3):
@@ -319,7 +320,7 @@ def test_members_from_before_hold_nobody_up_until_they_call(make: Make, told_fir
     assert not may_read(again, 43)
 
 
-def test_one_who_comes_after_that_is_waited_for_as_ever(make: Make) -> None:
+def test_member_joining_after_recovery_is_waited_for(make: Make) -> None:
     again = came_back(make(staleness=2), make, 2)
     members(again, 4, 0)
     again.push(A, 1.0, clock=40)

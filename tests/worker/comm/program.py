@@ -12,9 +12,6 @@ import pytest
 
 from tests.worker.comm.collectives import ways
 from tests.worker.comm.group import BODIES
-from tests.worker.partition import autoencoders, stacks
-from tests.worker.partition.exchanges import check, drawn
-from tests.worker.partition.networks import several
 from worker.comm import Communicator
 from worker.comm.collectives import NativeAllreduce
 from worker.comm.mpi import MpiEngine
@@ -28,8 +25,19 @@ def all_bodies(comm: Communicator) -> None:
 
 def arrays(comm: Communicator) -> None:
     """Distributed arrays of all kinds, one after the other, on the same tag."""
+    from tests.worker.partition.exchanges import check, drawn
+
     for seed in range(40):
         check(comm, drawn(seed, comm.size))
+
+
+def partitioned(comm: Communicator) -> None:
+    """Partitioned models; imported here, for half a second of each rank's start is theirs."""
+    from tests.worker.partition import autoencoders, stacks
+    from tests.worker.partition.networks import several
+
+    for body in (several, autoencoders.some, stacks.some):
+        body(comm)
 
 
 def collectives(comm: Communicator) -> None:
@@ -82,9 +90,7 @@ def overflows(comm: Communicator) -> None:
 CASES: dict[str, tuple[Callable[[Communicator], None], float]] = {
     "all_bodies": (all_bodies, 60.0),
     "arrays": (arrays, 60.0),
-    "networks": (several, 60.0),
-    "autoencoders": (autoencoders.some, 60.0),
-    "stacks": (stacks.some, 60.0),
+    "partitioned": (partitioned, 60.0),
     "collectives": (collectives, 60.0),
     "sums_alone": (sums_alone, 60.0),
     "raises": (raises, 60.0),

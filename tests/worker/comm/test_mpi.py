@@ -28,9 +28,13 @@ def run(folder: Path, case: str, ranks: int = 4) -> tuple[int, list[str], str]:
 
 @needs_mpi
 @pytest.mark.processes
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_a_group(ranks: int, tmp_path: Path) -> None:
-    code, ends, said = run(tmp_path, "all_bodies", ranks)
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [(1, "all_bodies"), (4, "all_bodies+collectives+arrays+partitioned")],  # one start of four processes for all
+    ids=["one", "four"],
+)
+def test_a_group(ranks: int, cases: str, tmp_path: Path) -> None:
+    code, ends, said = run(tmp_path, cases, ranks)
     assert ends == ["done"] * ranks, said
     assert code == 0
 
@@ -52,16 +56,8 @@ def test_a_rank_that_raises_ends_all_others_with_its_name(tmp_path: Path) -> Non
 
 @needs_mpi
 @pytest.mark.processes
-def test_sums_of_all_kinds(tmp_path: Path) -> None:
-    code, ends, said = run(tmp_path, "collectives")
-    assert ends == ["done"] * 4, said
-    assert code == 0
-
-
-@needs_mpi
-@pytest.mark.processes
 def test_a_rank_that_raises_ends_mpis_own_sum(tmp_path: Path) -> None:
-    code, ends, said = run(tmp_path, "sums_alone")
+    code, ends, said = run(tmp_path, "sums_alone", 3)
     assert ends.pop(2) == "ZeroDivisionError: a rate of 0", said
     assert all(end.startswith("RankFailure: rank 2 died of ZeroDivisionError: a rate of 0") for end in ends)
     assert code != 0
@@ -71,7 +67,7 @@ def test_a_rank_that_raises_ends_mpis_own_sum(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_rank_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
     began_s = time.monotonic()
-    code, ends, said = run(tmp_path, "sleeps")
+    code, ends, said = run(tmp_path, "sleeps", 3)
     assert ends.pop(1) == "", said
     assert all("waited for rank 1 to send 32 bytes (tag 9)" in end for end in ends)
     assert any(end.startswith("Unavailable: nothing came for 1 s") for end in ends)
@@ -90,7 +86,7 @@ def test_a_rank_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
     ],
 )
 def test_a_message_of_another_length_is_refused(case: str, reason: str, tmp_path: Path) -> None:
-    code, ends, said = run(tmp_path, case)
+    code, ends, said = run(tmp_path, case, 2)
     told = ends.pop(1)
     assert told.startswith(f"ValueError: {reason}"), said
     assert all(end.startswith(f"RankFailure: rank 1 died of {told}") for end in ends)

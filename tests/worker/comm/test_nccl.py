@@ -24,7 +24,7 @@ SIGNATURES = {
 }
 
 
-def test_cupy_has_what_is_called() -> None:
+def test_cupy_has_all_called_functions() -> None:
     cupy = pytest.importorskip("cupy", reason="needs CuPy")
     nccl = pytest.importorskip("cupy.cuda.nccl", reason="needs CuPy with NCCL")
     if not nccl.available:

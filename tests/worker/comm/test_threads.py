@@ -1,4 +1,4 @@
-"""Threads as ranks: any engine's rules, one copy, deadlines, and what a death does to the others."""
+"""Threads as ranks: the rules of any engine, one copy, deadlines, and the effect of a death on the others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_sum_is_the_same_in_every_run_and_on_every_rank() -> None:
 
 
 @pytest.mark.parametrize(("size", "numbers"), [(4, 1000), (3, 7), (5, 2), (2, 0)])
-def test_what_a_sum_costs(size: int, numbers: int) -> None:
+def test_cost_of_a_sum(size: int, numbers: int) -> None:
     def body(comm: Communicator) -> TracingEngine:
         engine = TracingEngine(comm.engine)
         Communicator(engine).allreduce(np.ones(numbers))
@@ -89,7 +89,7 @@ def test_a_rank_that_raises_ends_all_others_at_once() -> None:
     }
 
 
-def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
+def test_unresponsive_rank_is_named_at_the_timeout() -> None:
     clock = ManualClock()
     group = Group(2, clock)
     comm = Communicator(ThreadEngine(group, 0), deadline_s=30.0)
@@ -131,19 +131,19 @@ def test_a_rank_that_never_answers_ends_the_others() -> None:
     forever.set()
 
 
-def test_who_computes_can_ask_whether_all_live() -> None:
+def test_computing_rank_can_check_for_deaths() -> None:
     group = Group(2)
     engines = [ThreadEngine(group, rank) for rank in range(2)]
     engines[0].check()
     engines[1].abort(ValueError("no"))
     engines[1].abort(ValueError("the first death counts"))
-    with pytest.raises(RankFailure, match="rank 1 died of ValueError: no; told to rank 0"):
+    with pytest.raises(RankFailure, match="rank 1 died of ValueError: no; reported to rank 0"):
         engines[0].check()
     with pytest.raises(RankFailure, match="rank 1 died"):
         Communicator(engines[0]).isend(np.ones(1), 1)
 
 
-def test_sides_that_do_not_fit_are_told_apart() -> None:
+def test_mismatched_sides_are_reported() -> None:
     def body(comm: Communicator) -> None:
         if comm.rank == 0:
             comm.send(np.ones(4, np.float32), 1)

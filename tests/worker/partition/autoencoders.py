@@ -12,7 +12,7 @@ import pytest
 
 from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, SparseAutoencoder
-from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid, layout_of
 from worker.comm import Communicator
 from worker.partition import build_partitioned

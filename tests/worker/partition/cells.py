@@ -9,7 +9,7 @@ from itertools import permutations, product
 import numpy as np
 
 from dbelief.nn import Batch
-from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid
 from worker.comm import Communicator, run_ranks
 from worker.comm.tracing import TracingEngine

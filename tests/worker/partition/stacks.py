@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import select_backend
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.stacks import Stacks, tensor_shapes
+from dbelief.nn.autoencoders.autoencoder import Eq1
+from dbelief.nn.autoencoders.stacks import Stacks, tensor_shapes
+from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid
 from worker.comm import Communicator
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from dbelief.errors import ModelError
 from dbelief.nn import Batch
-from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid
 from tests.examples import examples
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
-from worker.partition.autoencoder import PartitionedAutoencoder
 from worker.partition.network import PartitionedNetwork
+from worker.partition.stacks import PartitionedStacks
 
 from .autoencoders import Case, check
 from .cells import Cells, Counts, shared, step, totals, traffic
@@ -76,7 +76,7 @@ def formula(case: Case, grid: Grid) -> tuple[Counts, Counts]:
 
 @examples(15)
 @given(cases(), GRIDS)
-def test_what_a_step_sends_is_the_formula(case: Case, grid: Grid) -> None:
+def test_traffic_matches_the_formula(case: Case, grid: Grid) -> None:
     assert traffic(case, grid) == formula(case, grid)
 
 
@@ -115,7 +115,7 @@ def test_initial_values_are_those_of_the_whole() -> None:
     expected = LAYER.model().parameters(np.random.default_rng(3))
 
     def rank(comm: Communicator) -> None:
-        drawn = PartitionedAutoencoder(LAYER.model(), comm, Grid(2, 1)).parameters(np.random.default_rng(3))
+        drawn = build_partitioned(LAYER.model(), comm, Grid(2, 1)).parameters(np.random.default_rng(3))
         assert list(drawn) == list(expected)
         assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
 
@@ -132,7 +132,7 @@ def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: 
         LAYER.model().evaluate(tensors, batch)
 
     def rank(comm: Communicator) -> None:
-        model = PartitionedAutoencoder(LAYER.model(), comm, Grid(2, 2))
+        model = build_partitioned(LAYER.model(), comm, Grid(2, 2))
         views = model.layout.views(np.zeros(model.layout.size), comm.rank)
         for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
             with pytest.raises(ModelError) as cut:
@@ -147,7 +147,7 @@ def test_models_are_cut_by_their_kind() -> None:
 
     def rank(comm: Communicator) -> None:
         assert isinstance(build_partitioned(network, comm, Grid(1, 2)), PartitionedNetwork)
-        assert isinstance(build_partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedAutoencoder)
+        assert isinstance(build_partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedStacks)
         with pytest.raises(ModelError, match=r"^grid: model list cannot be cut over ranks"):
             build_partitioned([], comm, Grid(1, 2))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):

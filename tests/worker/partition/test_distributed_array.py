@@ -123,9 +123,9 @@ def _line(comm: Communicator, inputs: list[Window], outputs: list[Window] = LINE
 @pytest.mark.parametrize(
     ("inputs", "outputs", "more", "reason"),
     [
-        ([Window((0,), (7,)), LINE[1]], LINE, {}, r"rank 0 reads \[0:7\], of which nobody writes \[6:7\]"),
+        ([Window((0,), (7,)), LINE[1]], LINE, {}, r"rank 0 reads \[0:7\], of which no rank writes \[6:7\]"),
         ([LINE[0], Window((0,), (6,))], [LINE[0], Window((4,), (6,))], {}, r"rank 1 reads \[0:6\], .* \[3:4\]"),
-        ([Window((-2,), (2,)), LINE[1]], LINE, {"zero": [Window((-1,), (0,))]}, r"nobody writes \[-2:-1\]"),
+        ([Window((-2,), (2,)), LINE[1]], LINE, {"zero": [Window((-1,), (0,))]}, r"no rank writes \[-2:-1\]"),
         (LINE, [LINE[0], Window((3,), (7,))], {}, r"rank 1 writes \[3:7\], outside an array of shape \(6,\)"),
         (LINE[:1], LINE, {}, "2 outputs and 1 inputs for 2 ranks"),
         (LINE, LINE, {"first_axis": 1}, r"does not fit the axes of \(6,\) from axis 1 on"),

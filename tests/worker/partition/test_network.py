@@ -102,7 +102,7 @@ def traffic(layers: Layers, features: Any, samples: int, grid: Grid) -> tuple[Co
     return sum(sent, Counter()), sum(messages, Counter())
 
 
-def test_an_activation_goes_once_to_each_rank_that_needs_it() -> None:
+def test_activation_goes_once_to_each_rank_that_needs_it() -> None:
     """8 -> 6 -> 3 numbers on 3 ranks, 5 samples of 8 bytes: 2 of 6 go to each other rank, their gradients come back;
     and 1 of 3 outputs goes to each.
     """
@@ -130,7 +130,7 @@ def test_of_an_image_only_the_border_goes_to_a_neighbour() -> None:
     assert sent == {(0, 1): 8 * there, (1, 0): 8 * back}
 
 
-def test_of_locally_connected_layers_nothing_but_the_border_goes() -> None:
+def test_locally_connected_layers_exchange_only_borders() -> None:
     """Windows of 3 x 3 on 12 x 10 pixels, then of 4 x 4 for blocks of 2 x 2, cut in two rows."""
     layers: Layers = [
         ("local", {"window": 3, "block": 1, "maps": 4}),
@@ -161,7 +161,7 @@ def sees(layer: dict[str, int], blocks: Shape, grid: Grid) -> np.ndarray:
 
 @examples(20)
 @given(GRIDS, st.integers(1, 2), st.integers(1, 2), st.integers(1, 3))
-def test_what_two_locally_connected_layers_send(grid: Grid, block: int, stride: int, tiles: int) -> None:
+def test_traffic_of_two_locally_connected_layers(grid: Grid, block: int, stride: int, tiles: int) -> None:
     """For each ordered pair what one computes of the first layer and the other's blocks of the second see; and back."""
     first = {"window": 3, "block": 1, "maps": 2, "stride": 1}
     second = {"window": tiles * stride, "block": block, "maps": CLASSES, "stride": stride}
@@ -181,7 +181,7 @@ def test_what_two_locally_connected_layers_send(grid: Grid, block: int, stride: 
 
 
 @pytest.mark.parametrize("between", [("relu", {}), ("dropout", {"share": 0.5})])
-def test_what_works_number_by_number_moves_nothing(between: tuple[str, dict[str, float]]) -> None:
+def test_elementwise_layers_move_nothing(between: tuple[str, dict[str, float]]) -> None:
     """7 blocks of 2 pixels on 3 ranks end elsewhere than 14 pixels would, cut evenly."""
     local = ("local", {"window": 4, "block": 2, "maps": 2})
     after: Layers = [("conv", {"maps": 2, "kernel": 3}), ("dense", {"units": CLASSES})]
@@ -198,6 +198,6 @@ def test_what_works_number_by_number_moves_nothing(between: tuple[str, dict[str,
         ),
     ],
 )
-def test_what_cannot_be_cut_is_named(layers: Layers, reason: str) -> None:
+def test_uncuttable_model_is_named(layers: Layers, reason: str) -> None:
     with pytest.raises(ModelError, match=f"^{reason}"):
         cut(made([*layers, ("dense", {"units": CLASSES})], 5).stages, Grid(1, 2))

@@ -1,4 +1,4 @@
-"""A rank computes while messages are under way: told by an engine that delivers nothing before it is waited for."""
+"""A rank computes while messages travel: verified by an engine that delivers nothing before it is waited for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Held:
 
     def start(self, messages: Sequence[Message]) -> Handle:
         self._events.append("start")
-        return _Late(self._engine, messages, self._events)
+        return Handle(_Late(self._engine, messages, self._events).wait)
 
 
 class _Late:
@@ -53,7 +53,7 @@ CONV: Layers = [("conv", {"maps": 4, "kernel": 3}), ("conv", {"maps": 3, "kernel
 @pytest.mark.parametrize("grid", [Grid(2, 1), Grid(1, 3), Grid(2, 2)], ids=str)
 @pytest.mark.parametrize("layers", [LOCAL, CONV], ids=["local", "conv"])
 @pytest.mark.parametrize("overlaps", [True, False])
-def test_what_comes_late_changes_nothing(layers: Layers, grid: Grid, overlaps: bool) -> None:
+def test_late_delivery_changes_nothing(layers: Layers, grid: Grid, overlaps: bool) -> None:
     def rank(comm: Communicator) -> None:
         check(Communicator(Held(comm.engine, [])), layers, (16, 14, 2), 3, grid, overlaps=overlaps)
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.lcn import Lcn
-from dbelief.nn.stack import sizes_of
-from dbelief.nn.stacks import Stacks
+from dbelief.nn.autoencoders.autoencoder import Eq1
+from dbelief.nn.autoencoders.stack import sizes_of
+from dbelief.nn.autoencoders.stacks import Stacks
+from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.stacks import StackParts
 from tests.examples import examples
@@ -121,13 +121,13 @@ def formula(case: Deep, grid: Grid) -> tuple[Counts, Counts]:
 
 @examples(15)
 @given(cases(), GRIDS)
-def test_what_a_step_sends_is_the_formula(case: Deep, grid: Grid) -> None:
+def test_traffic_matches_the_formula(case: Deep, grid: Grid) -> None:
     assert traffic(case, grid) == formula(case, grid)
 
 
 @examples(10)
 @given(cases(), GRIDS)
-def test_what_a_step_sends_is_known_without_ranks(case: Deep, grid: Grid) -> None:
+def test_traffic_is_known_without_ranks(case: Deep, grid: Grid) -> None:
     model = case.model()
     messages, sent = traffic(case, grid)
     cut = StackParts(model.sizes, model.stacks, model.first, grid)

@@ -1,4 +1,4 @@
-"""What is counted without a rank is what tracing engines count in a real step: by pair of ranks, messages and bytes."""
+"""Traffic counted without ranks equals that of tracing engines in a real step: by pair, messages and bytes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.nn import Batch, Model
-from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid
 from dbelief.partition.blocks import BlockParts
 from dbelief.partition.cut import cut
 from dbelief.partition.traffic import NetworkArrays, Passage, autoencoder_step, network_step
+from tests.examples import examples
 from worker.comm import Communicator, run_ranks
 from worker.comm.tracing import TracingEngine
 from worker.partition import build_partitioned
@@ -90,7 +91,7 @@ def test_networks(name: str, grid: Grid) -> None:
     assert (sum(found[0].values()) > 0) == (grid.size > 1)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(st.data(), st.builds(Grid, st.integers(1, 3), st.integers(1, 3)))
 def test_autoencoders(data: st.DataObject, grid: Grid) -> None:
     block, window = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""Bundles on a replica: the sums they leave, what is asked for ahead, and what becomes of a model that fails."""
+"""Bundles on a replica: their sums, prefetching, and failing models."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup
 from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch
-from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from worker.comm import Communicator, run_ranks
-from worker.strategies.downpour import PhaseTimer
+from worker.pipeline.phases import PhaseTimer
 from worker.strategies.sandblaster import BundleWorker
 
 SIZE = 6
@@ -122,7 +122,7 @@ class World:
         )
 
     def bundle(self, number: int, start: int, stop: int, turn: int = 1) -> wire.Bundle:
-        return wire.Bundle(turn=turn, bundle=number, epoch=0, start=start, stop=stop, portion=10)
+        return wire.Bundle(pass_number=turn, bundle=number, epoch=0, start=start, stop=stop, portion=10)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_each_bundle_is_the_sum_over_its_samples(world: World) -> None:
     assert world.shards.pulls == 1, "once for each pass"
 
 
-def test_what_it_has_is_said_when_it_asks_ahead(world: World) -> None:
+def test_prefetch_reports_held_bundles(world: World) -> None:
     held = world.coordinator.held
     held.clear()
     world.bundles.compute(world.bundle(1, 0, 30))
@@ -176,19 +176,24 @@ def test_in_another_pass_the_numbers_begin_again(world: World) -> None:
     assert world.coordinator.asked[-1] == (2, [1])
 
 
-def test_a_model_that_fails_is_told_of_and_leaves_nothing_behind(world: World) -> None:
+def test_failing_model_is_reported_and_leaves_no_state(world: World) -> None:
     world.model.fails = True
     for number in range(1, 5):  # more often than there are buffers
         assert world.bundles.compute(world.bundle(number, 0, 20)) is None
     world.model.fails = False
     world.bundles.compute(world.bundle(5, 20, 50))
     world.bundles.close()
-    assert [(failed.turn, failed.bundle) for failed in world.coordinator.failures] == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    assert [(failed.pass_number, failed.bundle) for failed in world.coordinator.failures] == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (1, 4),
+    ]
     assert world.coordinator.failures[0].reason.startswith("ValueError: no (")
     check(world, 5, 20, 50)
 
 
-def test_a_push_that_failed_is_heard_of_by_who_waits_for_work(world: World) -> None:
+def test_failed_push_is_raised_at_the_next_check(world: World) -> None:
     world.shards.error = Unavailable("shard 0")
     world.bundles.compute(world.bundle(1, 0, 10))
     world.bundles.close()
@@ -197,7 +202,7 @@ def test_a_push_that_failed_is_heard_of_by_who_waits_for_work(world: World) -> N
     assert world.coordinator.told == []
 
 
-def test_a_trial_that_one_rank_was_refused_is_fetched_again_by_all() -> None:
+def test_trial_refused_to_one_rank_is_fetched_again_by_all() -> None:
     def rank(comm: Communicator) -> tuple[int, list[str], list[int]]:
         world = World(comm)
         with closing(world.bundles):

@@ -32,8 +32,6 @@ class RingAllreduce(Allreduce):
     chunk
         Maximum number of elements in a message: one is transferred while the next is added. None: a piece is one
         message.
-    tag
-        See `Message`.
     """
 
     def __init__(
@@ -45,10 +43,8 @@ class RingAllreduce(Allreduce):
         *,
         wire: Wire | None = None,
         chunk: int | None = None,
-        tag: int = 0,
     ) -> None:
         super().__init__(comm, shape, dtype, gives)
-        self._tag = tag
         self._next, self._before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         pieces = cut(0, self._size, comm.size)
         parts = parts_of(-(-self._size // comm.size), chunk)
@@ -76,7 +72,7 @@ class RingAllreduce(Allreduce):
     def _messages(self, step: int, chunk: int, sent: Any) -> list[Message]:
         """Send and receive of one iteration, to be started together."""
         out, into = sent[self._leaving(step, chunk)], self._room_for(step, chunk, sent)
-        both = Message(True, out, self._next, self._tag), Message(False, into, self._before, self._tag)
+        both = Message(True, out, self._next), Message(False, into, self._before)
         return [message for message in both if message.array.size]
 
     def _take(self, step: int, chunk: int, numbers: Any, sent: Any) -> None:

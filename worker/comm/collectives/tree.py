@@ -43,8 +43,6 @@ class TreeAllreduce(Allreduce):
         h = height of the tree.
     chunk
         Maximum number of elements in a message; None: all are sent as one.
-    tag
-        See `Message`.
     """
 
     def __init__(
@@ -57,12 +55,10 @@ class TreeAllreduce(Allreduce):
         *,
         wire: Wire | None = None,
         chunk: int | None = None,
-        tag: int = 0,
     ) -> None:
         super().__init__(comm, shape, dtype, gives)
         if tree.ranks != comm.size:
             raise ValueError(f"a tree of {tree.ranks} ranks for a group of {comm.size}")
-        self._tag = tag
         self._children, self._parent = tree.children[comm.rank], tree.parents[comm.rank]
         self._lag = 2 * tree.depth(comm.rank)
         self._chunks = cut(0, self._size, parts_of(self._size, chunk)) if self._size else []
@@ -98,7 +94,7 @@ class TreeAllreduce(Allreduce):
         coming: deque[tuple[Pending, Any]] = deque()
         for chunk, child in product(self._chunks, self._children):
             room = next(rooms)[: chunk.stop - chunk.start]
-            coming.append((self._comm.irecv(room, child, self._tag), room))
+            coming.append((self._comm.irecv(room, child), room))
             if len(coming) == len(self._room):
                 yield _pass_on(coming)
         while coming:
@@ -110,12 +106,12 @@ class TreeAllreduce(Allreduce):
             self._format.add(next(arrivals), numbers)
         if self._parent is not None:
             self._format.pack(numbers, sent)
-            self._rising.append(self._comm.isend(sent, self._parent, self._tag))
+            self._rising.append(self._comm.isend(sent, self._parent))
 
     def _expect(self, sent: Any, parent: int) -> None:
         """Post the receive of a result into its summand's buffer, once that has been sent."""
         self._rising.popleft().wait()
-        self._expected.append(self._comm.irecv(sent, parent, self._tag))
+        self._expected.append(self._comm.irecv(sent, parent))
 
     def _down(self, numbers: Any, sent: Any) -> None:
         """Wait for the result of a chunk, and forward it to the children."""
@@ -127,7 +123,7 @@ class TreeAllreduce(Allreduce):
         for child in reversed(self._children):
             if len(self._given) == self._at_once:
                 self._given.popleft().wait()
-            self._given.append(self._comm.isend(sent, child, self._tag))
+            self._given.append(self._comm.isend(sent, child))
         self._format.unpack(sent, numbers)
 
 

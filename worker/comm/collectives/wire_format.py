@@ -7,35 +7,11 @@ is float32's upper half and has float32's range. A NaN stays a NaN. Source: Fire
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 Wire = Literal["float16", "bfloat16"]
-
-
-class Format(Protocol):
-    """Converts numbers to what is sent, and back; `numbers` and `packed` have the same size.
-
-    Attributes
-    ----------
-    dtype
-        Of what is sent.
-    """
-
-    dtype: Any
-
-    def pack(self, numbers: Any, packed: Any) -> None:
-        """Write `numbers` into `packed`."""
-        ...
-
-    def unpack(self, packed: Any, numbers: Any) -> None:
-        """Write `packed` into `numbers`."""
-        ...
-
-    def add(self, packed: Any, numbers: Any) -> None:
-        """Add `packed` to `numbers`."""
-        ...
 
 
 class Float32Format:
@@ -45,13 +21,13 @@ class Float32Format:
         self.dtype = np.dtype(dtype)
 
     def pack(self, numbers: Any, packed: Any) -> None:
-        """Do nothing: both are one array."""
+        """Write `numbers` into `packed`: nothing, both are one array."""
 
     def unpack(self, packed: Any, numbers: Any) -> None:
-        """Do nothing: both are one array."""
+        """Write `packed` into `numbers`: nothing, both are one array."""
 
     def add(self, packed: Any, numbers: Any) -> None:
-        """Add in the numbers' own dtype."""
+        """Add `packed` to `numbers` in their own dtype."""
         numbers += packed
 
 
@@ -118,6 +94,10 @@ class BFloat16Format:
         bits[...] = packed
         bits <<= 16
         numbers += bits.view(np.float32)
+
+
+Format = Float32Format | Float16Format | BFloat16Format
+"""Converts numbers to what is sent, of its `dtype`, and back; `numbers` and `packed` have the same size."""
 
 
 def make_format(xp: Any, dtype: Any, wire: Wire | None, most: int) -> Format:

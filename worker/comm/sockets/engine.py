@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import ModuleType
 
 import numpy as np
 
 from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.runtime import runtime
 
-from ..engine import Message, PeerFailure, rank_failed, timed_out
+from ..engine import Handle, Message, PeerFailure, rank_failed, timed_out
 from .connection import Connection, Transfer
 
 NEWS_BYTES = 1024
@@ -85,11 +86,11 @@ class SocketEngine:
         for poller in (self._poller, self._newsstand):
             for file in (self._woken.fileno(), *self._by_news):
                 poller.register(file, select.POLLIN)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._death: PeerFailure | None = None
         self._closed = False
 
-    def start(self, messages: Sequence[Message]) -> _Handle:
+    def start(self, messages: Sequence[Message]) -> Handle:
         """Start messages, and move what can move at once; a send is complete when the kernel has accepted it."""
         self.check()
         transfers = [Transfer(message) for message in messages]
@@ -100,9 +101,9 @@ class SocketEngine:
             moving[transfer.message.peer] = peer
         for peer in moving.values():
             self._move(peer)
-        return _Handle(self, transfers)
+        return Handle(partial(self._wait, transfers))
 
-    def wait(self, transfers: Sequence[Transfer], deadline_s: float) -> None:
+    def _wait(self, transfers: Sequence[Transfer], deadline_s: float) -> None:
         """Move all messages that can move until these are complete; see `Handle`."""
         until_s: float | None = None
         while waiting := [transfer.message for transfer in transfers if not transfer.over]:
@@ -125,7 +126,7 @@ class SocketEngine:
     def check(self) -> None:
         """Raise RankFailure if a rank has failed; cost: one poll for notices."""
         if self._death is None and self._peers:
-            self._hear(self._clock.poll(self._newsstand, 0.0))
+            self._read_notices(self._clock.poll(self._newsstand, 0.0))
         if self._death is not None:
             raise rank_failed(self._death, self.rank)
 
@@ -150,7 +151,7 @@ class SocketEngine:
     def _progress(self, timeout_s: float) -> None:
         """Wait until a message can move or a notice arrives, and process all events; notices first."""
         ready = self._clock.poll(self._poller, timeout_s)
-        self._hear(ready)
+        self._read_notices(ready)
         for file, _ in ready:
             if self._death is None and file in self._by_stream:
                 self._move(self._by_stream[file])
@@ -184,10 +185,10 @@ class SocketEngine:
         newsstand.register(peer.news, select.POLLIN)
         until_s = self._clock.now() + TELL_S
         while self._death is None and not peer.left and (left_s := until_s - self._clock.now()) > 0:
-            self._hear(self._clock.poll(newsstand, left_s))
+            self._read_notices(self._clock.poll(newsstand, left_s))
         self._fail(PeerFailure(peer.name, f"ConnectionError: {'it has left the group' if peer.left else error}"))
 
-    def _hear(self, ready: list[tuple[int, int]]) -> None:
+    def _read_notices(self, ready: list[tuple[int, int]]) -> None:
         """Read the final notices of peers."""
         for file, _ in ready:
             peer = self._by_news.get(file)
@@ -228,13 +229,3 @@ def _ended(peer: _Peer) -> bool:
     except OSError:
         pass
     return True
-
-
-class _Handle:
-    def __init__(self, engine: SocketEngine, transfers: Sequence[Transfer]) -> None:
-        self._engine = engine
-        self._transfers = transfers
-
-    def wait(self, deadline_s: float) -> None:
-        """Block until all messages are complete; see `Handle`."""
-        self._engine.wait(self._transfers, deadline_s)

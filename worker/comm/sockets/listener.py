@@ -6,10 +6,9 @@ import contextlib
 import errno
 import select
 import socket
-import threading
-import time
 
 from dbelief.errors import Unavailable, UserError
+from dbelief.process.runtime import runtime
 from dbelief.security import TOKEN_BYTES, Verdict
 from dbelief.security.same_user import same_user
 
@@ -51,29 +50,28 @@ class Listener:
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         far = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
-        told, _, its_port = (known_as or f"{host}:0").rpartition(":")
-        told = f"[{told.strip('[]')}]" if ":" in told else told
-        self.address = f"{told}:{int(its_port) or far.getsockname()[1]}"
+        advertised, _, its_port = (known_as or f"{host}:0").rpartition(":")
+        advertised = f"[{advertised.strip('[]')}]" if ":" in advertised else advertised
+        self.address = f"{advertised}:{int(its_port) or far.getsockname()[1]}"
         try:
             self._doors = {one.fileno(): one for one in (far, *_unix_listener(self.address))}
         except OSError:
             far.close()
             raise
         self._seal = seal
-        self._since = time.monotonic_ns()
+        self._since = runtime.monotonic_ns()
         if seal is None:
             owner(far, far.getsockname())  # read this user's secret now, or fail
         self._calls: dict[Key, dict[int, socket.socket]] = {}
         self._heard: dict[int, tuple[socket.socket, bytes]] = {}
         self._now: tuple[bytes, int] | None = None
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._stopped, self._stop = socket.socketpair()
         self._poller = select.poll()
         for one in (*self._doors.values(), self._stopped):
             one.setblocking(False)
             self._poller.register(one, select.POLLIN)
-        self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
-        self._thread.start()
+        self._thread = runtime.spawn(self._listen, "listener")
 
     def enter(self, job: bytes, generation: int) -> None:
         """Set the current job and generation; connections of earlier generations or other jobs are rejected."""
@@ -121,26 +119,26 @@ class Listener:
                 if file in self._doors:
                     self._accept(self._doors[file])
                 elif file in self._heard:  # may have been closed in this iteration
-                    self._hear(file)
+                    self._read_hello(file)
 
     def _accept(self, door: socket.socket) -> None:
         try:
             call, _ = door.accept()
         except OSError as error:  # the peer closed it; or too many files are open, and the next poll reports it again
-            time.sleep(FULL_S * (error.errno in (errno.EMFILE, errno.ENFILE)))
+            runtime.sleep(FULL_S * (error.errno in (errno.EMFILE, errno.ENFILE)))
             return
         with contextlib.suppress(OSError):
             at_once(call)
             if not same_user(call):
                 return call.close()
             if self._seal is not None and call.family != socket.AF_UNIX:
-                call = self._seal.take(call)
+                call = self._seal.wrap_accepted(call)
             self._heard[call.fileno()] = call, b""
             self._poller.register(call, select.POLLIN)
             if len(self._heard) > STRANGERS:
                 self._forget(next(iter(self._heard))).close()
 
-    def _hear(self, file: int) -> None:
+    def _read_hello(self, file: int) -> None:
         """Read more of a hello; close connections that send anything else."""
         call, before = self._heard[file]
         wanted = HELLO.size

@@ -54,7 +54,7 @@ class _Dialer:
         self._next_s = clock.now()
         self._place: Any = None
         self._open: list[socket.socket] = []
-        self._told = 0
+        self._greeted = 0
         self._mine: Loopback | None = None  # checks the answer, if it contains a token
 
     def advance(self) -> Link | None:
@@ -70,7 +70,7 @@ class _Dialer:
                 if self._clock.now() < self._next_s:
                     return None
                 self._dial()
-            return self._go_on()
+            return self._handshake()
         except BlockingIOError:
             return None
         except (OSError, UnicodeError):  # including a host name that cannot be resolved
@@ -95,9 +95,9 @@ class _Dialer:
             self._open.append(socket.socket(family, socket.SOCK_STREAM))
             at_once(self._open[-1])
 
-    def _go_on(self) -> Link | None:
-        while self._told < len(self._hello):
-            one = self._open[self._told]
+    def _handshake(self) -> Link | None:
+        while self._greeted < len(self._hello):
+            one = self._open[self._greeted]
             if not isinstance(one, TlsSocket):
                 code = one.connect_ex(self._place)
                 if code in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
@@ -105,12 +105,12 @@ class _Dialer:
                 if code not in (0, errno.EISCONN) or not same_user(one):
                     raise OSError(code, "not connected")
                 if self._seal is not None and one.family != socket.AF_UNIX:
-                    one = self._open[self._told] = self._seal.call(one)
+                    one = self._open[self._greeted] = self._seal.wrap_outgoing(one)
             handshake(one)
             theirs = self._owner(one, one.getpeername())
             self._mine = self._owner(one, one.getsockname())
-            one.send(self._hello[self._told] + (theirs.token() if theirs is not None else b""))
-            self._told += 1
+            one.send(self._hello[self._greeted] + (theirs.token() if theirs is not None else b""))
+            self._greeted += 1
         messages, news = self._open
         wanted = ANSWER.size + (TOKEN_BYTES if self._mine is not None else 0)
         answer = news.recv(wanted)  # a message this short arrives in one piece
@@ -130,7 +130,7 @@ class _Dialer:
         """Close the connections."""
         for one in self._open:
             one.close()
-        self._open, self._told = [], 0
+        self._open, self._greeted = [], 0
 
 
 def connect_mesh(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from dbelief.process.runtime import Lock, runtime
 
 RECORD_BYTES = 1 << 14
 """Maximum size of a TLS record. A header is encrypted together with the beginning of its message, not separately."""
@@ -20,12 +21,12 @@ RECORD_BYTES = 1 << 14
 class TlsSocket(ssl.SSLSocket):
     """Socket that raises BlockingIOError where TLS has to wait, as plain sockets do; safe for any number of threads."""
 
-    _one_at_a_time: threading.Lock
+    _one_at_a_time: Lock
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         # An OpenSSL connection is not thread-safe, and one thread may send a goodbye while another one reads.
-        lock = self.__dict__.setdefault("_one_at_a_time", threading.Lock())
+        lock = self.__dict__.setdefault("_one_at_a_time", runtime.lock())
         with lock:
             try:
                 yield
@@ -100,11 +101,11 @@ class TlsContexts:
         # A ticket would stay unread where a rank only sends, and closing with unread bytes discards what was sent.
         self.called.num_tickets = 0
 
-    def call(self, one: socket.socket) -> socket.socket:
+    def wrap_outgoing(self, one: socket.socket) -> socket.socket:
         """Wrap a connection to another worker; the handshake is still to be done."""
         return self.calling.wrap_socket(one, server_hostname=self.name, do_handshake_on_connect=False)
 
-    def take(self, one: socket.socket) -> socket.socket:
+    def wrap_accepted(self, one: socket.socket) -> socket.socket:
         """Wrap an accepted connection; the handshake is still to be done."""
         return self.called.wrap_socket(one, server_side=True, do_handshake_on_connect=False)
 

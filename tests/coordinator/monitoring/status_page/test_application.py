@@ -1,4 +1,4 @@
-"""What the status page's server answers, and whom: called as WSGI calls it, and once through the real web server."""
+"""Answers of the status page's server: called as WSGI calls it, and once through the real web server."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_however_many_ask_the_job_is_asked_now_and_then(page: StatusPage, monkey
 
     page.tell = tell
     monkeypatch.setattr(module, "FRESH_S", math.inf)
-    page._told_s = -math.inf
+    page._cached_s = -math.inf
     assert {call(page, "/status.json")[2] for _ in range(100)} == {b'{"asked": 1}'}
     monkeypatch.setattr(module, "FRESH_S", 0.0)
     assert call(page, "/status.json")[2] == b'{"asked": 2}'

@@ -97,7 +97,7 @@ def maps(path: Sequence[Words]) -> int:
     return next(int(one["conv"]["maps"]) for one in reversed(path) if not isinstance(one, str))
 
 
-def test_branches_give_what_the_next_module_sees() -> None:
+def test_branch_outputs_match_the_next_module() -> None:
     modules = [layer for layer in NETWORKS["googlenet"].layers if isinstance(layer, Branches)]
     given = [sum(map(maps, module.paths)) for module in modules]
     assert given == [seen for seen, *_ in INCEPTION[1:]] + [1024]
@@ -168,6 +168,6 @@ def test_lenet_has_a_gradient() -> None:
         ("alexnt", r"model\.zoo: must be one of lenet, alexnet, .*, not 'alexnt'; did you mean alexnet\?"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(name: str, reason: str) -> None:
+def test_untrainable_network_is_refused(name: str, reason: str) -> None:
     with pytest.raises(JobError, match=reason):
         job(name)

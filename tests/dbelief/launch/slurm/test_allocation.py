@@ -1,4 +1,4 @@
-"""What a batch job's environment and Slurm's commands tell of its nodes."""
+"""Nodes of a job, from the batch environment and Slurm's commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_job_that_is_over_has_no_nodes() -> None:
     assert Allocation("7", {"n1": 1}, run=lambda command: "\n").left() == []
 
 
-def test_outside_of_a_batch_job_the_missing_variable_is_named() -> None:
+def test_missing_slurm_variable_is_named() -> None:
     with pytest.raises(UserError, match="no batch job of Slurm: SLURM_TASKS_PER_NODE is not set"):
         Allocation.of({name: BATCH[name] for name in list(BATCH)[:2]}, _slurm)
 

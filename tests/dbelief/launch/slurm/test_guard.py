@@ -40,16 +40,16 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "slurm-7.out"
 
 
-def test_a_dead_first_node_requeues_the_job_and_the_output_says_so(output: Path) -> None:
+def test_dead_first_node_requeues_the_job(output: Path) -> None:
     slurm = _Slurm(output, "n1,n2", RuntimeFailure("squeue: timed out"), "", "n2")
     waits: list[float] = []
     guard("7", "n1", waits.append, slurm)
     assert len(waits) == 3  # an answer that is missing, or of a job that is over, requeues nothing
     assert slurm.done == ["scontrol requeue 7"]
-    assert "before\nnode n1 of the coordinator is dead: job 7 is requeued" in output.read_text()
+    assert "before\nnode n1 of the coordinator failed: job 7 is requeued" in output.read_text()
 
 
-def test_where_jobs_are_not_requeued_the_job_is_cancelled_and_told_how_to_resume(output: Path) -> None:
+def test_unrequeueable_job_is_cancelled_with_resume_hint(output: Path) -> None:
     slurm = _Slurm(output, "n2", requeues=False)
     guard("7", "n1", lambda seconds: None, slurm)
     assert slurm.done == ["scontrol requeue 7", "scancel 7"]

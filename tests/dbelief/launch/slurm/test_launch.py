@@ -17,12 +17,12 @@ def _job(**overrides: str) -> Job:
     return load_job(ROOT / "examples" / "digits.yaml", overrides)
 
 
-def test_every_task_that_coordinator_and_shards_leave_is_a_workers() -> None:
+def test_remaining_tasks_are_workers() -> None:
     assert workers_for(_job(shards="2"), 7) == 4
     assert workers_for(_job(shards="2", replication="2"), 7) == 2
 
 
-def test_no_task_for_a_worker_is_refused_with_what_to_do() -> None:
+def test_too_few_tasks_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"3 tasks are too few: 1 coordinator, 2 shards, and workers.*DBELIEF_WORKERS=1"
     ):

@@ -40,14 +40,14 @@ def test_a_shard_whose_node_is_lost_goes_to_another() -> None:
     assert places.put("ps", "ps-0", ["n1", "n3"]) in ("n1", "n3")
 
 
-def test_a_shard_that_failed_moves_before_slurm_has_noticed_a_dead_node() -> None:
+def test_failed_shard_moves_before_slurm_reports_the_node() -> None:
     places, shards, _ = _placed(dict.fromkeys(NODES, 1), 1, 1)
     for node in (shards[0], "n3"):
         places.failed(node)
     assert places.put("ps", "ps-0", NODES) == "n1"
 
 
-def test_a_worker_stays_on_its_node_and_is_not_replaced_where_no_task_is_free() -> None:
+def test_worker_stays_on_its_node_without_a_free_task() -> None:
     places, _, workers = _placed(dict.fromkeys(NODES, 2), 2, 3)
     assert workers == ["n1", "n2", "n3"]
     places.failed("n3")
@@ -62,14 +62,14 @@ def test_a_lost_workers_place_is_a_free_task() -> None:
     assert places.put("worker", "worker-1", ["n1"]) == "n1"
 
 
-def test_the_last_worker_comes_back_wherever_there_is_a_node() -> None:
+def test_last_worker_restarts_on_any_node() -> None:
     places, _, workers = _placed(dict.fromkeys(NODES, 1), 1, 1)
     assert workers == ["n3"]
     assert places.again("worker", "worker-0", ["n1", "n2"])
     assert not places.again("worker", "worker-0", [])
 
 
-def test_what_may_not_be_on_the_first_node_is_nowhere_once_all_others_are_lost() -> None:
+def test_member_excluded_from_the_first_node_needs_another() -> None:
     places = Places({"n2": 1, "n3": 1})
     assert places.put("guard", "guard", NODES) == "n2"
     assert places.again("guard", "guard", ["n1", "n3"])

@@ -1,11 +1,11 @@
-"""When a shard that is not heard is ended, to be started on another node."""
+"""The timeout after which a silent shard is killed and started on another node."""
 
 from __future__ import annotations
 
 from dbelief.launch.slurm.silence import Silence
 
 
-def test_a_shard_that_was_heard_and_falls_silent_is_lost_after_a_while() -> None:
+def test_silent_shard_is_lost_after_a_timeout() -> None:
     silence = Silence(beat_s=5.0)
     assert not silence.is_lost("ps-0", 1, 0.5, 100.0)
     assert not silence.is_lost("ps-0", 1, 0.5, 102.0)  # heard since it was started
@@ -21,7 +21,7 @@ def test_a_shard_that_is_still_starting_is_not_lost() -> None:
     assert not any(silence.is_lost("ps-0", 2, 16.0 + second, 118.0 + second) for second in range(60))
 
 
-def test_a_life_that_the_coordinator_still_believes_in_is_not_the_new_one() -> None:
+def test_old_incarnation_is_not_taken_for_the_new() -> None:
     silence = Silence(beat_s=5.0)
     for second in range(60):
         assert not silence.is_lost("ps-0", 2, second + 1.0, 200.0 + second)

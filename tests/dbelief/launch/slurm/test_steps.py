@@ -46,13 +46,13 @@ def shard(slurm: _Slurm) -> Step:
     return Step("ps", "ps-0", Nodes(Allocation("7", tasks, run=slurm)), places)
 
 
-def test_one_task_on_one_node_that_shares_what_the_job_has_there(shard: Step) -> None:
+def test_step_overlaps_on_one_task_of_one_node(shard: Step) -> None:
     command = shard.command(["ps", "--number", "0"])
     assert {"--nodes=1", "--ntasks=1", "--nodelist=n2", "--overlap", "--mem=0"} <= set(command)
     assert command[-9:] == [sys.executable, "-P", "-m", "dbelief", "ps", "--number", "0", "--listen", "n2:0"]
 
 
-def test_where_the_job_has_gpus_a_worker_has_its_own_and_a_shard_none(slurm: _Slurm) -> None:
+def test_worker_has_its_gpu_and_shard_has_none(slurm: _Slurm) -> None:
     nodes = Nodes(Allocation("7", {"n1": 4}, gpus=1, run=slurm))
     worker = Step("worker", "worker-0", nodes, Places({"n1": 4})).command([])
     assert {"--exact", "--gpus-per-task=1"} <= set(worker)
@@ -60,13 +60,13 @@ def test_where_the_job_has_gpus_a_worker_has_its_own_and_a_shard_none(slurm: _Sl
     assert "--gres=none" in Step("ps", "ps-0", nodes, Places({"n1": 4})).command([])
 
 
-def test_an_exit_code_is_the_members_where_its_node_is_there(shard: Step) -> None:
+def test_exit_code_counts_where_the_node_is_alive(shard: Step) -> None:
     shard.command([])
     assert shard.fate(0) == (0, "on node n2 ended with exit code 0")
     assert shard.possible()
 
 
-def test_srun_ends_with_0_where_the_node_died_which_is_no_clean_end(shard: Step, slurm: _Slurm) -> None:
+def test_exit_code_0_of_a_lost_node_is_a_failure(shard: Step, slurm: _Slurm) -> None:
     shard.command([])
     slurm.left = ["n1"]
     assert shard.fate(0) == (1, "was lost with node n2")
@@ -74,14 +74,14 @@ def test_srun_ends_with_0_where_the_node_died_which_is_no_clean_end(shard: Step,
     assert "--nodelist=n1" in shard.command([])
 
 
-def test_a_job_that_is_ending_has_no_nodes_any_more_and_loses_none(shard: Step, slurm: _Slurm) -> None:
+def test_ending_job_loses_no_nodes(shard: Step, slurm: _Slurm) -> None:
     shard.command([])
     slurm.left = []
     assert shard.fate(0)[0] == 0
     assert shard.possible()
 
 
-def test_a_failed_shard_is_tried_on_another_node_though_slurm_knows_of_nothing(shard: Step) -> None:
+def test_failed_shard_moves_to_another_node(shard: Step) -> None:
     shard.command([])
     assert shard.fate(1)[0] == 1
     assert "--nodelist=n1" in shard.command([])
@@ -111,10 +111,10 @@ def test_a_step_that_is_not_signalled_is_announced(
     assert bool(err) == bool(told)
 
 
-def test_a_silent_shard_is_given_up_where_it_is(shard: Step) -> None:
+def test_silent_shard_is_killed_and_moved(shard: Step) -> None:
     shard.command([])
     process: subprocess.Popen[bytes] = subprocess.Popen(["sleep", "100"])
     shard.abandon(process, 16.0)
     assert process.wait() < 0
-    assert shard.fate(-9) == (1, "was silent on node n2 for 16 s, and is given up there")
+    assert shard.fate(-9) == (1, "was silent on node n2 for 16 s, and is abandoned there")
     assert "--nodelist=n1" in shard.command([])

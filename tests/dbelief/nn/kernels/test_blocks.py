@@ -26,7 +26,7 @@ def test_a_layer_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
         Blocks(**{"rows": 4, "columns": 5, "window": 3, "depth": 2, "neurons": 2} | wrong)
 
 
-def test_rows_of_a_part_are_as_far_apart_as_those_of_the_whole() -> None:
+def test_row_length_of_a_part_is_that_of_the_whole() -> None:
     whole = np.zeros((3, 1, 4, 10), F4)
     assert row_length("x", whole, (3, 1, 4, 10), F4) == 10
     assert row_length("x", whole[..., 2:7], (3, 1, 4, 5), F4) == 10

@@ -40,7 +40,9 @@ def test_nvrtc_compiles(part: Part, vector: int) -> None:
     assert "cp.async" in ptx
 
 
-@pytest.mark.parametrize("part", PARTS, ids=str)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.long] * (n > 0)) for n, part in enumerate(PARTS)], ids=str
+)
 def test_all_sums_stay_in_registers(part: Part, tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not there")

@@ -134,7 +134,7 @@ def _exact(blocks: Blocks, batch: int, o: Any) -> np.ndarray:
     return y
 
 
-def test_matrices_that_begin_elsewhere_are_multiplied_as_they_are() -> None:
+def test_offset_matrices_are_multiplied_in_place() -> None:
     blocks = Blocks(rows=3, columns=3, window=2, depth=3, neurons=5)
     o, blas = draw(blocks, 7, "float32"), ColumnsFirst()
     kernels = DeviceKernels(blocks, 7, OnHost(), rounded_products(blas))
@@ -144,7 +144,7 @@ def test_matrices_that_begin_elsewhere_are_multiplied_as_they_are() -> None:
     assert blas.used == [0]
 
 
-def test_rounding_keeps_what_is_no_number() -> None:
+def test_rounding_keeps_nan_and_infinity() -> None:
     blocks, device = Blocks(rows=1, columns=1, window=1, depth=1, neurons=8), OnHost()
     kernels = DeviceKernels(blocks, 8, device, rounded_products())
     values = np.array([np.nan, np.inf, -np.inf, 3.4e38, -0.0, 1e-45, 1.00390625, 1.01171875], np.float32)

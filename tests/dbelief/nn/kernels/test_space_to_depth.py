@@ -26,7 +26,7 @@ def test_one_number_by_hand() -> None:
     assert tiles[1, 2, (2 * 3 + 1) * 4 + 3, 1] == images[1, 1 * 3 + 2, 2 * 3 + 1, 3]
 
 
-def test_into_what_is_there() -> None:
+def test_output_arrays_are_filled_in_place() -> None:
     images = np.random.default_rng(0).random((5, 6, 4, 3))
     both = np.full((3, 2, 12, 10), np.nan)
     tiles = space_to_depth(images, 2, out=both[..., 5:])

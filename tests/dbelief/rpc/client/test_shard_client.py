@@ -13,11 +13,11 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.client.pull_call import PullCall
+from dbelief.rpc.client.shard_call import PullCall
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 
 pytestmark = pytest.mark.processes
@@ -62,7 +62,7 @@ class Stranger(stubs.ParametersServicer):
         yield wire.PushReply(acknowledged=done, lost=3)
 
 
-def test_our_client_and_a_server_made_from_the_protos_understand_each_other() -> None:
+def test_client_works_with_a_server_made_from_the_protos() -> None:
     stranger = Stranger()  # type: ignore[abstract]
     server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(stranger, it))
     placement = Placement(1, SPANS, (ShardPlacement(0, server.address, 1, ((0, 40),)),))
@@ -89,7 +89,7 @@ def test_our_client_and_a_server_made_from_the_protos_understand_each_other() ->
     assert (last.rule.name, last.vector, last.target.job) == ("sgd", "w", "job")
 
 
-def test_a_rank_speaks_of_its_own_part_to_the_shards_that_hold_it() -> None:
+def test_rank_sends_its_segments_to_their_shards_only() -> None:
     strangers = [Stranger() for _ in range(3)]  # type: ignore[abstract]
     servers = [
         Server("127.0.0.1:0", functools.partial(stubs.add_ParametersServicer_to_server, stranger))
@@ -155,11 +155,11 @@ def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: st
 
 
 @pytest.mark.parametrize(("life", "asked"), [(1, [1, 2]), (2, [0, 1, 2])])
-def test_a_pull_begins_anew_where_the_shard_is_in_another_life(life: int, asked: list[int]) -> None:
+def test_pull_restarts_at_a_new_shard_epoch(life: int, asked: list[int]) -> None:
     """With the dial a shard that came back waits for who has not told, of each segment, how far it is."""
     place, versions = ShardPlacement(0, "127.0.0.1:1", 1, ((0, 3),)), np.full(len(SPANS), -1, np.int64)
-    leg = PullCall("job", place, SPANS[:3], np.empty(SPANS[2].stop, np.float32), versions, "w", clock=5)
-    leg.done = 1
+    call = PullCall("job", place, SPANS[:3], np.empty(SPANS[2].stop, np.float32), versions, "w", clock=5)
+    call.done = 1
     placement = Placement(2, SPANS, (dataclasses.replace(place, shard_epoch=life),))
-    (further,) = leg.go_on(placement)
+    (further,) = call.continued_at(placement)
     assert list(wire.PullRequest.FromString(next(further.requests())).segments) == asked

@@ -1,4 +1,4 @@
-"""Real servers with credentials, and all who may not call them."""
+"""Real servers with credentials, and callers without permission."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import grpc
 import pytest
 
 from dbelief.errors import DbeliefError, Rejected, ResourceExhausted, Unavailable
-from dbelief.rpc import coordination_pb2, parameters_pb2
-from dbelief.rpc import coordination_pb2_grpc as coordination
-from dbelief.rpc import parameters_pb2_grpc as parameters
 from dbelief.rpc.channel import answers, named_errors, open_channel, streams
+from dbelief.rpc.pb import coordination_pb2, parameters_pb2
+from dbelief.rpc.pb import coordination_pb2_grpc as coordination
+from dbelief.rpc.pb import parameters_pb2_grpc as parameters
 from dbelief.rpc.server.auth import PEER_CALLS, must_be
 from dbelief.rpc.server.server import MESSAGES, Server
 from dbelief.security import PERSONS, ROLES, Credentials, identity
@@ -104,7 +104,7 @@ def _snapshot(address: str, credentials: Credentials) -> None:
 
 
 @pytest.mark.parametrize("role", [*ROLES, *PERSONS])
-def test_whoever_is_of_the_job_may_ask_how_it_goes(role: str, coordinator: str, ours: Roles) -> None:
+def test_every_role_of_the_job_may_ask_for_status(role: str, coordinator: str, ours: Roles) -> None:
     assert _status(coordinator, ours(role)) == "guarded"
 
 
@@ -212,7 +212,7 @@ def test_a_token_under_another_roles_certificate_is_refused(shard: str, ours: Ro
                 _snapshot(shard, mixed)
 
 
-def test_who_may_not_call_holds_no_thread(ours: Roles) -> None:
+def test_unauthorized_calls_hold_no_thread(ours: Roles) -> None:
     """Calls that never send their message: without a token they are answered at once."""
     server = Server(
         "127.0.0.1:0",
@@ -266,7 +266,7 @@ def test_connections_that_say_nothing_have_an_end(ours: Roles, monkeypatch: pyte
                 assert one.recv(1) == b""
 
 
-def test_a_server_of_another_role_is_not_taken_for_the_one_that_is_called(shard: str, ours: Roles) -> None:
+def test_server_of_another_role_is_not_accepted(shard: str, ours: Roles) -> None:
     """A shard's host that somebody broke into is no coordinator."""
     with pytest.raises(Unavailable):
         _status(shard, ours("worker"))
@@ -318,7 +318,7 @@ def test_a_message_that_is_too_long_is_refused(coordinator: str, ours: Roles) ->
             call(bytes(longest + 1), timeout=WAIT_S)
 
 
-def test_who_does_not_get_through_is_told_why(
+def test_refused_peers_get_the_reason(
     coordinator: str, folders: dict[str, Path], ours: Roles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dbelief.rpc.server.health import check_serving
@@ -329,14 +329,14 @@ def test_who_does_not_get_through_is_told_why(
     }
     for name, reason in reasons.items():
         taken = Credentials.read(folders[name] / "worker") if name else None
-        monkeypatch.setattr(identity._Identity, "taken", taken)
+        monkeypatch.setattr(identity._Identity, "loaded", taken)
         with pytest.raises(Unavailable, match=reason):
             check_serving(coordinator, 1.0)
-    monkeypatch.setattr(identity._Identity, "taken", ours("viewer"))
+    monkeypatch.setattr(identity._Identity, "loaded", ours("viewer"))
     check_serving(coordinator, WAIT_S)
-    monkeypatch.setattr(identity._Identity, "taken", None)
+    monkeypatch.setattr(identity._Identity, "loaded", None)
     plain = Server("127.0.0.1:0", lambda _: None)
-    monkeypatch.setattr(identity._Identity, "taken", ours("viewer"))
+    monkeypatch.setattr(identity._Identity, "loaded", ours("viewer"))
     with pytest.raises(Unavailable, match="it speaks no TLS"):
         check_serving(plain.address, 1.0)
     plain.close()

@@ -1,6 +1,7 @@
 """The threads of a server: as many as there are calls, and none for long that has none."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,17 +18,17 @@ def handlers() -> Iterator[HandlerThreads]:
     handlers.shutdown()
 
 
-def test_a_thread_is_started_where_none_is_free_and_ends_when_it_is_idle(handlers: HandlerThreads) -> None:
+def test_threads_start_on_demand_and_end_when_idle(handlers: HandlerThreads) -> None:
     hold = threading.Event()
     seen = [handlers.submit(lambda: (hold.wait(PATIENCE_S), threading.current_thread())[1]) for _ in range(3)]
     assert handlers._threads == 2
     hold.set()
-    threads = {future.result(PATIENCE_S) for future in seen}
-    assert 1 <= len(threads) <= 2
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-    assert handlers._threads == handlers._free == 0
+    assert 1 <= len({future.result(PATIENCE_S) for future in seen}) <= 2
+    until_s = time.monotonic() + PATIENCE_S
+    while handlers._threads:  # a thread that got none of the calls ends too, a little later perhaps
+        assert time.monotonic() < until_s, f"{handlers._threads} threads are left"
+        time.sleep(0.001)
+    assert handlers._free == 0
     assert handlers.submit(lambda: 7).result(PATIENCE_S) == 7
 
 
@@ -41,7 +42,7 @@ def test_an_idle_thread_takes_the_next_call() -> None:
     assert not first.is_alive()
 
 
-def test_what_a_call_raises_is_its_result(handlers: HandlerThreads) -> None:
+def test_exception_of_a_call_is_its_result(handlers: HandlerThreads) -> None:
     def wrong() -> None:
         raise ZeroDivisionError("seven")
 
@@ -50,7 +51,7 @@ def test_what_a_call_raises_is_its_result(handlers: HandlerThreads) -> None:
     assert handlers.submit(lambda: 7).result(PATIENCE_S) == 7
 
 
-def test_after_the_end_no_call_is_taken_and_what_had_come_is_done() -> None:
+def test_shutdown_refuses_calls_and_finishes_queued_ones() -> None:
     handlers, hold = HandlerThreads(1), threading.Event()
     held, waiting = handlers.submit(hold.wait, PATIENCE_S), handlers.submit(lambda: 7)
     handlers.shutdown()

@@ -1,6 +1,5 @@
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +10,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from dbelief.errors import Rejected, Unavailable, UserError
-from dbelief.rpc import coordination_pb2, coordination_pb2_grpc, parameters_pb2
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import open_channel, wait_ready
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2, coordination_pb2_grpc, parameters_pb2
 from dbelief.rpc.server.health import check_serving
 from dbelief.rpc.server.server import Server, address_towards, is_every_address
 from tests.processes.conftest import wait_for
@@ -40,7 +40,7 @@ def test_a_server_answers_until_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("contract", [COORDINATOR, PARAMETERS], ids=["coordinator", "shard"])
-def test_a_stranger_can_ask_what_is_served(contract: ServiceDescriptor) -> None:
+def test_reflection_lists_all_services_and_messages(contract: ServiceDescriptor) -> None:
     """As grpcurl does: the services by name, then every message of a method, without a proto at hand."""
     server = Server("127.0.0.1:0", lambda _: None, contract)
     try:
@@ -91,7 +91,7 @@ def test_a_process_is_asked_whether_it_serves() -> None:
     ("listen", "every"),
     [("0.0.0.0:7071", True), ("[::]:0", True), (":7071", True), ("127.0.0.1:0", False), ("10.0.0.7:7071", False)],
 )
-def test_an_address_that_nobody_could_call_is_known(listen: str, every: bool) -> None:
+def test_wildcard_addresses_are_recognised(listen: str, every: bool) -> None:
     assert is_every_address(listen) is every
 
 
@@ -122,7 +122,7 @@ class _Way:
     ("peer", "own", "address"),
     [("10.0.0.1:7070", "10.0.0.9", "10.0.0.9:7071"), ("[fd00::1]:7070", "fd00::9", "[fd00::9]:7071")],
 )
-def test_others_are_told_the_address_on_the_way_to_the_peer(
+def test_advertised_address_is_on_the_route_to_the_peer(
     peer: str, own: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = _Way(own)
@@ -132,7 +132,7 @@ def test_others_are_told_the_address_on_the_way_to_the_peer(
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1:7070", "[::1]:7070"])
-def test_a_peer_on_this_host_does_not_tell_how_others_reach_it(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_peer_needs_an_advertised_address(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", _Way(peer.rpartition(":")[0].strip("[]")))
     with pytest.raises(UserError, match=r"is on this host.*give --advertise"):
         address_towards(peer, 7071)
@@ -149,11 +149,11 @@ def test_a_name_server_that_gives_no_answer_is_asked_again(monkeypatch: pytest.M
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(socket, "socket", _Way("10.0.0.9"))
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(runtime, "sleep", lambda _: None)
     assert address_towards("coordinator:7070", 7071, patience_s=60.0) == "10.0.0.9:7071"
 
 
-def test_a_peer_that_nobody_knows_is_named() -> None:
+def test_unresolvable_peer_is_named() -> None:
     with pytest.raises(Unavailable, match=r"no way to nobody\.invalid:7070"):
         address_towards("nobody.invalid:7070", 7071)
 
@@ -173,7 +173,7 @@ class _Slow(coordination_pb2_grpc.CoordinatorServicer):
         return coordination_pb2.StatusReply(job="mine")
 
 
-def test_a_server_whose_threads_are_all_taken_is_asked_again() -> None:
+def test_call_to_a_busy_server_is_retried() -> None:
     """Else a worker ends that calls at a bad moment."""
     slow = _Slow()  # type: ignore[abstract]
     server = Server(

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dbelief.errors import Rejected
-from dbelief.rpc import parameters_pb2 as parameters
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import parameters_pb2 as parameters
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.bulk import SegmentPayload
 
@@ -48,7 +48,7 @@ def told(rows: list[tuple[int, int]]) -> segments.SharedSegments:
 
 
 @given(st.lists(parts, max_size=4))
-def test_what_is_written_here_is_read_by_generated_code(several: list[SegmentPayload]) -> None:
+def test_our_encoding_is_read_by_generated_code(several: list[SegmentPayload]) -> None:
     message = b"".join(itertools.chain.from_iterable(map(bulk.pieces, several)))
     assert message == b"".join(map(bulk.encode, several))
     for kind in (parameters.PullReply, parameters.PushRequest):
@@ -56,13 +56,13 @@ def test_what_is_written_here_is_read_by_generated_code(several: list[SegmentPay
 
 
 @given(st.lists(parts, max_size=4))
-def test_what_is_written_here_is_what_generated_code_writes(several: list[SegmentPayload]) -> None:
+def test_our_encoding_equals_generated_code(several: list[SegmentPayload]) -> None:
     whole = parameters.PullReply(segments=[generated(part) for part in several])
     assert b"".join(map(bulk.encode, several)) == whole.SerializeToString()
 
 
 @given(st.lists(shared, max_size=3), st.lists(parts, max_size=2))
-def test_what_lies_in_shared_memory_is_told_as_generated_code_tells_it(
+def test_shared_segments_are_encoded_as_by_generated_code(
     messages: list[list[tuple[int, int]]], several: list[SegmentPayload]
 ) -> None:
     """Also where messages are laid end to end: segments of each kind in their order, those in shared memory last."""
@@ -85,7 +85,7 @@ def test_segments_in_shared_memory_have_a_version_each(versions: int) -> None:
 
 
 @given(st.lists(parts, max_size=4), st.none() | st.binary(max_size=9))
-def test_what_generated_code_writes_is_read_here(several: list[SegmentPayload], vector: bytes | None) -> None:
+def test_generated_encoding_is_read_by_our_code(several: list[SegmentPayload], vector: bytes | None) -> None:
     request = parameters.PushRequest(segments=[generated(part) for part in several])
     if vector is not None:
         request.opening.target.job = vector.hex()
@@ -125,7 +125,7 @@ any_field = st.one_of(
 
 @given(st.lists(any_field, max_size=12).map(b"".join), st.lists(any_field, max_size=3).map(b"".join))
 @example(field(5, 0, 2**64 - 1) + field(7, 2, b"1") + field(8, 2, b"") + field(1, 5, b"1234"), b"")
-def test_fields_in_any_order_known_or_not_are_read_as_generated_code_reads_them(inner: bytes, outer: bytes) -> None:
+def test_fields_in_any_order_are_read_as_by_generated_code(inner: bytes, outer: bytes) -> None:
     message = outer + field(2, 2, inner)
     try:
         wanted = parameters.PullReply.FromString(message)
@@ -143,7 +143,7 @@ def test_fields_in_any_order_known_or_not_are_read_as_generated_code_reads_them(
 @example(b"\x80" * 11)
 @example(b"\x00\x00")
 @example(b"\x13\x14")
-def test_any_bytes_are_read_as_generated_code_reads_them_or_refused(message: bytes) -> None:
+def test_arbitrary_bytes_are_read_alike_or_refused(message: bytes) -> None:
     try:
         wanted = [plain(segment) for segment in parameters.PullReply.FromString(message).segments]
     except DecodeError:
@@ -161,9 +161,7 @@ def has_group(message: bytes) -> bool:
 
 
 @given(st.lists(parts, min_size=1, max_size=3), st.data())
-def test_a_message_cut_short_is_refused_or_holds_whole_segments(
-    several: list[SegmentPayload], data: st.DataObject
-) -> None:
+def test_truncated_message_is_refused_or_ends_at_a_segment(several: list[SegmentPayload], data: st.DataObject) -> None:
     whole = [bulk.encode(part) for part in several]
     message = b"".join(whole)
     cut = data.draw(st.integers(0, len(message) - 1))

@@ -9,9 +9,9 @@ from dbelief.core.layout import Box, Layout, assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import ModelError
-from dbelief.rpc import coordination_pb2
-from dbelief.rpc import parameters_pb2 as parameters
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import coordination_pb2
+from dbelief.rpc.pb import parameters_pb2 as parameters
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import convert
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -32,12 +32,12 @@ TARGET = parameters.Target(job="digits", shard_epoch=3)
 
 
 @given(pushers)
-def test_a_pusher_comes_back(pusher: Pusher) -> None:
+def test_pusher_round_trips(pusher: Pusher) -> None:
     assert convert.pusher_from_wire(convert.pusher_to_wire(pusher)) == pusher
 
 
 @given(pushes)
-def test_a_push_comes_back_from_its_bytes(push: Push) -> None:
+def test_push_round_trips_through_bytes(push: Push) -> None:
     message = parameters.PushOpening.FromString(convert.push_to_wire(push, TARGET, RULE).SerializeToString())
     back = convert.push_from_wire(message)
     assert back == push
@@ -53,7 +53,7 @@ def test_no_base_is_not_base_zero() -> None:
 
 
 @given(st.lists(st.integers(1, 3_000), max_size=4), st.integers(1, 5), u64)
-def test_a_placement_comes_back_from_its_bytes(parts: list[int], shards: int, epoch: int) -> None:
+def test_placement_round_trips_through_bytes(parts: list[int], shards: int, epoch: int) -> None:
     edges = np.cumsum([0, *parts]).tolist()
     spans = tuple(make_segments(itertools.pairwise(edges), 1_000))
     places = tuple(
@@ -68,7 +68,7 @@ def test_a_placement_comes_back_from_its_bytes(parts: list[int], shards: int, ep
     assert [span for place_ in back.places for span in back.run(place_)] == list(spans)
 
 
-def test_a_layout_comes_back_and_keeps_its_digest() -> None:
+def test_layout_round_trips_with_its_digest() -> None:
     layout = Layout(
         (
             Box("w", (4, 6), 0, (0, 0), (4, 2)),

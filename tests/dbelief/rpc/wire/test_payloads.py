@@ -1,4 +1,4 @@
-"""What a push sends of each segment: encoded once, cut where tensors begin, and given back where it was in vain."""
+"""Payloads of a push: encoded once, cut where tensors begin, and returned to the residual on failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dbelief.codec.threshold import Threshold
 from dbelief.core.layout import SegmentSpan, make_segments
 from dbelief.errors import Rejected
 from dbelief.job import PushCodec, Wire
-from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire.bulk import SegmentPayload
 from dbelief.rpc.wire.payloads import NUMBERS, Codecs, Payloads, numbers, part_of, read_into
 
@@ -59,7 +59,7 @@ def test_a_segment_is_encoded_once(codec: Codec) -> None:
 
 
 @LATER
-def test_what_is_given_back_is_kept_as_before_and_nothing_is_sent_any_more(codec: Codec) -> None:
+def test_returned_payloads_go_to_the_residual(codec: Codec) -> None:
     values, residual = drawn(), drawn(1)
     before = residual.astype(np.float64)
     payloads = Payloads(codec, residual, 100)
@@ -67,14 +67,14 @@ def test_what_is_given_back_is_kept_as_before_and_nothing_is_sent_any_more(codec
     for span in [delivered, *others]:
         part_at(payloads, span, values)
     after = residual.copy()
-    payloads.give_back(SPANS[1:])
+    payloads.restore_residual(SPANS[1:])
     stays, back, new = slice(0, 64), slice(64, 192), slice(192, 300)
     np.testing.assert_array_equal(residual[stays], after[stays])
     np.testing.assert_allclose(residual[back], before[back] + values[back], rtol=0, atol=1e-6)
     np.testing.assert_array_equal(residual[new], before[new])
     assert payloads.part(unsent, 0, values[192:256]) is None
     assert payloads.part(delivered, 0, values[stays]) is None
-    payloads.give_back(SPANS)
+    payloads.restore_residual(SPANS)
     np.testing.assert_allclose(residual[back], before[back] + values[back], rtol=0, atol=1e-6)
 
 
@@ -152,7 +152,7 @@ def test_numbers_are_read_where_they_lie_or_decoded() -> None:
         ({"length": 262145}, "segment 4: 262145 numbers, and no segment has above 262144"),
     ],
 )
-def test_what_is_no_payload_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_malformed_payload_is_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(Rejected, match=reason):
         numbers(coded(**fields))
 

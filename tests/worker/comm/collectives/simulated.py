@@ -62,7 +62,7 @@ class Simulated:
                 self._out_free_s = begin + self._wires.link.seconds(message.array.nbytes)
                 self._wires.leaves((self.rank, message.peer, message.tag), self._out_free_s)
                 sent_s.append(self._out_free_s)
-        return _Handle(self, self._engine.start(messages), messages, sent_s)
+        return Handle(_Waits(self, self._engine.start(messages), messages, sent_s).wait)
 
     def wait_until(self, at_s: float) -> None:
         self.now_s = max(self.now_s, at_s)
@@ -87,7 +87,7 @@ class Simulated:
         self._engine.close()
 
 
-class _Handle:
+class _Waits:
     def __init__(self, engine: Simulated, handle: Handle, messages: Sequence[Message], sent_s: list[float]) -> None:
         self._engine = engine
         self._handle = handle

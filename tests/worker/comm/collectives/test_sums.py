@@ -1,4 +1,4 @@
-"""Sums over ranks against float64, on threads: any number of ranks, any tree, any chunks; and who is refused."""
+"""Sums over ranks against float64, on threads: any number of ranks, any tree, any chunks; invalid arguments."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.reduction_tree import binomial, server, with_arity
 from dbelief.errors import RankFailure, Unavailable
+from tests.examples import examples
 from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
 from worker.comm import Communicator, run_ranks
 from worker.comm.collectives import NativeAllreduce, RingAllreduce, TreeAllreduce
@@ -41,7 +42,7 @@ def drawn(draw: st.DrawFn) -> tuple[Way, int, int]:
 
 
 def test_any_way_gives_float64s_sum_on_all_ranks() -> None:
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     @given(drawn(), st.sampled_from(["sum", "mean"]))
     def check(case: tuple[Way, int, int], gives: str) -> None:
         way, ranks, size = case
@@ -163,7 +164,7 @@ def test_a_rank_that_fails_ends_the_sum_of_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["server", "binomial", "ring"])
-def test_a_rank_that_never_comes_is_named_when_the_time_is_over(name: str) -> None:
+def test_missing_rank_is_named_at_the_timeout(name: str) -> None:
     never = threading.Event()
 
     def body(comm: Communicator) -> None:
@@ -194,7 +195,7 @@ def test_a_rank_that_never_comes_is_named_when_the_time_is_over(name: str) -> No
         (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(6, "f4")[::2]), "C-contiguous"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[Communicator], object], reason: str) -> None:
+def test_invalid_arguments_are_refused(make: Callable[[Communicator], object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         make(Communicator(ThreadEngine(Group(2), 0)))
 

@@ -1,4 +1,4 @@
-"""What a sum costs: messages and bytes as counted, against formulas; and formulas of time against the papers'."""
+"""Cost of a sum: messages and bytes as counted, against formulas; and formulas of time against the papers'."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.reduction_tree import binomial, server, with_arity
 from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
 from dbelief.process.clock import ManualClock
+from tests.examples import examples
 from tests.worker.comm.collectives.ways import NAMES, SHAPES, Way, any_numbers
 from worker.comm import Communicator, run_ranks
 from worker.comm.tracing import ReceiveStats, TracingEngine
@@ -34,7 +35,7 @@ def counted(way: Way, ranks: int, size: int) -> tuple[Counter[tuple[int, int]], 
     return messages, sent
 
 
-def test_what_comes_is_timed_from_when_it_was_asked_for() -> None:
+def test_receive_is_timed_from_its_request() -> None:
     """Whoever sends sees to it that 3 s pass before."""
     clock = ManualClock()
 
@@ -56,7 +57,7 @@ def test_what_comes_is_timed_from_when_it_was_asked_for() -> None:
     assert not second.taken
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.sampled_from(list(SHAPES)), st.integers(1, 9), st.integers(1, 60), st.none() | st.integers(1, 30))
 def test_a_tree_sends_all_once_up_and_once_down_each_edge(name: str, ranks: int, size: int, chunk: int | None) -> None:
     messages, sent = counted(Way(name, chunk), ranks, size)
@@ -77,7 +78,7 @@ def test_a_server_does_all_the_sending() -> None:
         assert max(by_rank) == by_rank[0] == 2 * most * 4 * size
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(2, 9), st.integers(0, 60), st.none() | st.integers(1, 30))
 def test_a_ring_sends_to_the_next_all_but_two_pieces_twice(ranks: int, size: int, chunk: int | None) -> None:
     messages, sent = counted(Way("ring", chunk), ranks, size)
@@ -107,7 +108,7 @@ LAYERS = (784 * 32, 32, 32 * 10, 10)
 
 
 @pytest.mark.parametrize("name", ["server", "binomial", "binary"])
-def test_packed_is_one_message_for_many_layers_and_the_same_numbers(name: str) -> None:
+def test_packed_sum_is_one_message_with_the_same_numbers(name: str) -> None:
     """You et al. 2017, section 5.2: L alpha + n beta becomes alpha + n beta."""
     ranks, size, ends = 4, sum(LAYERS), [0, *accumulate(LAYERS)]
 

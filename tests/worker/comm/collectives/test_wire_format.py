@@ -6,9 +6,10 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.worker.comm.collectives.ways import NAMES, Way, any_numbers
 from worker.comm import Communicator, run_ranks
 from worker.comm.collectives.wire_format import BFloat16Format, Float16Format, Wire, make_format
@@ -27,7 +28,7 @@ def rounded(numbers: np.ndarray, wire: Wire) -> np.ndarray:
     return back
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_bfloat16_is_the_nearest_of_its_neighbours(value: float) -> None:
     """The two bfloat16 around a number are its upper half, and that plus one; a tie goes to the even one."""
@@ -44,13 +45,13 @@ def test_bfloat16_is_the_nearest_of_its_neighbours(value: float) -> None:
     assert (found, np.signbit(found)) == (nearest, np.signbit(nearest))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.floats(-65504, 65504, width=32))
 def test_float16_is_that_of_ieee(value: float) -> None:
     assert rounded(np.array([value], np.float32), "float16")[0] == struct.unpack("e", struct.pack("e", value))[0]
 
 
-def test_what_does_not_fit() -> None:
+def test_overflow_and_special_values() -> None:
     numbers = np.array([np.nan, -np.nan, np.inf, -np.inf, 1e38, 70_000, 1e-6, -0.0], np.float32)
     numbers[1:2].view(np.uint32)[:] = 0x7FFF_FFFF  # a NaN whose bits run over when they are rounded
     half, brain = rounded(numbers, "float16"), rounded(numbers, "bfloat16")

@@ -59,7 +59,7 @@ def meanwhile(function: Callable[[], Any]) -> Iterator[list[BaseException]]:
     assert not thread.is_alive()
 
 
-def test_a_small_message_needs_nobody_to_wait_for_it() -> None:
+def test_small_message_needs_no_receiver() -> None:
     with comms() as (left, right):
         left.send(np.arange(3), 1)
         taken = np.empty(3, np.int64)
@@ -67,7 +67,7 @@ def test_a_small_message_needs_nobody_to_wait_for_it() -> None:
         assert taken.tolist() == [0, 1, 2]
 
 
-def test_what_stands_in_the_way_is_kept_aside() -> None:
+def test_unrequested_message_is_buffered() -> None:
     """A large message whose tag nobody asks for yet does not hold up a later one of another tag."""
     with comms() as (left, right):
         first, second = np.arange(LARGE), np.arange(LARGE) * 2
@@ -82,7 +82,7 @@ def test_what_stands_in_the_way_is_kept_aside() -> None:
         assert not raised
 
 
-def test_what_is_half_aside_can_be_asked_for() -> None:
+def test_partly_buffered_message_can_be_received() -> None:
     with comms() as (left, right):
         sent = left.isend(np.arange(LARGE), 1, tag=4)
         other, taken = right.irecv(np.empty(2), 0, tag=5), np.empty(LARGE, np.int64)
@@ -95,7 +95,7 @@ def test_what_is_half_aside_can_be_asked_for() -> None:
         other.wait()
 
 
-def test_nothing_is_read_that_nobody_waits_for() -> None:
+def test_unrequested_data_is_not_read() -> None:
     clock = ManualClock(autojump=True)
     with comms(clock=clock) as (left, right):
         with pytest.raises(Unavailable, match=r"nothing came for 30 s; rank 0 waited for rank 1 to take 2,400,000"):
@@ -104,7 +104,7 @@ def test_nothing_is_read_that_nobody_waits_for() -> None:
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
-def test_sides_that_do_not_fit_are_told_apart_and_can_be_put_right(asked_first: bool) -> None:
+def test_mismatched_sides_are_reported_and_recoverable(asked_first: bool) -> None:
     with comms() as (left, right):
         if asked_first:
             wrong = right.irecv(np.empty(2, np.float64), 0)
@@ -122,7 +122,7 @@ def test_sides_that_do_not_fit_are_told_apart_and_can_be_put_right(asked_first: 
         assert taken.tolist() == [1] * 4
 
 
-def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
+def test_unresponsive_rank_is_named_at_the_timeout() -> None:
     clock = ManualClock()
     with comms(clock=clock) as (left, _):
         pending = left.irecv(np.empty(2), 1, tag=4)
@@ -134,7 +134,7 @@ def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
         assert str(raised[0]) == "nothing came for 30 s; rank 0 waited for rank 1 to send 16 bytes (tag 4)"
 
 
-def test_a_death_ends_waits_for_anybody_and_the_first_cause_counts() -> None:
+def test_death_ends_all_waits_with_its_first_cause() -> None:
     with comms(3) as (left, right, third):
         pending = left.irecv(np.empty(2), 1)
         with meanwhile(pending.wait) as raised:
@@ -144,7 +144,7 @@ def test_a_death_ends_waits_for_anybody_and_the_first_cause_counts() -> None:
         assert str(raised[0]) == f"{death}; rank 0 waited for rank 1 to send 16 bytes (tag 0)"
         left.abort(raised[0])
         for comm in (right, third):
-            with pytest.raises(RankFailure, match=f"{death}; told to rank {comm.rank}"):
+            with pytest.raises(RankFailure, match=f"{death}; reported to rank {comm.rank}"):
                 comm.engine.check()
             with pytest.raises(RankFailure, match=death):
                 comm.isend(np.ones(1), 0)
@@ -173,7 +173,7 @@ def test_a_rank_that_is_gone_without_a_word_is_named() -> None:
         engine.close()
 
 
-def test_a_connection_for_messages_that_breaks_is_a_death_too() -> None:
+def test_broken_connection_is_a_death() -> None:
     clock = ManualClock(autojump=True)
     left, right = group(clock=clock)
     left._peers[1].messages.close()
@@ -183,7 +183,7 @@ def test_a_connection_for_messages_that_breaks_is_a_death_too() -> None:
         engine.close()
 
 
-def test_a_goodbye_is_no_death_and_what_was_sent_arrives() -> None:
+def test_goodbye_is_no_death_and_sent_data_arrives() -> None:
     with comms(3) as (left, right, third):
         left.send(np.arange(5), 1)
         left.close()
@@ -197,7 +197,7 @@ def test_a_goodbye_is_no_death_and_what_was_sent_arrives() -> None:
             right.recv(taken, 0)
 
 
-def test_who_closed_cannot_die() -> None:
+def test_closed_engine_cannot_fail() -> None:
     left, right = group()
     left.close()
     left.close()

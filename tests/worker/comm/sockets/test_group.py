@@ -1,4 +1,4 @@
-"""Groups over sockets: what holds for any engine, sums of all kinds, and real processes of which one is killed."""
+"""Groups over sockets: the rules of any engine, sums of all kinds, and real processes with one killed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_rank_that_raises_ends_all_others_at_once(by_tcp: bool) -> None:
         assert waited == f"rank {rank} waited for rank {1 - rank} to send 32 bytes (tag 9)"
 
 
-def test_a_process_that_is_killed_ends_all_others_with_its_name(tmp_path: Path) -> None:
+def test_killed_process_ends_all_others_with_its_name(tmp_path: Path) -> None:
     """All ranks sum without end, and one is ended by SIGKILL."""
     spots = [Listener() for _ in range(4)]  # free ports, as far as can be known
     addresses = [spot.address for spot in spots]

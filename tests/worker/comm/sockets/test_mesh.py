@@ -1,4 +1,4 @@
-"""How ranks find each other, and what those are told that come too late, or wait in vain."""
+"""Rendezvous of ranks, and errors for late and missing ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_generation_after_generation_with_other_ranks(listeners: list[Listener])
             engine.close()
 
 
-def test_ranks_of_one_host_need_no_way_to_the_address_that_they_are_known_as() -> None:
+def test_ranks_on_one_host_need_no_route_to_their_address() -> None:
     """192.0.2.0/24 is nobody's, and so is `.invalid`: whoever meets there has not gone through the network."""
     names = ["192.0.2.7", "[2001:db8::8]", f"{'long.' * 40}invalid"]
     listeners = [Listener(known_as=f"{name}:0") for name in names]
@@ -82,7 +82,7 @@ def test_ranks_of_one_host_need_no_way_to_the_address_that_they_are_known_as() -
         listener.close()
 
 
-def test_who_has_the_name_of_a_closed_listener_is_the_next_one_there() -> None:
+def test_name_of_a_closed_listener_is_free_again() -> None:
     first, second = Listener(), Listener()
     host, _, port = closed(first).rpartition(":")
     first = Listener(host, int(port), known_as=f"192.0.2.7:{port}")
@@ -98,7 +98,7 @@ def test_who_has_the_name_of_a_closed_listener_is_the_next_one_there() -> None:
         listener.close()
 
 
-def test_who_calls_before_the_other_listens_is_heard_later() -> None:
+def test_early_caller_waits_for_the_listener() -> None:
     first, second = Listener(), Listener()
     host, _, port = closed(first).rpartition(":")
     addresses = [first.address, second.address]
@@ -113,27 +113,27 @@ def test_who_calls_before_the_other_listens_is_heard_later() -> None:
         listener.close()
 
 
-def test_who_never_comes_is_named(listeners: list[Listener]) -> None:
+def test_missing_rank_is_named(listeners: list[Listener]) -> None:
     addresses = [closed(listeners[0]), listeners[1].address, listeners[2].address]
     reason = f"a job, generation 1: rank 1 waited 3 s for rank 0 at {addresses[0]}, rank 2 at {addresses[2]}"
     with pytest.raises(Unavailable, match=reason):
         connect_mesh(listeners[1], "a job", 1, 1, addresses, 3.0, ManualClock(autojump=True))
 
 
-def test_who_listens_but_does_not_come_is_named(listeners: list[Listener]) -> None:
+def test_listening_but_absent_rank_is_named(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners[:2]]
     with pytest.raises(Unavailable, match=f"rank 1 waited 1 s for rank 0 at {addresses[0]}"):
         connect_mesh(listeners[1], "a job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
 
 
-def test_who_comes_too_late_is_told_at_once(listeners: list[Listener]) -> None:
+def test_late_rank_is_refused_at_once(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners[:2]]
     connect_mesh(listeners[0], "a job", 7, 0, addresses[:1], 20.0).close()
     with pytest.raises(Unavailable, match=f"rank 0 at {addresses[0]} is in generation 7, not in 6 any more"):
         connect_mesh(listeners[1], "a job", 6, 1, addresses, 20.0)
 
 
-def test_who_waits_for_callers_of_a_generation_that_is_over_is_told_at_once(listeners: list[Listener]) -> None:
+def test_wait_for_a_past_generation_ends_at_once(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners[:2]]
     with ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(connect_mesh, listeners[1], "a job", 2, 1, addresses, 20.0)
@@ -144,7 +144,7 @@ def test_who_waits_for_callers_of_a_generation_that_is_over_is_told_at_once(list
         engine.close()
 
 
-def test_who_has_all_links_may_go_on_to_the_next_generation_before_the_others_have(listeners: list[Listener]) -> None:
+def test_connected_rank_may_enter_the_next_generation_early(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners]
     sizes = [3, 2, 1, 3, 2] * 6
 
@@ -192,7 +192,7 @@ def test_a_link_of_a_group_that_did_not_come_together_ends(listeners: list[Liste
 
 
 @pytest.mark.parametrize(("rank", "addresses"), [(2, ["a:1", "b:2"]), (-1, ["a:1"]), (1, ["nowhere", "b:2"])])
-def test_what_cannot_be_is_refused(rank: int, addresses: list[str], listeners: list[Listener]) -> None:
+def test_invalid_arguments_are_refused(rank: int, addresses: list[str], listeners: list[Listener]) -> None:
     with pytest.raises(ValueError, match=r"is none of|invalid literal"):
         connect_mesh(listeners[0], "a job", 1, rank, addresses, 1.0)
 
@@ -212,7 +212,7 @@ def hung_up(one: socket.socket) -> bool:
     return True
 
 
-def test_a_hello_of_an_unknown_kind_is_refused_and_the_listener_goes_on(listeners: list[Listener]) -> None:
+def test_unknown_hello_is_refused(listeners: list[Listener]) -> None:
     for kind in (2, 7, 255):
         assert hung_up(call_by_tcp(listeners[0], kind, token=True))
     for engine in meet(listeners):

@@ -1,4 +1,4 @@
-"""Ranks that meet over TLS, and those whom they do not let in."""
+"""Ranks that meet over TLS, and refused peers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_sealed_group(body: Callable[[Communicator], None], ours: Roles) -> No
     run_joined(3, body, True, seal=_tls_contexts(ours("worker")))
 
 
-def test_by_tcp_ranks_are_sealed_and_on_one_host_they_need_not_be(ours: Roles) -> None:
+def test_tcp_links_use_tls_and_local_links_do_not(ours: Roles) -> None:
     for by_tcp, kind in ((True, TlsSocket), (False, socket.socket)):
         with joined(2, by_tcp, _tls_contexts(ours("worker"))) as engines:
             assert {type(peer.messages) for engine in engines for peer in engine._peers.values()} == {kind}
@@ -125,7 +125,7 @@ def relay(to: tuple[str, int], late: int) -> Iterator[str]:
         end.close()
 
 
-def test_what_a_rank_that_only_sends_has_sent_arrives_when_it_leaves(ours: Roles) -> None:
+def test_data_sent_before_close_arrives(ours: Roles) -> None:
     with joined(2, True, _tls_contexts(ours("worker"))) as (called, caller):
         sent, got = np.arange(100_000, dtype=np.float32), np.empty(100_000, np.float32)
         Communicator(caller, 20.0).send(sent, 0)  # as far as the kernel takes it, and no one reads
@@ -134,7 +134,7 @@ def test_what_a_rank_that_only_sends_has_sent_arrives_when_it_leaves(ours: Roles
         assert np.array_equal(got, sent)
 
 
-def test_what_ended_a_sealed_rank_is_told_to_the_others(ours: Roles) -> None:
+def test_failure_of_a_tls_rank_reaches_the_others(ours: Roles) -> None:
     with joined(2, True, _tls_contexts(ours("worker"))) as (first, second):
         first.abort(ValueError("no such number"))
         with pytest.raises(RankFailure, match=r"rank 0 at .*ValueError: no such number"):
@@ -142,7 +142,7 @@ def test_what_ended_a_sealed_rank_is_told_to_the_others(ours: Roles) -> None:
 
 
 @pytest.mark.parametrize("who", ["plain", "another job's worker", "this job's coordinator"])
-def test_only_a_worker_of_the_job_is_let_in(who: str, ours: Roles, folders: dict[str, Path]) -> None:
+def test_only_a_worker_of_the_job_is_admitted(who: str, ours: Roles, folders: dict[str, Path]) -> None:
     mine = _tls_contexts(ours("worker"))
     strange = {
         "plain": None,
@@ -174,7 +174,7 @@ def test_another_users_unix_socket_is_not_believed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-def test_strangers_keep_nobody_from_meeting(sealed: bool, ours: Roles) -> None:
+def test_strangers_do_not_prevent_the_rendezvous(sealed: bool, ours: Roles) -> None:
     """They say nothing, or hello for jobs that nobody knows: the oldest of them are hung up on."""
     seals = [_tls_contexts(ours("worker")) if sealed else None] * 2
     with listening(seals) as listeners, contextlib.ExitStack() as stack:

@@ -1,0 +1,92 @@
+"""Processor time of each role: until a job trains, and for each mini-batch of a small model after that.
+
+    python -m benchmarks.startup.role_costs [--runs 5] [--seconds 20] [--no-shared-memory]
+
+A coordinator, two shards and one worker train handwritten digits (64-32-10, mini-batches of 16, a fetch and a push for
+each). Processor time, user and system, is read from /proc/PID/stat: when the job has begun to train, and again after
+some seconds; mini-batches are counted by the coordinator. Medians over the runs.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import options, runs
+from dbelief.monitor.status import to_dict
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+
+JOB: dict[str, Any] = {
+    "name": "costs",
+    "model": {"layers": [{"dense": 32}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
+    "data": {"source": "digits"},
+    "strategy": {"name": "downpour", "batch": 16, "rule": {"name": "adagrad", "rate": 0.03}, "warm_start": None},
+    "evaluate": {"every": None},
+    "limits": {"samples": 1_000_000_000},
+    "shards": 2,
+    "replicas": 1,
+}
+BATCH = 16
+ROLES = ("coordinator", "ps", "worker")
+DEADLINE_S = 120.0
+
+
+def processor_s(process: subprocess.Popen[bytes]) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(seconds: float, more: list[str]) -> dict[str, tuple[float, float]]:
+    """Of each role: seconds until the job trains, and milliseconds a mini-batch; both shards together."""
+    with runs.temporary_run("costs") as run:
+        coordinator, address = run.coordinator(JOB, DEADLINE_S)
+        of = {
+            "coordinator": [coordinator],
+            "ps": [run.start(f"ps-{number}", ["ps", *address, *more]) for number in range(2)],
+            "worker": [run.start("worker", ["worker", *address, *more])],
+        }
+        with closing(CoordinatorClient(address[1])) as client:
+
+            def samples() -> int | None:
+                """The samples so far, once there are some."""
+                return int(to_dict(client.status())["samples"]) or None
+
+            def spent_s() -> dict[str, float]:
+                return {role: sum(map(processor_s, of[role])) for role in ROLES}
+
+            runs.wait_for(samples, "training", DEADLINE_S)
+            begun = spent_s()
+            time.sleep(seconds / 4)
+            first, before = samples() or 0, spent_s()
+            time.sleep(seconds)
+            last, after = samples() or 0, spent_s()
+    steps = (last - first) / BATCH
+    return {role: (begun[role], 1000 * (after[role] - before[role]) / steps) for role in ROLES}
+
+
+def main() -> None:
+    parser = options.new_parser(__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--no-shared-memory", action="store_true")
+    arguments = parser.parse_args()
+    more = ["--no-shared-memory"] * arguments.no_shared_memory
+    rows = [measure(arguments.seconds, more) for _ in range(arguments.runs)]
+    table = Table("role", "until it trains, s", "a mini-batch, ms", box=None)
+    for role in ROLES:
+        begun, step = (statistics.median(row[role][index] for row in rows) for index in range(2))
+        table.add_row("two shards" if role == "ps" else role, f"{begun:.2f}", f"{step:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Deduplication of the replicas' progress reports: cumulative totals, possibly repeated, become increments.
+
+No clock, no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..core.messages import ProgressReport
+from .leases import Leases
+
+
+class ReportDeduplicator:
+    """The last reported totals: per lease, and per incarnation of a client, which has no lease.
+
+    Neither lease ids nor incarnations are reused.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._of_lease: dict[int, ProgressReport] = {}
+        self._of_client: dict[int, ProgressReport] = {}  # by incarnation
+
+    def state(self) -> dict[str, Any]:
+        """The complete state, JSON-serialisable."""
+        return {
+            "of_lease": [asdict(report) for report in self._of_lease.values()],
+            "of_client": [[incarnation, asdict(report)] for incarnation, report in self._of_client.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of another coordinator."""
+        self._of_lease = {fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]}
+        self._of_client = {incarnation: ProgressReport(**fields) for incarnation, fields in state["of_client"]}
+
+    def settle(self, incarnation: int) -> None:
+        """Drop the totals of an incarnation that sends no more reports, and of leases no longer outstanding."""
+        self._of_client.pop(incarnation, None)
+        for lease in self._of_lease.keys() - self._leases.outstanding.keys():
+            del self._of_lease[lease]
+
+    def delta(self, incarnation: int, report: ProgressReport) -> ProgressReport | None:
+        """Increment since this incarnation's last report; None for a duplicate, or a lease that it does not hold."""
+        held = self._leases.outstanding.get(report.lease)
+        if report.lease and (held is None or held.incarnation != incarnation):
+            return None
+        last, key = (self._of_lease, report.lease) if report.lease else (self._of_client, incarnation)
+        before = last.get(key, ProgressReport(report.lease))
+        if report.pushes <= before.pushes:
+            return None
+        last[key] = report
+        if report.lease:
+            self._leases.acknowledge(report.lease, report.pushes)
+            if report.lease not in self._leases.outstanding:
+                del last[key]
+        return report.since(before)

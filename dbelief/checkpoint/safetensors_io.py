@@ -1,0 +1,141 @@
+"""Incremental writer of safetensors files, and of a model by segments: the complete file is never in memory.
+
+Format: 8 bytes little-endian header length, the header as JSON, then the tensors one after another without gaps. Types,
+shapes and positions are known before the first number, so the header is written first and the numbers in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dbelief.core.layout import Box, Layout, SegmentSpan
+from dbelief.errors import RuntimeFailure
+from dbelief.process.atomic_file import atomic_write
+
+DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+"""Element types by their names in the format."""
+
+Tensor = tuple[np.dtype[Any], tuple[int, ...]]
+_ALIGN = 8
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Name of an element type in the format."""
+    return next(name for name, known in DTYPES.items() if known == dtype)
+
+
+class TensorFile:
+    """A safetensors file with its header written.
+
+    Attributes
+    ----------
+    size
+        Size of the complete file in bytes.
+    header_crc32
+        CRC-32 of everything before the first tensor.
+    """
+
+    def __init__(self, file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        self._file = file
+        self._starts: dict[str, int] = {}
+        header: dict[str, object] = {"__metadata__": dict(metadata)}
+        total = 0
+        for name, (dtype, shape) in tensors.items():
+            end = total + dtype.itemsize * math.prod(shape)
+            header[name] = {"dtype": dtype_name(dtype), "shape": list(shape), "data_offsets": [total, end]}
+            self._starts[name] = total
+            total = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % _ALIGN)  # readers that map the file require aligned numbers
+        before = len(text).to_bytes(8, "little") + text
+        file.write(before)
+        self._data = len(before)
+        self.header_crc32 = zlib.crc32(before)
+        self.size = self._data + total
+
+    def offset(self, name: str) -> int:
+        """Byte offset of a tensor in the file."""
+        return self._data + self._starts[name]
+
+    def write(self, name: str, numbers: np.ndarray, first: int = 0) -> None:
+        """Write contiguous numbers of the tensor's own type, from its number `first` on."""
+        self._file.seek(self.offset(name) + first * numbers.itemsize)
+        self._file.write(numbers.data)
+
+
+@contextmanager
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[TensorFile]:
+    """A safetensors file of tensors (type and shape by name), which are written within the `with` block.
+
+    Raises
+    ------
+    WriteFailed
+        The file cannot be written; an existing file of that name is unchanged.
+    """
+    with atomic_write(path) as file:
+        yield TensorFile(file, tensors, metadata)
+
+
+def write_model(
+    path: Path, layout: Layout, parts: Iterable[tuple[SegmentSpan, np.ndarray]], metadata: dict[str, str]
+) -> None:
+    """Write canonical tensors (name, shape, float32) in the safetensors format, each under all its names.
+
+    Parameters
+    ----------
+    parts
+        Every segment once, in any order: its span and its (length,) float32 numbers.
+    metadata
+        Strings for the file's header.
+
+    Raises
+    ------
+    RuntimeFailure
+        A segment is missing or duplicate, or the file cannot be written. The file gets its name only when it is
+        complete.
+    """
+    tensors = {name: (DTYPES["F32"], box.shape) for box in layout.boxes for name in box.names}
+    came: list[SegmentSpan] = []
+    with write_tensors(path, tensors, metadata) as file:
+        for span, numbers in parts:
+            came.append(span)
+            for box, start in zip(layout.boxes, layout.starts, strict=True):
+                first, last = max(span.start, start), min(span.stop, start + box.size)
+                if first < last:
+                    part = numbers[first - span.start : last - span.start]
+                    for position, row in _rows(box, first - start, part):
+                        for name in box.names:
+                            file.write(name, row, position)
+        _check_all_came(path, layout, came)
+
+
+def _rows(box: Box, first: int, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Split a box's numbers from `first` on into runs contiguous in its tensor, each with its position there."""
+    if box.box_shape == box.shape:
+        yield first, numbers
+        return
+    width, done = box.box_shape[-1], 0
+    while done < len(numbers):
+        inside = np.unravel_index(first + done, box.box_shape)
+        within = tuple(int(i) + start for i, start in zip(inside, box.start, strict=True))
+        run = min(width - int(inside[-1]), len(numbers) - done)
+        yield int(np.ravel_multi_index(within, box.shape)), numbers[done : done + run]
+        done += run
+
+
+def _check_all_came(path: Path, layout: Layout, came: list[SegmentSpan]) -> None:
+    position = 0
+    for span in sorted(came, key=lambda span: span.start):
+        if span.start != position:
+            break
+        position = span.stop
+    if position != layout.size or len(came) != len({span.start for span in came}):
+        raise RuntimeFailure(f"{path}: not written: the numbers from {position} on did not come, or came twice")

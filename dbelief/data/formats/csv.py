@@ -1,0 +1,272 @@
+"""Delimited text with one or more target columns: columns by name or number, classes as numbers or as text."""
+
+import codecs
+import csv
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.data.dataset import Dataset
+from dbelief.data.files import lines, read
+from dbelief.data.splits import cut, cut_sizes
+from dbelief.errors import DataError
+from dbelief.job import CsvData, nearest, resolve
+
+from .npz import Pair, dataset
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Column layout of a file.
+
+    Attributes
+    ----------
+    header : tuple of str, or None
+        Column names, if the file has a header.
+    count : int
+    targets, ignored : tuple of int
+        Column indices from 0.
+    """
+
+    header: tuple[str, ...] | None
+    count: int
+    targets: tuple[int, ...]
+    ignored: tuple[int, ...]
+
+    def called(self, place: int) -> str:
+        """Name of a column in messages."""
+        return f"column {place + 1}" + (f" ({self.header[place][:40]!r})" if self.header else "")
+
+    def roles(self, text: int | None, ignored: int) -> np.ndarray:
+        """Index of each column among the numbers: inputs, then targets; `text` instead for a target read as text."""
+        roles = np.full(self.count, ignored, np.int64)
+        inputs = [place for place in range(self.count) if place not in {*self.targets, *self.ignored}]
+        roles[inputs] = np.arange(len(inputs))
+        roles[list(self.targets)] = len(inputs) + np.arange(len(self.targets)) if text is None else text
+        return roles
+
+
+@dataclass(frozen=True)
+class Table:
+    """Content of a file.
+
+    Attributes
+    ----------
+    inputs : float32, shape (n, features)
+    numbers : float32, shape (n, targets)
+        Numeric targets; width 0 where targets are classes.
+    words : list of bytes
+        The target column where it names classes; otherwise empty.
+    lines : int64, shape (n,)
+    """
+
+    where: str
+    columns: Columns
+    inputs: np.ndarray
+    numbers: np.ndarray
+    words: list[bytes]
+    lines: np.ndarray
+
+
+def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
+    """Load the file, split off validation and test sets without a file of their own, and load the files of the others.
+
+    Whole numbers become classes 0 .. k - 1 in numeric order, other values in the order of their characters;
+    `Dataset.names` holds the names.
+
+    Raises
+    ------
+    DataError
+    """
+    table = _table(spec, resolve(spec.file, folder))
+    classes = Classes.of(table) if spec.kind == "classes" else None
+    inputs, targets = _pair(table, classes)
+    own = {"validation": spec.validation_file, "test": spec.test_file}
+    validation, test = (0 if own[name] else getattr(spec, name) for name in own)
+    parts = cut(len(inputs), targets if classes else None, validation, test, table.where)
+    sets = {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
+    for name, file in own.items():
+        if file is not None and name in need:
+            sets[name] = _pair(_table(spec, resolve(file, folder), table.columns), classes)
+    return dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
+
+
+def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
+    """Samples of the three sets: the files' rows are counted, and not kept.
+
+    Raises
+    ------
+    DataError
+    """
+    own = {"validation": spec.validation_file, "test": spec.test_file}
+    validation, test = (0 if own[name] else getattr(spec, name) for name in own)
+    path = resolve(spec.file, folder)
+    sizes = cut_sizes(_count(path, spec), None, validation, test, str(path))
+    counted = [
+        cut if file is None else _count(resolve(file, folder), spec)
+        for cut, file in zip(sizes[1:], own.values(), strict=True)
+    ]
+    return sizes[0], counted[0], counted[1]
+
+
+def _count(path: Path, spec: CsvData) -> int:
+    """Rows below the header; as in `read_cells`, empty lines do not count, and a quoted field may hold line ends."""
+    reader = csv.reader((line.decode("latin-1") for line in lines(path)), delimiter=spec.delimiter)
+    try:
+        return sum(map(bool, reader)) - spec.header
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: is no row of fields ({error})") from None
+
+
+def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
+    """Read a file, plain or .gz, whose columns must be those of `like`, if any."""
+    from .csv_tokenizer import IGNORED, TEXT, read_cells  # imports numba
+
+    content, where = read(path), str(path)
+    start = len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0
+    first, below, line = _first_row(content, start, spec.delimiter, where)
+    columns = _columns(spec, first, where)
+    if like is not None and (columns.header, columns.count) != (like.header, like.count):
+        raise DataError(f"{where}: its columns are not those of {spec.file}")
+    at, line = (below, line + 1) if spec.header else (start, 1)
+    roles = columns.roles(TEXT if spec.kind == "classes" else None, IGNORED)
+    names = [columns.called(place) for place in range(columns.count)]
+    cells = read_cells(content, at, line, spec.delimiter, roles, names, where)
+    if not len(cells.lines):
+        raise DataError(f"{where}: has no rows below its header")
+    width = columns.count - len(columns.targets) - len(columns.ignored)
+    return Table(where, columns, cells.numbers[:, :width], cells.numbers[:, width:], cells.texts, cells.lines)
+
+
+def _first_row(content: bytes, at: int, delimiter: str, where: str) -> tuple[list[str], int, int]:
+    """Fields of the first row that is not empty, the position after it, and the line on which it ends."""
+
+    def lines() -> Iterator[str]:
+        nonlocal at
+        while at < len(content):
+            begin, at = at, content.find(b"\n", at) + 1 or len(content)
+            yield content[begin:at].decode()
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    try:
+        fields: list[str] = next((row for row in reader if row), [])
+    except (csv.Error, UnicodeDecodeError) as error:
+        cause = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"is no row of fields ({error})"
+        raise DataError(f"{where}, line {reader.line_num + isinstance(error, UnicodeDecodeError)}: {cause}") from None
+    if not fields:
+        raise DataError(f"{where}: has no rows")
+    return fields, at, reader.line_num
+
+
+def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
+    """Find the columns that the job specifies."""
+    header = None
+    if spec.header:
+        header = tuple(name.strip() for name in first)
+        if all(_number(name) is not None for name in header):
+            raise DataError(f"{where}: its first row holds numbers only; for a file without a header say header: false")
+    targets = [_place(column, header, len(first), where) for column in spec.target]
+    ignored = [_place(column, header, len(first), where) for column in spec.ignore]
+    chosen = [*targets, *ignored]
+    for place in chosen:
+        if chosen.count(place) > 1:
+            raise DataError(f"{where}: column {place + 1} is named twice by target and ignore")
+    if len(chosen) == len(first):
+        raise DataError(f"{where}: no column is left for inputs, of {len(first)}; is the delimiter {spec.delimiter!r}?")
+    return Columns(header, len(first), tuple(targets), tuple(ignored))
+
+
+def _place(column: str | int, header: tuple[str, ...] | None, count: int, where: str) -> int:
+    """Index from 0 of a column that is given by its name, by its number from 1, or from -1 backwards."""
+    if isinstance(column, int):
+        if abs(column) > count:
+            raise DataError(f"{where}: there is no column {column}, its first row has {count}")
+        return column - 1 if column > 0 else count + column
+    if header is None:
+        raise DataError(f"{where}: column {column!r} is a name, and header is false; give its number from 1")
+    if header.count(column) != 1:
+        near = nearest(column, header)
+        hint = f"; did you mean {near!r}?" if near and near != column else ""
+        how_many = "no column is" if column not in header else f"{header.count(column)} columns are"
+        raise DataError(f"{where}: {how_many} called {column!r}{hint}")
+    return header.index(column)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The names of classes in order; `whole` where all of them are whole numbers."""
+
+    names: tuple[str, ...]
+    whole: bool
+
+    @classmethod
+    def of(cls, table: Table) -> "Classes":
+        """The classes of a training file.
+
+        Raises
+        ------
+        DataError
+            A field is empty, or all fields are numbers and one is not a whole number.
+        """
+        words = _words(table)
+        numbers = {raw: _number(word) for raw, word in words.items()}
+        if None in numbers.values():
+            return cls(tuple(sorted(set(words.values()))), False)
+        for raw, number in numbers.items():
+            if number is None or not number.is_integer() or abs(number) > 1 << 53:
+                wrong = f"class {words[raw]!r} is a number, but no whole one"
+                raise DataError(f"{_at(table, raw)}: {wrong}; for targets that are numbers say kind: regression")
+        return cls(tuple(map(str, sorted({int(number) for number in numbers.values() if number is not None}))), True)
+
+    def place(self, table: Table) -> np.ndarray:
+        """Class of each row, int64.
+
+        Raises
+        ------
+        DataError
+            A row's class is not among the names.
+        """
+        known = {name: place for place, name in enumerate(self.names)}
+        places: dict[bytes, int] = {}
+        for raw, word in _words(table).items():
+            number = _number(word)
+            name = str(int(number)) if self.whole and number is not None and number.is_integer() else word
+            if name not in known:
+                raise DataError(f"{_at(table, raw)}: class {word[:40]!r} is not in the training file")
+            places[raw] = known[name]
+        return np.fromiter(map(places.__getitem__, table.words), np.int64, len(table.words))
+
+
+def _words(table: Table) -> dict[bytes, str]:
+    """The distinct fields of the target column as text, in order of appearance."""
+    words: dict[bytes, str] = {}
+    for raw in dict.fromkeys(table.words):
+        try:
+            words[raw] = raw.decode().strip()
+        except UnicodeDecodeError:
+            raise DataError(f"{_at(table, raw)}: is not UTF-8") from None
+        if not words[raw]:
+            raise DataError(f"{_at(table, raw)}: is empty, must name a class")
+    return words
+
+
+def _at(table: Table, raw: bytes) -> str:
+    """Location of the first occurrence of a target field, for messages."""
+    (target,) = table.columns.targets
+    return f"{table.where}, line {table.lines[table.words.index(raw)]}, {table.columns.called(target)}"
+
+
+def _number(word: str) -> float | None:
+    """A finite number, or None."""
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in word else None
+
+
+def _pair(table: Table, classes: Classes | None) -> Pair:
+    return table.inputs, table.numbers if classes is None else classes.place(table)

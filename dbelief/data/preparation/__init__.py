@@ -1,0 +1,1 @@
+"""What `dbelief data` makes training data from: photographs, faces, speech."""

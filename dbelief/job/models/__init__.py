@@ -1,0 +1,1 @@
+"""The `model` section of a job file."""

@@ -1,0 +1,1 @@
+"""The `strategy` section of a job file, with the rules."""

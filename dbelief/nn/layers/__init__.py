@@ -1,0 +1,1 @@
+"""Layers of networks: a formula forward, a formula backward."""

@@ -1,0 +1,1 @@
+"""Messages and stubs, made by `make protos` from `protos/`."""

@@ -1,0 +1,214 @@
+"""Real shards without a job: `dbelief ps` processes, and a minimal coordinator that they join."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dbelief.core.layout import assign_segments, make_segments, nominal_length
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.push import Push, Pusher
+from dbelief.errors import RuntimeFailure, Unavailable
+from dbelief.launch.child_process import ChildProcess, terminate_all
+from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import coordination_pb2 as coordination
+from dbelief.rpc.pb import coordination_pb2_grpc as coordination_stubs
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.security import Credentials
+
+JOB = "bench"
+START_S = 60.0
+"""Time limit for the start of the shards, in seconds."""
+CALL_S = 60.0
+BEAT_S = 20.0
+
+
+class _Front(coordination_stubs.CoordinatorServicer):
+    """Minimal coordinator service: it admits shards, and always reports a training job."""
+
+    def __init__(self) -> None:
+        self.joined: dict[int, str] = {}
+        self.changed = threading.Condition()
+
+    def Status(self, request: coordination.StatusRequest, context: Any) -> coordination.StatusReply:
+        """Return the job's name."""
+        return coordination.StatusReply(job=JOB, state=coordination.STATE_READY)
+
+    def Join(self, request: coordination.JoinRequest, context: Any) -> coordination.JoinReply:
+        """Assign the requested number."""
+        with self.changed:
+            self.joined[request.preferred_id] = request.address
+            self.changed.notify_all()
+        return coordination.JoinReply(
+            id=request.preferred_id, incarnation=request.preferred_id + 1, leader_epoch=1, heartbeat_timeout_s=BEAT_S
+        )
+
+    def Beat(self, request: coordination.BeatRequest, context: Any) -> coordination.BeatReply:
+        """Report that the job trains."""
+        return coordination.BeatReply(state=coordination.STATE_READY, member=True)
+
+
+class Shards:
+    """`count` shard processes that hold `size` parameters under one update rule, cut as in a job, initially 0.
+
+    Parameters
+    ----------
+    folder
+        For their logs.
+    lock_free
+        Whether pushes to one segment run concurrently.
+    credentials
+        Folder made by `dbelief certs`: TLS and tokens; clients use this process's own credentials. None: plain text.
+
+    Raises
+    ------
+    RuntimeFailure
+        A shard does not start; the message includes its last log message.
+
+    Attributes
+    ----------
+    name
+        Suffix that distinguishes their logs, and those of their workers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        size: int,
+        count: int = 1,
+        rule: str = "adagrad",
+        options: Mapping[str, float] | None = None,
+        lock_free: bool = False,
+        credentials: Path | None = None,
+    ) -> None:
+        mine = Credentials.read(credentials / "coordinator") if credentials is not None else None
+        self._lock_free = lock_free
+        self.spans = tuple(make_segments([(0, size)], nominal_length(size, count)))
+        self.rule = rule, dict(options or {})
+        self.name = f"{size}-by-{rule}-on-{count}"
+        self._commands = itertools.count(1)
+        self._stubs: list[stubs.ParametersStub] = []
+        with ExitStack() as stack:
+            front = _Front()  # type: ignore[abstract]
+            server = Server(
+                "127.0.0.1:0",
+                lambda it: coordination_stubs.add_CoordinatorServicer_to_server(front, it),
+                credentials=mine,
+            )
+            stack.callback(server.close)
+            self.children = [
+                ChildProcess(
+                    f"ps-{number}",
+                    ["ps", "--coordinator", server.address, "--number", str(number)]
+                    + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
+                    folder / f"ps-{number}-of-{self.name}.log",
+                )
+                for number in range(count)
+            ]
+            stack.callback(terminate_all, self.children)
+            for child in self.children:
+                child.start()
+            self._await(front)
+            runs = assign_segments(self.spans, count)
+            self.placement = Placement(
+                1,
+                self.spans,
+                tuple(ShardPlacement(number, front.joined[number], 1, (runs[number],)) for number in range(count)),
+            )
+            for where in self.placement.places:
+                channel = stack.enter_context(open_channel(where.address, "ps", mine))
+                self._stubs.append(stubs.ParametersStub(channel))
+            self._fill(size)
+            self._stack = stack.pop_all()
+
+    def _await(self, front: _Front) -> None:
+        def ended() -> list[ChildProcess]:
+            return [child for child in self.children if child.code is not None]
+
+        with front.changed:
+            for _ in range(int(START_S / 0.1)):
+                if len(front.joined) == len(self.children):
+                    return
+                if dead := ended():
+                    raise RuntimeFailure(f"no shard to measure: {dead[0].fate()}")
+                front.changed.wait(0.1)
+        raise Unavailable(f"{len(front.joined)} of {len(self.children)} shards joined within {START_S:g} s")
+
+    def _configure(self, number: int, **fields: Any) -> None:
+        command = wire.Command(leader_epoch=1, id=next(self._commands))
+        with named_errors(f"shard {number}"):
+            self._stubs[number].Configure(wire.ConfigureRequest(command=command, **fields), timeout=CALL_S)
+
+    def _fill(self, size: int) -> None:
+        """Assign segments and initial values to the shards."""
+        rule = segments.Rule(name=self.rule[0], options=self.rule[1])
+        for where in self.placement.places:
+            assignment = wire.Assignment(
+                segments=spans_to_wire(self.placement.run(where)), rule=rule, lock_free=self._lock_free, snapshots="/"
+            )
+            self._configure(where.shard, job=JOB, shard_epoch=1, assignment=assignment)
+        first = Pusher(0, 1)
+        client = self.client(first)
+        try:
+            client.push(np.zeros(size, np.float32), np.zeros(len(self.spans), np.int64), Push(first, 1, assign=True))
+        finally:
+            client.close()
+        for where in self.placement.places:
+            self._configure(where.shard, ready=True)
+
+    def client(self, pusher: Pusher | None) -> ShardedParameterClient:
+        """A client like a worker's; the caller closes it."""
+        return ShardedParameterClient(JOB, self.placement, self.rule, pusher, CALL_S)
+
+    def snapshot(self, folder: Path, set_id: str) -> tuple[int, float]:
+        """Make all shards write a snapshot set concurrently; return its bytes, and the seconds of the slowest shard."""
+        command = wire.Command(leader_epoch=1, id=next(self._commands))
+        request = wire.SnapshotRequest(command=command, job=JOB, folder=str(folder), set=set_id)
+        calls = [stub.Snapshot.future(request, timeout=CALL_S) for stub in self._stubs]
+        with named_errors("a shard"):
+            replies = [call.result() for call in calls]
+        return sum(reply.bytes for reply in replies), max(reply.seconds for reply in replies)
+
+    def cpu_s(self) -> float:
+        """Processor seconds that the shards have used, all threads, user and system."""
+        total = 0.0
+        for child in self.children:
+            assert child.process is not None
+            fields = Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return total
+
+    def resident_mib(self) -> float:
+        """Peak resident memory of the largest shard, in MiB."""
+        highest = 0
+        for child in self.children:
+            assert child.process is not None
+            status = Path(f"/proc/{child.process.pid}/status").read_text()
+            highest = max(highest, int(status.partition("VmHWM:")[2].split()[0]))
+        return highest / 1024
+
+    def __enter__(self) -> Self:
+        """The shards."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the processes."""
+        with self._stack:
+            if error is None:
+                for where in self.placement.places:
+                    self._configure(where.shard, stop=True)

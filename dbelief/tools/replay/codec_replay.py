@@ -1,0 +1,47 @@
+"""Replay of the wire codecs: encodes and decodes each segment as client and shard do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.push import Pusher
+from dbelief.rpc.wire.payloads import Codecs, Payloads, part_of, read_into
+
+
+class Wire:
+    """Codec state of all pushes and pulls of one vector.
+
+    Pushes of one pusher must be passed in their order, since a codec may keep its residual: one vector for each
+    incarnation that has pushed.
+    """
+
+    def __init__(self, codecs: Codecs, spans: Sequence[SegmentSpan]) -> None:
+        self._codecs, self._spans = codecs, spans
+        self._residuals: dict[Pusher, np.ndarray] = {}
+
+    def pushed(self, values: np.ndarray, pusher: Pusher | None = None) -> np.ndarray:
+        """The values that shards receive for (N,) float32: the same array, changed. For weights no residual is kept."""
+        codec = self._codecs.push
+        if codec is None:
+            return values
+        residual = None
+        if codec.keeps:
+            assert pusher is not None, "nothing is left out of weights"
+            residual = self._residuals.setdefault(pusher, np.zeros_like(values))
+        payloads = Payloads(codec, residual, starts=self._codecs.starts)
+        for span in self._spans:
+            own = values[span.start : span.stop]
+            part = payloads.part(span, 0, own)
+            assert part is not None, "a replayed push cannot be aborted"
+            read_into(part, own)
+        return values
+
+    def pulled(self, values: np.ndarray) -> np.ndarray:
+        """The values that a replica receives for (N,) float32: the same array, changed."""
+        for span in self._spans if self._codecs.pull is not None else ():
+            own = values[span.start : span.stop]
+            read_into(part_of(span.index, 0, own, self._codecs.pull), own)
+        return values

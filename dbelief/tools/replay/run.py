@@ -1,0 +1,155 @@
+"""Replay of a run's folder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dbelief.arrays.backend import Backend, aligned, select_backend
+from dbelief.core.layout import Layout, make_segments, nominal_length
+from dbelief.core.lease import FetchPushSchedule
+from dbelief.data import BatchBuffer, Split, load, permutation
+from dbelief.errors import JobError
+from dbelief.job import Asynchronous, Downpour, Elastic, Job, load_job
+from dbelief.nn import Batch, Model
+from dbelief.optim import make_rule
+from dbelief.optim.gradients import clip_by_norm
+from dbelief.rpc.wire.payloads import Codecs
+from dbelief.rundir.record import ComputedBatch, read_record
+from dbelief.training.elastic_weights import ElasticWeights
+from dbelief.training.schedule import learning_rate, total_samples
+from dbelief.training.session import build_model, initial_values, load_initial_from_run
+
+from .codec_replay import Wire
+from .exchange_replay import Worker, replay_exchanges
+from .push_replay import GradientOf, replay
+
+
+def replay_run(run_folder: Path) -> np.ndarray:
+    """Replay `runs/NAME` from its record, its job file, the job's data and the run that it started from, if any.
+
+    Returns
+    -------
+    (N,) float32
+        The run's last parameters, in the order of `initial_values`'s layout. They are what model.safetensors holds,
+        unless the job kept the best evaluation's. The same bits need the same kind of machine and the same BLAS as
+        the run had.
+
+    Raises
+    ------
+    JobError
+        The job logged nothing, or too little to determine its result.
+    DataError, ModelError
+        A log cannot be read, or data, model or that run are missing.
+    RuntimeFailure
+        The logs are incomplete: a program was killed, or the run was resumed.
+    """
+    job = load_job(run_folder / "job.yaml")
+    _check_job(job, run_folder)
+    data, backend = load(job.data, job.folder, ("train",)), select_backend(job.device)
+    assert data.train is not None, "a data source without a training set"
+    model, _ = build_model(job, data, backend)
+    layout, initial = initial_values(job, model)
+    load_initial_from_run(job, layout, initial)
+    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, job.shards))
+    strategy = job.strategy
+    rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
+    gather, wire = _gather(job, data.train, backend), Wire(Codecs.of(job.wire, layout.starts), spans)
+    with threadpool_limits(job.threads):  # as in replicas: BLAS may sum in another order on more threads
+        if isinstance(strategy, Elastic):
+            applied, computed = read_record(
+                run_folder / "record", FetchPushSchedule(strategy.batch, n_push=strategy.period)
+            )
+            total = total_samples(job.limits, len(data.train))
+
+            def worker() -> Worker:
+                own = ElasticWeights(
+                    model, layout.part(0), backend, strategy.momentum, strategy.nesterov, strategy.clip_norm
+                )
+                return _Worker(own, gather, lambda samples: learning_rate(job, samples, total=total), job, wire)
+
+            return replay_exchanges(initial, spans, rule, applied, computed, worker)
+        assert isinstance(strategy, Downpour | Asynchronous), "no other strategy can be recorded"
+        applied, computed = read_record(run_folder / "record", FetchPushSchedule(strategy.batch))
+        gradient_of = _gradient_of(strategy, gather, model, layout, backend, wire)
+        return replay(initial, spans, rule, applied, computed, gradient_of)
+
+
+def _check_job(job: Job, run_folder: Path) -> None:
+    strategy = job.strategy
+    if not isinstance(strategy, Downpour | Asynchronous | Elastic) or strategy.grouped:
+        raise JobError(f"{run_folder}: cannot be replayed: strategy is {strategy.name}, whose pushes have no order")
+    pushes = not isinstance(strategy, Elastic)
+    reasons = {
+        "record is false: nothing was logged": not job.record,
+        "data.source is none: gradients came from a program of its own": job.data.source == "none",
+        f"n_fetch is {strategy.n_fetch}: local steps are not logged": pushes and strategy.n_fetch > 1,
+        f"n_push is {strategy.n_push}: sums of gradients are not logged": pushes and strategy.n_push > 1,
+        "staleness is 0: rounds are not logged, and need not be, for no timing decides them": strategy.staleness == 0,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise JobError(f"{run_folder}: cannot be replayed: {reason}")
+
+
+Gather = Callable[[ComputedBatch], Batch]
+
+
+def _gather(job: Job, train: Split, backend: Backend) -> Gather:
+    """The mini-batch of a row; it is valid until the next one is requested."""
+    buffer = BatchBuffer(train, job.samples_at_once)
+
+    @functools.lru_cache(maxsize=4)
+    def order(epoch: int) -> np.ndarray:
+        return permutation(len(train), job.seed, epoch)
+
+    def gather(row: ComputedBatch) -> Batch:
+        batch = train.gather(order(row.epoch)[row.start : row.stop], buffer)
+        return Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
+
+    return gather
+
+
+def _gradient_of(
+    strategy: Downpour | Asynchronous, gather: Gather, model: Model, layout: Layout, backend: Backend, wire: Wire
+) -> GradientOf:
+    """The gradient as a replica of the job computes it, after the wire codecs."""
+    out = backend.to_device(aligned(layout.size, np.float32))
+    out_views = layout.views(out)
+
+    def gradient(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
+        fetched = wire.pulled(values)
+        model.loss_and_gradient(layout.views(backend.to_device(fetched)), gather(row), out_views)
+        clip_by_norm(backend.xp, out, strategy.clip_norm)
+        return wire.pushed(backend.to_host(out), row.pusher)
+
+    return gradient
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """An elastic-averaging worker, configured like the job's."""
+
+    own: ElasticWeights
+    gather: Gather
+    rate: Callable[[int], float]
+    job: Job
+    wire: Wire
+
+    def begin(self, centre: np.ndarray) -> None:
+        self.own.begin(self.wire.pulled(centre))
+
+    def sent(self) -> np.ndarray:
+        return self.wire.pushed(np.array(self.own.backend.to_host(self.own.values)))
+
+    def train(self, row: ComputedBatch, centre: np.ndarray | None) -> None:
+        assert isinstance(self.job.strategy, Elastic), "no other worker exchanges"
+        rate = self.rate(row.samples_before)
+        self.own.compute(self.gather(row))
+        centre = self.wire.pulled(centre) if centre is not None else None
+        self.own.step(rate, self.job.strategy.moving_rate(rate, self.job.replicas), centre)

@@ -1,0 +1,113 @@
+"""Stream of pulls from a client: requests in, segments out, encoded in messages or written to shared memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dbelief.codec import Codec
+from dbelief.core.layout import SegmentSpan
+from dbelief.errors import Moved, Rejected
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.telemetry.metrics import Metrics
+
+from ..controller import ShardController
+from .shared_memory import BlockView, ConnectionBlocks
+from .upload import Wait
+
+
+class PullHandler:
+    """Handler of one pull.
+
+    Parameters
+    ----------
+    wait
+        Blocks until all rounds before a clock are applied to the given segments.
+    blocks
+        Shared memory that the segments may be written to.
+    message
+        The `PullRequest`, encoded.
+    """
+
+    def __init__(
+        self, controller: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+    ) -> None:
+        self._controller, self._metrics, self._wait, self._blocks = controller, metrics, wait, blocks
+        self._request = bulk.parse(wire.PullRequest, message)
+        self._shard = controller.shard_for(self._request.target)
+        indices, known = list(self._request.segments), self._request.if_newer_than
+        if known and len(known) != len(indices):
+            raise Rejected(f"{len(known)} versions for {len(indices)} segments")
+        self._rows: Sequence[tuple[int, int | None]] = list(zip(indices, known or [None] * len(indices), strict=True))
+
+    def answers(self) -> Iterator[bytes]:
+        """Wait for the requested clock, then yield the replies.
+
+        Raises
+        ------
+        Moved
+            The shard's incarnation has ended meanwhile.
+        """
+        request, shard = self._request, self._shard
+        if shard.staleness is not None and request.HasField("pusher"):
+            indices = list(request.segments)
+            shard.record_clock(indices, request.pusher.replica, request.clock)
+            self._wait(shard, indices, request.clock)
+            yield b""  # no segments: the wait is over
+        for message in self._written() if request.HasField("shared") else self._encoded():
+            if self._controller.shard_for(request.target) is not shard:
+                raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")
+            yield message
+
+    def _encoded(self) -> Iterator[bytes]:
+        """Segments encoded in messages, small ones combined."""
+        codec, vector = payloads.answering(self._request.codec), self._request.vector
+        combined: list[bytes] = []
+        filled = sent = 0
+        for index, newer_than in self._rows:
+            answer = self._shard.read(vector, index, newer_than, functools.partial(_encode, index, codec))
+            if filled + len(answer) > bulk.FULL_BYTES and combined:
+                yield combined[0] if len(combined) == 1 else b"".join(combined)
+                combined, filled = [], 0
+            combined.append(answer)
+            filled += len(answer)
+            sent += len(answer)
+        self._metrics.bytes_total.labels("sent").inc(sent)
+        if self._rows:  # else the vector's existence is unverified
+            self._metrics.pulls_total.labels(vector).inc()
+        yield combined[0] if len(combined) == 1 else b"".join(combined)
+
+    def _written(self) -> Iterator[bytes]:
+        """Write segments to shared memory, and yield the messages that list them."""
+        area, vector, rows = self._blocks.area(self._request.shared), self._request.vector, self._rows
+
+        def write(row: tuple[int, int | None]) -> tuple[int, int]:
+            index, newer_than = row
+            form = functools.partial(_write, self._shard.segment(index).span, area)
+            return self._shard.read(vector, index, newer_than, form)
+
+        for first in range(0, max(1, len(rows)), bulk.FULL_SHARED):
+            some = rows[first : first + bulk.FULL_SHARED]
+            done = self._controller.threads.map(write, some)
+            self._metrics.shared_bytes_total.labels("sent").inc(sum(count for _, count in done))
+            if rows and first + len(some) == len(rows):
+                self._metrics.pulls_total.labels(vector).inc()
+            yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
+
+
+def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
+    """Encode one segment of a reply, its numbers by a codec or as a plain copy."""
+    if values is None:
+        return bulk.encode(bulk.SegmentPayload(index, version, unchanged=True))
+    return bulk.encode(payloads.part_of(index, version, values, codec))
+
+
+def _write(span: SegmentSpan, area: BlockView, version: int, values: np.ndarray | None) -> tuple[int, int]:
+    """Write one segment to the client's shared memory; returns its version and the bytes written."""
+    if values is None:
+        return version, 0
+    area.put(span, values)
+    return version, values.nbytes

@@ -1,0 +1,118 @@
+"""Text into numbers: the bits of Python's own float, and every wrong field with its place."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dbelief.data.formats import csv_tokenizer
+from dbelief.data.formats.csv_tokenizer import IGNORED, TEXT, Cells, read_cells
+from dbelief.errors import DataError
+
+
+def scan(text: str | bytes, roles: list[int] | None = None, delimiter: str = ",") -> Cells:
+    content = text.encode() if isinstance(text, str) else text
+    width = content.splitlines()[0].count(delimiter.encode()) + 1
+    places = np.arange(width) if roles is None else np.array(roles)
+    return read_cells(content, 0, 1, delimiter, places, [f"column {c + 1}" for c in range(len(places))], "f")
+
+
+def bits(values: np.ndarray) -> list[int]:
+    found: list[int] = np.ascontiguousarray(values, np.float32).view(np.uint32).ravel().tolist()
+    return found
+
+
+PLAIN = st.from_regex(r"[-+]?([0-9]{1,25}\.?[0-9]{0,25}|\.[0-9]{1,25})([eE][-+]?[0-9]{1,2})?", fullmatch=True)
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=20))
+@example(["16777217", "16777219", "33554434.0000000001", "1.00000005960464477539", "1.000000059604644775390625"])
+@example(["-0", "0e99", "000000000000000000000000001", "0.00000000000000000000000000000000000000000000001"])
+@example(["340282346638528859811704183484516925440", "1e-45", "1.17549435e-38", "99999999999999999999e-19"])
+def test_number_is_the_float32_nearest_to_pythons(words: list[str]) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        expected = np.array([np.float32(float(word)) for word in words])
+    finite = np.isfinite(expected)
+    text = ",".join(word for word, good in zip(words, finite, strict=True) if good)
+    if text:
+        assert bits(scan(text).numbers) == bits(expected[finite])
+
+
+@given(st.lists(st.floats(width=64, min_value=-1e30, max_value=1e30), min_size=1, max_size=20))
+def test_float_repr_round_trips(values: list[float]) -> None:
+    with np.errstate(under="ignore"):
+        expected = np.array(values).astype(np.float32)
+    assert bits(scan(",".join(map(repr, values))).numbers) == bits(expected)
+
+
+FIELD = st.text(st.characters(codec="utf-8", exclude_characters=',"\r\n'), max_size=5)
+
+
+@given(st.lists(st.tuples(st.integers(-99, 99), FIELD, st.booleans()), min_size=1, max_size=9), st.booleans())
+def test_numbers_and_words_of_every_row(rows: list[tuple[int, str, bool]], ends_crlf: bool) -> None:
+    end = "\r\n" if ends_crlf else "\n"
+    lines = [f'"{word}",{number},x' if quoted else f"{word},{number},x" for number, word, quoted in rows]
+    found = scan(end.join(lines), [TEXT, 0, IGNORED])
+    assert found.numbers.ravel().tolist() == [number for number, _, _ in rows]
+    assert [word.decode() for word in found.texts] == [word for _, word, _ in rows]
+    assert found.lines.tolist() == list(range(1, len(rows) + 1))
+
+
+def test_quotes_may_hold_delimiters_quotes_and_line_ends() -> None:
+    found = scan('"a;b";1\n"say ""no""";"2"\r\n\n"two\nlines";3\n"";4', [TEXT, 0], ";")
+    assert found.texts == [b"a;b", b'say "no"', b"two\nlines", b""]
+    assert found.numbers.ravel().tolist() == [1, 2, 3, 4]
+    assert found.lines.tolist() == [1, 2, 4, 6]
+    assert scan('5" pipe,1', [TEXT, 0]).texts == [b'5" pipe']
+
+
+def test_spaces_around_a_number_do_not_matter() -> None:
+    assert scan("1, 2 ,\t3").numbers.tolist() == [[1, 2, 3]]
+
+
+def test_fields_left_to_python_may_be_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_tokenizer, "HARD", 3)
+    numbers = scan("\n".join("1e-30,2" for _ in range(10))).numbers
+    assert bits(numbers) == bits(np.array([[1e-30, 2]] * 10, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1,2\n3\n", "f, line 2: has 1 of 2 fields"),
+        ("1,2\n3,4,5\n", "f, line 2: has more than 2 fields"),
+        ("1,2\n3,4\n5,", "f, line 3, column 2: is empty, must be a number"),
+        ("1,2\n\n,4\n", "f, line 3, column 1: is empty, must be a number"),
+        ("1,2\n3,  \n", "f, line 2, column 2: is empty, must be a number"),
+        ("1,2\n3,abc\n", "f, line 2, column 2: 'abc' is not a number"),
+        ("1,2\n3,4 5\n", "f, line 2, column 2: '4 5' is not a number"),
+        ("1,2\n3,1_000\n", "f, line 2, column 2: '1_000' is not a number"),
+        ("1,2\n3,0x10\n", "f, line 2, column 2: '0x10' is not a number"),
+        ("1,2\n3,1e\n", "f, line 2, column 2: '1e' is not a number"),
+        ("1,2\n3,-\n", "f, line 2, column 2: '-' is not a number"),
+        ("1,2\n3,.\n", "f, line 2, column 2: '.' is not a number"),
+        ("1,2\n3,1.2.3\n", "f, line 2, column 2: '1.2.3' is not a number"),
+        ("1,2\n3,nan\n", "f, line 2, column 2: 'nan' is not a finite float32"),
+        ("1,2\n3,1e39\n", "f, line 2, column 2: '1e39' is not a finite float32"),
+        ("1,2\n-Inf,4\n", "f, line 2, column 1: '-Inf' is not a finite float32"),
+        ('1,2\n3,"4\n5,6\n', "f, line 2, column 2: begins with a quote that is never closed"),
+        ('1,2\n"3"x,4\n', "f, line 2, column 1: goes on after its closing quote"),
+        ("1,2\nx,4\n5\n", "f, line 2, column 1: 'x' is not a number"),
+        ("1,2\nx\n", "f, line 2: has 1 of 2 fields"),
+    ],
+)
+def test_the_first_wrong_field_is_named(text: str, words: str) -> None:
+    with pytest.raises(DataError, match=f"^{re.escape(words)}$"):
+        scan(text)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_of_any_kind_are_read_or_refused_on_one_line(content: bytes) -> None:
+    said = ""
+    try:
+        assert np.isfinite(scan(b"1,2\n" + content).numbers).all()
+    except DataError as error:
+        said = str(error)
+    assert not said or re.fullmatch(r"f, line \d+[:,].*", said)

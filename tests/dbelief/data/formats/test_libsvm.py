@@ -1,0 +1,162 @@
+"""LIBSVM text, small files made here and a9a."""
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.data import load
+from dbelief.data.formats.libsvm import read_rows
+from dbelief.errors import DataError
+from dbelief.job import LibsvmData
+from tests.examples import examples
+
+TRAIN = "-1 1:0.5 3:2\n+1 2:-1e-1  # a_comment\n\n# nothing\n-1\n+1 1:1 2:2 3:3\r\n"
+
+
+def spec(folder: Path, train: str = TRAIN, test: str | None = None, **options: Any) -> LibsvmData:
+    (folder / "t").write_text(train, encoding="utf-8", newline="")
+    if test is not None:
+        (folder / "v").write_text(test, encoding="utf-8")
+    name = None if test is None else "v"
+    return LibsvmData(source="libsvm", train="t", test=name, **{"validation": 0, **options})
+
+
+def test_rows_become_dense_and_labels_count_from_zero(tmp_path: Path) -> None:
+    data = load(spec(tmp_path, test="1 4:7\n"), tmp_path)
+    assert data.train is not None
+    assert data.test is not None
+    assert data.validation is None
+    assert (data.classes, data.features) == (2, (4,))
+    expected = np.array([[0.5, 0, 2, 0], [0, -0.1, 0, 0], [0, 0, 0, 0], [1, 2, 3, 0]], np.float32)
+    assert np.array_equal(data.train.inputs, expected)
+    assert data.train.inputs.dtype == np.float32
+    assert data.train.targets.tolist() == [0, 1, 0, 1]
+    assert data.test.inputs.tolist() == [[0, 0, 0, 7]]
+    assert data.test.targets.tolist() == [1]
+
+
+def test_any_integers_are_classes_in_their_order(tmp_path: Path) -> None:
+    data = load(spec(tmp_path, "30 1:1\n-7 1:2\n5.0 1:3\n-7 1:4\n"), tmp_path)
+    assert data.train is not None
+    assert data.train.targets.tolist() == [2, 0, 1, 0]
+    assert data.classes == 3
+    assert data.names == ("-7", "5", "30")
+
+
+def test_the_width_is_the_same_whatever_is_needed(tmp_path: Path) -> None:
+    job = spec(tmp_path, test="1 9:1\n")
+    assert load(job, tmp_path, need=("train",)).features == load(job, tmp_path).features == (9,)
+    given_width = spec(tmp_path, test="1 9:1\n", features=12)
+    (tmp_path / "v").unlink()
+    assert load(given_width, tmp_path, need=("train",)).features == (12,)
+
+
+def test_validation_is_cut_from_training_by_class(tmp_path: Path) -> None:
+    text = "".join(f"{i % 2} 1:{i}\n" for i in range(40))
+    data = load(spec(tmp_path, text, validation=0.25), tmp_path)
+    assert data.train is not None
+    assert data.validation is not None
+    assert np.bincount(data.validation.targets).tolist() == [5, 5]
+    together = np.concatenate([data.train.inputs, data.validation.inputs])[:, 0]
+    assert sorted(together.tolist()) == list(range(40))
+
+
+def test_a_gz_file_is_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "t.gz").write_bytes(gzip.compress(TRAIN.encode()))
+    assert len(read_rows(tmp_path / "t.gz").labels) == 4
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(-5, 5),
+        st.dictionaries(st.integers(1, 30), st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=5),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+@examples(50)
+@given(ROWS)
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, Any]]) -> None:
+    lines = [" ".join([str(label), *(f"{i}:{v!r}" for i, v in sorted(values.items()))]) for label, values in rows]
+    path = tmp_path_factory.mktemp("rows", numbered=True) / "t"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = read_rows(path)
+    assert found.labels.tolist() == [label for label, _ in rows]
+    cells = dict(zip(zip(found.rows.tolist(), found.columns.tolist(), strict=True), found.values.tolist(), strict=True))
+    assert cells == {(row, i - 1): v for row, (_, values) in enumerate(rows) for i, v in values.items()}
+
+
+WRONG: list[tuple[str, str | None, dict[str, Any], str]] = [
+    ("", None, {}, "t: is empty"),
+    ("# only\n\n", None, {}, "t: has no rows"),
+    ("1 1:1\nx 1:1\n", None, {}, "t, line 2: 'x' is not a label"),
+    ("1 1:1\n0.5 1:1\n", None, {}, "t, line 2: label '0.5' is not an integer"),
+    ("nan 1:1\n", None, {}, "t, line 1: 'nan' is not a label"),
+    ("inf 1:1\n", None, {}, "t, line 1: 'inf' is not a label"),
+    ("1e300 1:1\n", None, {}, "t, line 1: label '1e300' is not an integer"),
+    ("1 1:1\n\n0 3\n", None, {}, "t, line 3: '3' is not index:value"),
+    ("1 1:\n", None, {}, "t, line 1: '1:' is not index:value"),
+    ("1 1:2:3\n", None, {}, "t, line 1: '1:2:3' is not index:value"),
+    ("1 qid:3 1:1\n", None, {}, "t, line 1: 'qid:3' is not index:value"),
+    ("1 0:1\n", None, {}, "t, line 1: index '0' must be above 0; indices ascend from 1"),
+    ("1 -1:1\n", None, {}, "t, line 1: index '-1' must be above 0"),
+    ("1 2:1 2:1\n", None, {}, "t, line 1: index '2' must be above 2"),
+    ("1 1:1\n1_0 1:1\n", None, {}, "t, line 2, column 1: '1_0' is not a label"),
+    ("1 1:1 1_1:25\n", None, {}, "t, line 1, column 3: '1_1:25' is not index:value"),
+    ("1 1:2_5\n", None, {}, "t, line 1, column 2: '1:2_5' is not index:value"),
+    ("1 3:1 2:1\n", None, {}, "t, line 1: index '2' must be above 3"),
+    ("1 99999999999:1\n", None, {}, "t, line 1: index '99999999999' must be"),
+    ("1 1:1\n0 1:nan\n", None, {}, "t, line 2: nan is not a finite float32"),
+    ("1 1:1\n\n0 1:1 2:-inf\n", None, {}, "t, line 3: -inf is not a finite float32"),
+    ("1 1:1\n0 1:1e39\n", None, {}, "t, line 2: 1e+39 is not a finite float32"),
+    ("1 1:1\n0 5:1\n", None, {"features": 4}, "t: has index 5, but there are 4 features"),
+    ("1 2000000000:1\n0 1:1\n1 1:1\n0 1:1\n", None, {}, "t: 4 rows of 2000000000 features are 29 GiB as dense rows"),
+    ("1\n0\n", None, {}, "t: has no features: all rows are empty"),
+    ("1 1:1\n1 1:1\n", None, {}, "t: all training samples have the same label"),
+    ("1 1:1\n0 1:1\n", "2 1:1\n", {}, "v: label 2 is not in the training file"),
+    ("1 1:1\n0 1:1\n", "", {}, "v: is empty"),
+    ("1 1:1\n0 1:1\n", "1 5:1\n", {"features": 3}, "v: has index 5, but there are 3 features"),
+    ("1 1:1\n0 1:1\n", None, {"validation": 1}, "t: of 2 samples, 1 for validation and 0 for test leave no sample"),
+]
+
+
+@pytest.mark.parametrize(("train", "test", "options", "words"), WRONG, ids=[row[3][:50] for row in WRONG])
+def test_a_wrong_file_is_named_with_line_and_cause(
+    tmp_path: Path, train: str, test: str | None, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        load(spec(tmp_path, train, test, **options), tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / words))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_bytes_of_any_kind_are_refused_on_one_line(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"\xff\xfe\x00 \x01:\x02\n")
+    with pytest.raises(DataError, match=r"line 1: .* is not a label$"):
+        load(LibsvmData(source="libsvm", train="t"), tmp_path)
+
+
+A9A = Path(os.environ.get("DBELIEF_DATA", "/nonexistent")) / "a9a"
+
+
+@pytest.mark.skipif(not A9A.is_dir(), reason="DBELIEF_DATA names no folder that holds a9a")
+def test_a9a_itself() -> None:
+    job = LibsvmData(source="libsvm", train=str(A9A / "a9a"), test=str(A9A / "a9a.t"), validation=0)
+    data = load(job, Path())
+    assert data.train is not None
+    assert data.test is not None
+    assert (data.classes, data.features) == (2, (123,))
+    assert np.bincount(data.train.targets).tolist() == [24_720, 7_841]
+    assert np.bincount(data.test.targets).tolist() == [12_435, 3_846]
+    assert set(np.unique(data.train.inputs)) == {0.0, 1.0}
+    # An oracle that shares no code: colons in the file, less the one explicit zero of a9a.t.
+    assert int(data.train.inputs.sum()) == (A9A / "a9a").read_bytes().count(b":")
+    assert int(data.test.inputs.sum()) == (A9A / "a9a.t").read_bytes().count(b":") - 1

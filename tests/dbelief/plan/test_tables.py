@@ -1,0 +1,180 @@
+"""The tables of `dbelief plan`, and the command."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from dbelief.cli.main import main
+from dbelief.cli.plan import bytes_per_s
+from dbelief.job import LayersModel, ZooModel, load_job, parse_job
+from dbelief.job.zoo import NETWORKS
+from dbelief.monitor.format import size
+from dbelief.plan import make_plan
+from dbelief.plan.tables import planned
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def told(name: str, memory_gib: float | None = None, overrides: Mapping[str, str] = {}) -> str:
+    console = Console(width=200, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(planned(make_plan(load_job(EXAMPLES / f"{name}.yaml", overrides), memory_gib)))
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1_500_000, "1.431 MiB"),
+        (5 << 40, "5 TiB"),
+        (1 << 70, "1.049e+06 PiB"),
+    ],
+)
+def test_sizes_read_well(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_most_important_lines_are_first() -> None:
+    lines = told("cots_11b", 16).splitlines()
+    assert lines[1].split() == ["parameters", "11,199,485,955", "trained"]
+    assert any(line.startswith("fits") and "the largest rank: 5.828 GiB of 16 GiB" in line for line in lines)
+    assert any(line.startswith("fits") and "each rank at its start: 2.281 GiB of 16 GiB" in line for line in lines)
+    too_much = "DOES NOT FIT  coordinator, replicas and shards on this machine: 464.8 GiB of "
+    assert any(line.startswith(too_much) for line in lines)
+    assert any("11,199,485,952 weights of filters" in line for line in lines)
+    (second,) = (line for line in lines if line.startswith("stack 2 "))
+    assert "weight 36 x 36 x 288 x 8 x 8 x 288" in second
+    assert "6,879,707,137" in second
+
+
+def test_largest_and_smallest_ranks_are_shown() -> None:
+    text = told("cots_11b")
+    assert "rank 27, largest" in text
+    assert "rank 0, smallest" in text
+    few = told("digits_conv", overrides={"grid": "[2, 2]"})
+    assert [f"rank {rank}" in few for rank in range(5)] == [True] * 4 + [False]
+
+
+def test_one_rank_sends_nothing() -> None:
+    text = told("digits")
+    assert "between ranks" not in text
+    assert "sent to other ranks" not in text
+    assert "inputs of dense2" in told("digits", overrides={"grid": "[2]"})
+
+
+def test_frozen_stacks_are_named() -> None:
+    text = told("cots_11b", overrides={"model.train": "2"})
+    assert "stack 1 (frozen)" in text
+    assert "731,289,601 used as they are, 3,588,489,217 of no part in this job yet" in text
+
+
+def test_the_command(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    arguments = ["plan", str(EXAMPLES / "cots_1b.yaml"), "--set", "shards=3", "--memory", "100"]
+    as_json = run(main, [*arguments, "--json"])
+    assert as_json.exit_code == 0
+    found = json.loads(as_json.output)
+    assert found["parameters"]["trained"] == 1_367_449_603
+    assert len(found["shards"]) == 3
+    assert [fit["fits"] for fit in found["fits"]][:2] == [True, True]
+    table = run(main, arguments)
+    assert table.exit_code == 0
+    assert "1,367,449,603 trained" in table.output
+    wrong = run(main, [*arguments[:2], "--set", "model.image=[40, 40, 3]"])
+    assert wrong.exit_code == 2
+    assert run(main, [*arguments[:2], "--memory", "0"]).exit_code == 2
+
+
+def command(*words: str) -> str:
+    """What a command prints, on one line for each line, spaces joined."""
+    done = CliRunner().invoke(main, [*words], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return "\n".join(" ".join(line.split()) for line in done.output.splitlines())
+
+
+def test_the_volumes_of_a_network_by_name() -> None:
+    text = command("plan", "nin", "--flops", "3e12", "--bandwidth", "200Mbit", "--latency", "0.001")
+    assert "|W| 30.38 MB: gradients" in text
+    assert "|D| 5,793 MB, 191 |W|: inputs of layers with weights, of 1,024 samples, 32 on each of 32 replicas" in text
+    assert "computed 6.76 Tflop in a step, 211 Gflop on a replica: 70.4 ms at 3 Tflop a second" in text
+    assert "links 1 ms a message, 25 MB a second each way" in text
+    assert "conv10 6 x 6 x 1024 weight 3 x 3 x 384 x 1024, bias 1024 3,539,968" in text
+    assert "server 1 75.4 s" in text
+    one = command("plan", "googlenet", "--replicas", "1", "--batch", "1024")
+    assert "|D| 19.19 GB, 359 |W|: inputs of layers with weights, of 1,024 samples\n" in one
+    assert "branches1 28 x 28 x 256 12 of layers side by side, or of a head 163,696" in one
+    assert "a gradient summed by" not in one
+
+
+def test_a_job_has_as_many_replicas_as_is_said() -> None:
+    text = command("plan", str(EXAMPLES / "digits_conv.yaml"), "--replicas", "8", "--batch", "4")
+    assert "replicas 8, each on 1 x 1 ranks, mini-batches of 4" in text
+    assert "of 32 samples, 4 on each of 8 replicas" in text
+
+
+def test_the_zoo() -> None:
+    text = command("zoo")
+    assert "nin 7,595,176 30.38 MB 5,793 MB 191 6.76 Tflop model: {zoo: nin}" in text
+    assert "googlenet 13,378,280 53.51 MB 19.19 GB 359 9.78 Tflop counted only" in text
+
+
+@pytest.mark.parametrize("name", [name for name, network in NETWORKS.items() if network.chain is not None])
+def test_a_network_as_a_job_file_has_it(name: str) -> None:
+    rest = """
+name: spelt
+data: {source: npz, file: x.npz}
+strategy: {name: downpour, rule: {name: sgd, rate: 1}}
+limits: {samples: 1}
+"""
+    done = CliRunner().invoke(main, ["zoo", name])
+    spelt, named = (parse_job(model + rest, Path(), "job") for model in (done.output, f"model: {{zoo: {name}}}"))
+    assert isinstance(spelt.model, LayersModel)
+    assert isinstance(named.model, ZooModel)
+    assert spelt.model.described() == named.model.described()
+    assert spelt.model.loss == named.model.loss
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("plan", "lenett"), "lenett: no such file, and no network of the zoo (lenet, *); did you mean lenet?"),
+        (("plan", "nowhere.yaml"), "nowhere.yaml: no such file*"),
+        (("zoo", "vgg"), "vgg: no network of the zoo (*); did you mean vgg19?"),
+        (("zoo", "googlenet"), "googlenet has branches*dbelief plan googlenet counts it"),
+        (("plan", "nin", "--memory", "3"), "nin is a network of the zoo: --set and --memory are for a job*"),
+        (
+            ("plan", "nin", "--bandwidth", "fast"),
+            "*'fast' is no rate: wanted bytes a second, or a unit such as 200Mbit*",
+        ),
+        (("plan", "nin", "--latency", "-1"), "*--latency*-1*"),
+    ],
+)
+def test_wrong_words(words: tuple[str, ...], error: str) -> None:
+    done = CliRunner().invoke(main, [*words])
+    assert done.exit_code == 2
+    assert fnmatch(done.output, f"Error: {error}\n".replace("[", "[[]"))
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("1e6", 1e6), ("200Mbit", 25e6), ("10 Gbit/s", 1.25e9), ("125MB", 125e6), ("8bit", 1.0), ("1.5kB/s", 1500.0)],
+)
+def test_rates(text: str, rate: float) -> None:
+    assert bytes_per_s(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.2.3", "3x", "1e999", "Mbit", "nan"])
+def test_invalid_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no rate"):
+        bytes_per_s(text)

@@ -1,0 +1,167 @@
+"""Reports of a replica to the coordinator: its progress in a lease, and the bundles that it has computed.
+
+Pushes are reported from the push thread as they are acknowledged. With several ranks a rank's shards may lag behind
+those of another: until all have reported the end of a lease, only the fact that it makes progress is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
+from dbelief.core.ranks import all_max
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rundir.record import BatchRecorder
+from dbelief.telemetry.metrics import Metrics
+from dbelief.training.session import Session
+
+from .pipeline.buffers import PushStats
+from .pipeline.phases import PhaseTimer
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 0.2
+ALIVE_EVERY_S = 1.0
+_STEP = PushResult(0.0)
+"""Result of a step among the workers of a group, which pushes nothing."""
+
+
+class ProgressReporter:
+    """Progress of one replica, or of one rank of it; only rank 0 sends reports and sets metrics.
+
+    Parameters
+    ----------
+    recorder
+        Log for a replay; acknowledged pushes are recorded in it.
+
+    Attributes
+    ----------
+    progress
+        Acknowledged pushes of the current lease.
+    """
+
+    def __init__(self, session: Session, metrics: Metrics, phases: PhaseTimer, recorder: BatchRecorder) -> None:
+        self._session, self._ranks, self._metrics = session, session.ranks, metrics
+        self._phases, self._recorder = phases, recorder
+        self.progress = wire.Progress()
+        self._lock = runtime.lock()  # guards `progress`
+        self._spread = StalenessHistogram()
+        self._exported: dict[str, float] = {}
+        self._reported_s = runtime.monotonic()
+        self._unreported: list[wire.BundleDone] = []
+
+    @property
+    def _leads(self) -> bool:
+        return self._ranks.rank == 0
+
+    def report(self, **fields: Any) -> wire.ReportReply:
+        """Send a report with these fields of `ReportRequest`; ranks after the first send nothing."""
+        self._reported_s = runtime.monotonic()
+        if not self._leads:
+            return wire.ReportReply()
+        request = wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
+        reply: wire.ReportReply = self._session.member.call("Report", request)
+        return reply
+
+    def report_alive(self) -> None:
+        """Report progress to the coordinator at intervals; a member without progress reports is removed."""
+        if runtime.monotonic() - self._reported_s > ALIVE_EVERY_S:
+            self.report()
+
+    # -- a lease -----------------------------------------------------------------------------------------
+
+    def begin(self, lease: int) -> None:
+        """Begin the progress of a lease."""
+        with self._lock:
+            self.progress = wire.Progress(lease=lease)
+
+    def acknowledged(self, slot: PushStats, pushed: PushResult = _STEP) -> None:
+        """Record an acknowledged push, exchange or group step, and report at intervals; runs on the push thread."""
+        self._session.sequences[PARAMETERS] = slot.sequence
+        self._recorder.acknowledged(slot.sequence)
+        with self._lock:
+            progress = self.progress
+            progress.pushes += 1
+            progress.samples += slot.samples
+            progress.steps += slot.steps
+            progress.loss_sum += slot.loss_sum
+            progress.staleness_sum += pushed.staleness
+            self._spread.add(pushed.staleness)
+            progress.lost += pushed.lost
+        if not self._leads:
+            return
+        self._metrics.pushes_total.inc()
+        self._metrics.samples_total.inc(slot.samples)
+        self._metrics.steps_total.inc(slot.steps)
+        self._metrics.loss.set(slot.loss_sum / slot.samples)
+        self._metrics.staleness.observe(pushed.staleness)
+        if runtime.monotonic() - self._reported_s > REPORT_EVERY_S:
+            if self._ranks.size == 1:
+                self._report_progress()
+            else:
+                self.report()
+
+    def end(self) -> None:
+        """Report the progress of a lease whose pushes are all acknowledged; all ranks do this together."""
+        # Each rank counts the losses of its own shards only. When all have reported, all shards have the lease.
+        self.progress.lost = all_max(self._ranks, self.progress.lost)
+        self._report_progress()
+        self.export_phases()
+
+    def _report_progress(self) -> None:
+        with self._lock:
+            progress = wire.Progress()
+            progress.CopyFrom(self.progress)
+        self.report(progress=progress, wire=self._traffic())
+
+    def _traffic(self) -> wire.WireFigures:
+        """Traffic counters summed over all ranks; collective, unless there is only one rank."""
+        own, total = self._session.parameters.figures(), self._ranks.total
+        return wire.WireFigures(
+            sent=int(total(own.sent)),
+            received=int(total(own.received)),
+            residual=total(own.residual),
+            shared_sent=int(total(own.shared_sent)),
+            shared_received=int(total(own.shared_received)),
+        )
+
+    def export_phases(self) -> None:
+        """Add the seconds of each phase since the last call to the metrics."""
+        for phase, seconds in self._phases.seconds.items():
+            self._metrics.phase_seconds_total.labels(phase).inc(seconds - self._exported.get(phase, 0.0))
+        self._exported = dict(self._phases.seconds)
+
+    # -- bundles of a batch method -----------------------------------------------------------------------
+
+    def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
+        """Request the next bundle while one is still being computed; None: none now, or several ranks."""
+        if self._ranks.size > 1:
+            return None
+        request = wire.LeaseRequest(pass_number=turn, held_bundles=holds, prefetch=True)
+        reply: wire.LeaseReply = self._session.member.call("Lease", request)
+        return reply.bundle if reply.HasField("bundle") else None
+
+    def done(self, done: wire.BundleDone) -> None:
+        """Report a bundle that every segment has received; runs on the push thread."""
+        if self._leads:
+            self._metrics.pushes_total.inc()
+            self._metrics.samples_total.inc(done.samples)
+            self._metrics.loss.set(done.loss_sum / done.samples)
+        if self._ranks.size > 1:
+            self._unreported.append(done)
+        else:
+            self.report(bundle=done, wire=self._traffic())
+
+    def report_bundles(self) -> None:
+        """With several ranks: report the bundles that the shards of all ranks have acknowledged."""
+        self._ranks.barrier()
+        for done in self._unreported:
+            self.report(bundle=done)
+        self._unreported.clear()
+
+    def failed(self, failed: wire.BundleFailed) -> None:
+        """Report a bundle that could not be computed; the coordinator decides which replica retries it."""
+        log.warning(f"bundle {failed.bundle} of pass {failed.pass_number} failed: {failed.reason}")
+        self.report(failed=failed)
