@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +22,30 @@ def progress(row: dict[str, Any]) -> None:
 def show(table: Table, figures: dict[str, Any], width: int | None = None) -> None:
     """Print the table, `width` columns wide or as wide as the terminal, and all figures."""
     Console(stderr=True, width=width).print(table)
-    print(json.dumps(figures))
+    print_figures(figures)
+
+
+def print_figures(figures: dict[str, Any]) -> None:
+    """Print all figures as one line of JSON, with `measured`: the command, the day and the processor."""
+    print(json.dumps({"measured": _origin(), **figures}))
+
+
+def _origin() -> dict[str, Any]:
+    module = Path(sys.argv[0]).resolve().relative_to(Path(__file__).parents[2]).with_suffix("")
+    arguments = [shlex.quote(argument) for argument in sys.argv[1:]]
+    return {
+        "command": " ".join(["python -m", ".".join(module.parts), *arguments]),
+        "day": datetime.now(UTC).date().isoformat(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _processor() -> str:
+    """Model name of the processor as Linux reports it; "" where it does not."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def two_digits(values: list[float]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.harness import options
+from benchmarks.harness import options, report
 from benchmarks.wire import ray_peer, torch_peer
 from dbelief.errors import RuntimeFailure
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
@@ -100,7 +99,7 @@ def show(found: dict[str, Any]) -> None:
         console.print(table)
     for name, reason in found["missing"].items():
         console.print(f"{name} took no part: {reason}", markup=False)
-    print(json.dumps(found))
+    report.print_figures(found)
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import options, timing
+from benchmarks.harness import options, report, timing
 from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Conv, Dense, Image, Network
 from dbelief.nn.layers.layer import ReLU
@@ -79,13 +80,19 @@ def main() -> None:
         ours.append(timing.seconds(lambda: network.loss_and_gradient(views, batch, out), time.process_time))
         if other is not None:
             theirs.append(timing.seconds(other, time.process_time))
+    table = Table("stage", "forward ms", "backward ms", title=f"LeNet, {steps} steps")
     for stage, layer in zip(network.stages, timed, strict=True):
-        lines = (f"{which} {1e3 * np.median(took):6.2f} ms" for which, took in layer.took.items() if took)
-        print(f"{stage.name:10s} {', '.join(lines)}")
-    print(f"step, median {1e3 * np.median(ours):.2f} ms, least {1e3 * min(ours):.2f} ms")
+        table.add_row(stage.name, *(f"{1e3 * np.median(took):.2f}" if took else "" for took in layer.took.values()))
+    report.show(table, {"steps": steps, "batch": BATCH, **figures(ours, theirs)})
+
+
+def figures(ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    """Medians in milliseconds; with torch's, the median over the pairs of this one's time over torch's."""
+    found: dict[str, Any] = {"step_ms": 1e3 * float(np.median(ours)), "least_ms": 1e3 * min(ours)}
     if theirs:
-        ratio = np.median([one / two for one, two in zip(ours, theirs, strict=True)])
-        print(f"torch, median {1e3 * np.median(theirs):.2f} ms; ours over torch's, median of pairs {ratio:.2f}")
+        ratio = float(np.median([one / two for one, two in zip(ours, theirs, strict=True)]))
+        found |= {"torch_ms": 1e3 * float(np.median(theirs)), "over_torch": ratio}
+    return found
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.generators import alerts, cli, errors, events, job_file, metrics, summary
+from docs.generators import alerts, cli, errors, events, job_file, measurements, metrics, plots, summary
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,13 +21,26 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "errors": errors.reference,
     "events": events.reference,
     "job_file": job_file.job_file,
+    "kills": measurements.kills_table,
+    "lenet_step": measurements.step_table,
     "metrics": metrics.reference,
+    "peers": measurements.transfers_table,
+    "replicas": measurements.replicas_table,
     "summary": summary.reference,
 }
 """Generators by the name that a page writes."""
 
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.?/[^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """The files of the site with the pictures that `plots` draws."""
+    from mkdocs.structure.files import File  # of the extra `docs`; tests of this module do without
+
+    for name in plots.PICTURES:
+        files.append(File.generated(config, f"pictures/measured-{name}.svg", content=plots.svg(name)))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:

@@ -1,0 +1,124 @@
+"""Pictures of the measured figures, as SVG, from the same result files as the tables of `measurements`."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dbelief.tools.report.plot_style import BLUE, DARK, GREEN, ORANGE, QUIET, calm
+
+from . import measurements
+
+_TEXT: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dbelief",
+    "font.family": "sans-serif",
+    "font.size": 10,
+}
+
+
+def replicas() -> Figure:
+    """Test accuracy against the number of replicas, with the staleness of each."""
+    rows = measurements.replica_counts(measurements.load("replicas"))
+    figure, axes = _new(3.4)
+    at = range(len(rows))
+    for number, row in zip(at, rows, strict=True):
+        axes.plot([number] * len(row.accuracies), row.accuracies, "o", color=BLUE, markersize=7, alpha=0.55)
+    axes.plot(at, [row.median for row in rows], color=ORANGE, marker="D", linewidth=1.5, markersize=6)
+    axes.annotate("median", (at[-1], rows[-1].median), (10, -3), textcoords="offset points", color=ORANGE)
+    axes.set_xticks(at, [f"{row.replicas}\nstaleness {row.staleness:.1f}" for row in rows])
+    axes.set_xlim(-0.4, len(rows) - 0.4)
+    axes.set_xlabel("replicas; mean staleness in versions")
+    axes.set_ylabel("test accuracy (%)")
+    every = [value for row in rows for value in row.accuracies]
+    axes.set_ylim(min(every) - 0.3, max(every) + 0.3)
+    return figure
+
+
+def kills() -> Figure:
+    """Test accuracy of every run in which a process was killed."""
+    rows = measurements.faults(measurements.load("kills"))
+    figure, axes = _new(3.0)
+    reference = statistics.median(rows[0].accuracies)
+    axes.axvline(reference, color=QUIET, linewidth=1.0, linestyle=(0, (4, 3)))
+    for number, row in enumerate(rows):
+        axes.plot(row.accuracies, [number] * len(row.accuracies), "o", color=_colour(number), markersize=8, alpha=0.6)
+    axes.set_yticks(range(len(rows)), [measurements.FAULTS[row.role] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_ylabel("process killed")
+    every = [value for row in rows for value in row.accuracies]
+    axes.set_xlim(min(every) - 0.4, max(every) + 0.4)
+    axes.set_xlabel("test accuracy (%) of each run; dashed: median without a kill")
+    other = axes.secondary_yaxis("right")
+    other.set_yticks(range(len(rows)), [f"{row.completed} of {len(row.pushes_lost)} completed" for row in rows])
+    other.spines["right"].set_visible(False)
+    other.tick_params(length=0)
+    axes.grid(axis="x", color="#E6E6E6")
+    return figure
+
+
+def speed() -> Figure:
+    """Milliseconds of a transfer and of a step, beside other libraries."""
+    ways = measurements.transfers(measurements.load("peers"))
+    step = measurements.load("lenet_step")
+    figure = Figure(figsize=(8.0, 0.42 * (2 * len(ways)) + 1.6), layout="constrained", facecolor="white")
+    pull, put, one = figure.subplots(3, 1, height_ratios=[len(ways), len(ways), 2])
+    size = f"{measurements.TRANSFER_MIB} MiB"
+    _bars(pull, f"pull {size} of parameters", [(way.way, way.pull_ms) for way in ways])
+    stored = [(way.way, way.put_ms) for way in ways]
+    stored += [(f"{way.way}, with Adagrad", way.push_ms) for way in ways if way.push_ms]
+    _bars(put, f"store {size} on the other process", stored)
+    images = f"LeNet, loss and gradient of {step['batch']} images, one core"
+    _bars(one, images, [("dbelief", step["step_ms"]), ("torch", step["torch_ms"])])
+    one.set_xlabel("milliseconds, median; shorter is faster")
+    return figure
+
+
+PICTURES: Mapping[str, Callable[[], Figure]] = {"replicas": replicas, "kills": kills, "speed": speed}
+"""Drawing functions by the name of the picture: `measured-NAME.svg` in the folder of the site's pictures."""
+
+
+def svg(name: str) -> str:
+    """A picture as an SVG document, the same text for the same result files.
+
+    Raises
+    ------
+    KeyError
+        No function draws a picture of this name.
+    """
+    with mpl.rc_context(_TEXT):
+        buffer = io.StringIO()
+        PICTURES[name]().savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _bars(axes: Axes, title: str, rows: list[tuple[str, float | None]]) -> None:
+    """One horizontal bar a row, shortest first, with its value at the end."""
+    timed = sorted((ms, name) for name, ms in rows if ms is not None)
+    names = [name for _, name in timed]
+    colours = [BLUE if name.startswith("dbelief") else QUIET for name in names]
+    bars = axes.barh(range(len(timed)), [ms for ms, _ in timed], color=colours, height=0.7)
+    axes.bar_label(bars, [f"{ms:.1f}" for ms, _ in timed], padding=4, color=DARK)
+    axes.set_yticks(range(len(timed)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.12 * timed[-1][0])
+    axes.set_title(title, loc="left", fontsize=10, color=DARK)
+    calm(axes)
+    axes.grid(visible=False)
+
+
+def _new(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="white")
+    axes: Axes = figure.subplots()
+    calm(axes)
+    return figure, axes
+
+
+def _colour(number: int) -> str:
+    return (DARK, BLUE, ORANGE, GREEN, "#CC79A7")[number % 5]
