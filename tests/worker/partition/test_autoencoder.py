@@ -44,6 +44,13 @@ def test_any_layer_on_any_ranks(case: Case, grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, case, grid))
 
 
+def test_a_neuron_of_one_weight_has_a_gradient_of_rounding_alone() -> None:
+    case = Case((5, 3, 1), Eq1(window=1, block=1, maps=1, pool=2, sparsity=0.3, eps=0.01), 2)
+    loss, gradient = case.alone
+    assert np.abs(gradient["weight"]).max() < 1e-12 * loss
+    run_ranks(2, lambda comm: check(comm, case, Grid(1, 2)))
+
+
 LAYER = Case((32, 28, 2), Eq1(window=8, block=4, maps=3, pool=5), 5)
 
 
