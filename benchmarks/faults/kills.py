@@ -66,7 +66,7 @@ def said(lines: list[str], victim: str | None) -> list[str]:
     death = re.compile(
         rf"^(the )?{re.escape(victim)} was killed|died on the way: [^(]*\b{re.escape(member)}\b.* pushes lost"
     )
-    return [line for line in lines if death.search(line)]
+    return [line.partition("; see ")[0] for line in lines if death.search(line)]
 
 
 def verdict(row: dict[str, Any], median: float | None) -> str:

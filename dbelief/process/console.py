@@ -55,7 +55,7 @@ def _in_words(error: BaseException) -> str:
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """Exit a command with one line and the right exit code on an error.
+    """Exit a command with the right exit code on an error; each line of its message is a log line.
 
     Exit code 2 for errors that the user can correct, 1 for a failure.
     """
@@ -65,7 +65,9 @@ def cli_errors() -> Iterator[None]:
         error.show()
         raise SystemExit(error.exit_code) from None
     except Exception as error:  # where it is unexpected, the line has its location
-        log.error(_in_words(error), exc_info=error if os.environ.get(DEBUG) else None)
+        # Within one record the end of a line, as between the problems of a job file, is escaped.
+        for number, line in enumerate(_in_words(error).split("\n")):
+            log.error(line, exc_info=error if os.environ.get(DEBUG) and number == 0 else None)
         raise SystemExit(error.exit_code if isinstance(error, DbeliefError) else 1) from None
     finally:
         clear_context()

@@ -59,6 +59,13 @@ def test_an_error_is_one_line_and_a_code(
     assert traced or len(said) == 1
 
 
+def test_each_problem_of_a_message_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), cli_errors():
+        raise DataError("job.yaml: limits.epoch: no such field\njob.yaml: name: is missing")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["Error: job.yaml: limits.epoch: no such field", "Error: job.yaml: name: is missing"]
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("how", ["", pytest.param("--debug", marks=pytest.mark.long), DEBUG])
 def test_tracebacks_option_reaches_child_processes(how: str, tmp_path: Path) -> None:
