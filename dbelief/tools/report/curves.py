@@ -10,7 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .iterations import Iterations, draw_iterations
-from .plot_style import BLUE, GREEN, QUIET, Evaluations, Series, calm, draw_accuracy, draw_loss, finish, new_figure
+from .marks import Marks
+from .panels import Panel, draw_panels, figure_of
+from .plot_style import BLUE, GREEN, QUIET, Evaluations, Series, add_legend, draw_accuracy, draw_loss
 
 _SMOOTHING = 80  # a smoothed line averages 1/80 of its points to either side, twice
 
@@ -21,6 +23,7 @@ class _Story:
     def __init__(self) -> None:
         self.loss, self.staleness = Series(), Series()
         self.evaluations = Evaluations()
+        self.marks = Marks()
         self.warm_start: float | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -33,6 +36,7 @@ class _Story:
             self.evaluations.take(event, samples)
         elif kind == "warm_start":
             self.warm_start = samples
+        self.marks.take(event, samples if kind in ("progress", "warm_start") else None)
 
     def end(self) -> float:
         """The last sample of any curve; 0 where there is none."""
@@ -41,9 +45,9 @@ class _Story:
 
 
 def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw three panels over one axis of samples; the panel of an empty series states that.
+    """Draw loss, accuracy and staleness, each in a panel, over one axis of samples; a panel without data is left out.
 
-    For a batch method, use `draw_iterations`.
+    Members that fail, join or leave during training are marked. For a batch method, `draw_iterations` is used.
 
     Parameters
     ----------
@@ -61,32 +65,41 @@ def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> 
     if method:
         draw_iterations(method, path, title)
         return
-    figure = new_figure(title, 8.6)
-    loss, accuracy, staleness = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
-    if story.loss:
-        _draw_smoothed(loss, story.loss, None, BLUE, "training")
-    draw_loss(loss, story.loss, story.evaluations.loss, "no loss was reported")
-    draw_accuracy(accuracy, story.evaluations)
-    _draw_staleness(staleness, story)
-    for panel in (loss, accuracy, staleness):
-        calm(panel)
+    panels = draw_panels(_panels(story), title, story.marks, "no progress was reported")
+    for panel in panels:
         if story.warm_start is not None:
             panel.axvline(story.warm_start, color=QUIET, linestyle=":", linewidth=1.2, zorder=1)
     if story.warm_start is not None:
-        _name_warm_start(loss, story.warm_start, to_the_left=story.warm_start > 0.6 * story.end())
-    staleness.set_xlabel("samples")
-    _set_samples_scale(staleness, story.end())
-    figure.align_ylabels()
-    figure.savefig(path, format="png")
+        panels[0].plot([], [], color=QUIET, linestyle=":", linewidth=1.2, label="end of the warm start")
+        add_legend(panels[0])
+    panels[-1].set_xlabel("samples")
+    _set_samples_scale(panels[-1], story.end())
+    figure_of(panels[0]).savefig(path, format="png")
+
+
+def _panels(story: _Story) -> list[Panel]:
+    """The panels that have data."""
+
+    def draw_losses(axes: Axes) -> None:
+        if story.loss:
+            _draw_smoothed(axes, story.loss, None, BLUE, "training")
+        draw_loss(axes, story.loss, story.evaluations.loss)
+
+    found = []
+    if story.loss or story.evaluations.loss:
+        found.append(Panel(3.0, draw_losses))
+    if story.evaluations.accuracy or story.evaluations.test_accuracy is not None:
+        found.append(Panel(3.0, lambda axes: draw_accuracy(axes, story.evaluations)))
+    if any(story.staleness.values):  # synchronous strategies have none
+        found.append(Panel(2.0, lambda axes: _draw_staleness(axes, story)))
+    return found
 
 
 def _draw_staleness(axes: Axes, story: _Story) -> None:
     axes.set_ylabel("staleness (versions)")
-    if story.staleness:
-        _draw_smoothed(axes, story.staleness, story.warm_start, GREEN, "mean of pushes")
-        axes.set_ylim(bottom=0, top=max(1.0, 1.08 * max(story.staleness.values)))
+    _draw_smoothed(axes, story.staleness, story.warm_start, GREEN, "mean of pushes")
+    axes.set_ylim(bottom=0, top=max(1.0, 1.08 * max(story.staleness.values)))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    finish(axes, "no staleness was measured", "lower right")
 
 
 def _draw_smoothed(axes: Axes, series: Series, cut: float | None, colour: str, label: str) -> None:
@@ -112,20 +125,6 @@ def _set_samples_scale(axes: Axes, end: float) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     else:
         axes.set_xticks([])
-
-
-def _name_warm_start(axes: Axes, samples: float, *, to_the_left: bool) -> None:
-    axes.annotate(
-        "warm start ended",
-        xy=(samples, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(-4 if to_the_left else 4, -4),
-        textcoords="offset points",
-        ha="right" if to_the_left else "left",
-        va="top",
-        fontsize=8,
-        color=QUIET,
-    )
 
 
 def moving_mean(values: np.ndarray, reach: int) -> np.ndarray:

@@ -68,7 +68,7 @@ def draw_pass(fields: Mapping[str, Any], path: Path, title: str) -> None:
     figure.legend(
         handles=[_patch(backup, not lost) for backup, lost in kinds],
         loc="outside lower left",
-        ncols=4,
+        ncols=2,
         frameon=False,
         fontsize=9,
     )

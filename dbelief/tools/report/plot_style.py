@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
@@ -13,6 +14,8 @@ BLUE, ORANGE, DARK, GREEN = "#0072B2", "#D55E00", "#3C3C3C", "#009E73"
 QUIET = "#8C8C8C"
 LOSS_SPAN = 30.0  # a loss that falls by more than this factor is drawn on a logarithmic axis
 _FEW_DECADES = 300.0  # an axis that spans less than this factor also has labels between the decades
+_LONGEST_LEGEND, _SYMBOL = 90, 7  # characters in one line of a legend; width of a symbol and the space around it
+_OUTLIER = 10.0  # a value further from the middle 98 % than this multiple of their range is left outside the axis
 
 
 class Series:
@@ -75,13 +78,12 @@ def time_scale(longest_s: float) -> tuple[str, float]:
     return ("s", 1.0) if longest_s >= 10 else ("ms", 1000.0)
 
 
-def draw_loss(axes: Axes, training: Series, validation: Series, missing: str) -> None:
-    """Draw the losses on validation data beside a drawn training loss, and scale the axis; `missing` as of `finish`."""
+def draw_loss(axes: Axes, training: Series, validation: Series) -> None:
+    """Draw the losses on validation data beside a drawn training loss, and scale the axis."""
     axes.set_ylabel("loss")
     if validation:
         draw_points(axes, validation.at, validation.values, "validation")
     set_scale(axes, training.values + validation.values, LOSS_SPAN)
-    finish(axes, missing, "upper right")
 
 
 def draw_accuracy(axes: Axes, evaluations: Evaluations) -> None:
@@ -96,7 +98,7 @@ def draw_accuracy(axes: Axes, evaluations: Evaluations) -> None:
         axes.axhline(
             percent_test, color=DARK, linestyle=(0, (5, 3)), linewidth=1.2, label=f"test: {percent_test:.2f} %"
         )
-    finish(axes, "no accuracy was measured", "lower right")
+    axes.margins(y=0.1)
 
 
 def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *, line: bool = False) -> None:
@@ -117,23 +119,63 @@ def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *,
 
 
 def set_scale(axes: Axes, values: list[float], span: float) -> None:
-    """Scale from 0; logarithmic where all values are positive and their largest and smallest differ by over `span`."""
+    """Scale from 0; logarithmic where all values are positive and their largest and smallest differ by over `span`.
+
+    Outliers are left outside the axis and counted in the legend: one diverged value would flatten the curve.
+    """
     low, high = min(values, default=1.0), max(values, default=1.0)
-    if low > 0 and high > span * low:
+    logarithmic = low > 0 and high > span * low
+    inside, outside = _without_outliers(values, logarithmic)
+    low, high = min(inside, default=1.0), max(inside, default=1.0)
+    if logarithmic:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _FEW_DECADES * low else (1,)))
         axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif low >= 0:
         axes.set_ylim(bottom=0)
+    if outside:
+        margin = (high / low) ** 0.05 if logarithmic else 0.05 * (high - low)
+        axes.set_ylim(top=high * margin if logarithmic else high + margin)
+        if logarithmic or low < 0:
+            axes.set_ylim(bottom=low / margin if logarithmic else low - margin)
+        axes.plot([], [], " ", label=f"{outside} of {len(values)} points outside")
 
 
-def finish(axes: Axes, missing: str, corner: Literal["upper right", "lower right"]) -> None:
-    """Add a legend, or a text that names what is missing."""
+def _without_outliers(values: list[float], logarithmic: bool) -> tuple[list[float], int]:
+    """The values that are not outliers, and the number of those that are."""
+    if not values:
+        return values, 0
+    scaled = np.log(values) if logarithmic else np.asarray(values)
+    low, high = np.quantile(scaled, (0.01, 0.99), method="inverted_cdf")
+    reach = _OUTLIER * (high - low)
+    kept = (scaled >= low - reach) & (scaled <= high + reach)
+    inside = [value for value, keep in zip(values, kept, strict=True) if keep]
+    return inside, len(values) - len(inside)
+
+
+def add_legend(axes: Axes) -> None:
+    """Add a legend above the panel, where no curve can be: in one line, or in two where one would be too long."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(handles, labels, loc=corner, frameon=False, fontsize=9)
-        return
+        lines = 1 + (sum(len(label) + _SYMBOL for label in labels) > _LONGEST_LEGEND)
+        axes.legend(
+            handles,
+            labels,
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            ncols=math.ceil(len(handles) / lines),
+            frameon=False,
+            fontsize=9,
+            borderaxespad=0.1,
+            handlelength=1.6,
+            columnspacing=1.4,
+        )
+
+
+def state_missing(axes: Axes, missing: str) -> None:
+    """Write what is missing into an empty panel, the only one of its figure."""
+    axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, missing, transform=axes.transAxes, ha="center", va="center", color=QUIET)
 

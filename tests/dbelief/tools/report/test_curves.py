@@ -27,16 +27,19 @@ def evaluation(samples: int, accuracy: float | None, kind: str = "validation") -
     return {"event": "evaluation", "set": kind, "samples": samples, "loss": 0.5, "accuracy": accuracy}
 
 
+def member(what: str, number: int, role: str = "replica") -> dict[str, Any]:
+    return {"event": "member", "role": role, "id": number, "what": what}
+
+
 @pytest.fixture
 def panels(saved: list[Figure], tmp_path: Path) -> Any:
-    """Draw, and return the three panels as they were saved."""
+    """Draw, and return the panels as they were saved."""
 
-    def draw(events: Events) -> tuple[Axes, Axes, Axes]:
+    def draw(events: Events) -> list[Axes]:
         path = tmp_path / "curves.png"
         draw_curves(iter(events), path, "digits: 3 replicas")
         assert path.read_bytes().startswith(b"\x89PNG")
-        loss, accuracy, staleness = saved[-1].axes
-        return loss, accuracy, staleness
+        return list(saved[-1].axes)
 
     return draw
 
@@ -44,6 +47,11 @@ def panels(saved: list[Figure], tmp_path: Path) -> Any:
 def points(axes: Axes, label: str) -> tuple[list[float], list[float]]:
     (line,) = [line for line in axes.get_lines() if str(line.get_label()).startswith(label)]
     return np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()
+
+
+def labels(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    return [] if legend is None else [text.get_text() for text in legend.get_texts()]
 
 
 def words(axes: Axes) -> list[str]:
@@ -57,7 +65,7 @@ def test_every_series_has_its_panel(panels: Any) -> None:
         evaluation(5000, 0.5),
         evaluation(10_000, 0.75),
         evaluation(10_000, 0.7, kind="test"),
-        {"event": "member", "what": "joined"},
+        member("joined", 0),
     ]
     loss, accuracy, staleness = panels(events)
     assert points(loss, "training")[0] == [500.0 * (i + 1) for i in range(20)]
@@ -65,43 +73,74 @@ def test_every_series_has_its_panel(panels: Any) -> None:
     assert points(accuracy, "validation, best: 75.00 %") == ([5000.0, 10_000.0], [50.0, 75.0])
     assert points(accuracy, "test: 70.00 %")[1] == [70.0, 70.0]
     assert points(staleness, "mean of pushes")[1] == [float(i % 3) for i in range(20)]
-    assert words(loss) == ["warm start ended"]
+    assert labels(loss) == ["training", "validation", "joined: replica 0", "end of the warm start"]
     for panel in (loss, accuracy, staleness):
         assert [500.0, 500.0] in [np.asarray(line.get_xdata()).tolist() for line in panel.get_lines()]
 
 
-def test_no_events_leave_panels_that_say_so(panels: Any) -> None:
-    said = [words(panel) for panel in panels([])]
-    assert said == [["no loss was reported"], ["no accuracy was measured"], ["no staleness was measured"]]
+def test_no_events_leave_one_panel_that_states_it(panels: Any) -> None:
+    (panel,) = panels([])
+    assert words(panel) == ["no progress was reported"]
 
 
 @pytest.mark.parametrize(
-    "events",
+    ("events", "drawn"),
     [
-        [{"event": "progress", "samples": 10, "loss": None, "staleness": None}],
-        [{"event": "progress", "samples": 10, "loss": float("nan"), "staleness": 0.0}],
-        [evaluation(10, None), evaluation(10, None, kind="test")],
-        [evaluation(0, 0.1)],
-        [{"event": "warm_start", "samples": 100}],
-        [{"event": "progress", "samples": 10, "loss": -1.0}],
-        [
-            {"event": "progress", "samples": 10, "loss": 0.0},
-            {"event": "progress", "samples": 20, "loss": 9.0},
-        ],
+        ([{"event": "progress", "samples": 10, "loss": None, "staleness": None}], 1),
+        ([{"event": "progress", "samples": 10, "loss": float("nan"), "staleness": 0.0}], 1),
+        ([{"event": "progress", "samples": 10, "loss": 1.0, "staleness": 0.5}], 2),
+        ([{"event": "progress", "samples": 10, "loss": 1.0, "staleness": 0.0}], 1),
+        ([evaluation(10, None), evaluation(10, None, kind="test")], 1),
+        ([evaluation(0, 0.1)], 2),
+        ([evaluation(10, 0.1, kind="test")], 1),
+        ([{"event": "warm_start", "samples": 100}], 1),
+        ([{"event": "progress", "samples": 10, "loss": -1.0}], 1),
+        ([{"event": "progress", "samples": 10, "loss": 0.0}, {"event": "progress", "samples": 20, "loss": 9.0}], 1),
     ],
 )
-def test_any_series_may_be_missing(panels: Any, events: Events) -> None:
-    assert len(panels(events)) == 3
+def test_a_panel_without_data_is_left_out(panels: Any, events: Events, drawn: int) -> None:
+    assert len(panels(events)) == drawn
+
+
+def losses(values: list[float]) -> Events:
+    return [{"event": "progress", "samples": i + 1, "loss": value} for i, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "top"),
+    [
+        ([5.0 + i / 100 for i in range(100)] + [140.0], 7.0),
+        ([10.0 ** (-i / 50) for i in range(100)] + [1e30], 2.0),
+        ([i / 100 - 5.0 for i in range(100)] + [900.0], -3.5),
+    ],
+)
+def test_an_outlier_does_not_flatten_the_curve(panels: Any, values: list[float], top: float) -> None:
+    (loss,) = panels(losses(values))
+    assert values[-2] < loss.get_ylim()[1] < top
+    assert "1 of 101 points outside" in labels(loss)
+
+
+@pytest.mark.parametrize("values", [[3.0, 1.0, 0.5, 0.4], [2.0] * 50, [2.0] * 50 + [2.1], [1e3, 1.0, 0.1, 1e-3]])
+def test_a_usual_curve_is_whole(panels: Any, values: list[float]) -> None:
+    (loss,) = panels(losses(values))
+    assert loss.get_ylim()[0] <= min(values) <= max(values) <= loss.get_ylim()[1]
+
+
+def test_legends_are_above_their_panels(panels: Any) -> None:
+    events = [*progress(20), evaluation(5000, 0.5), {"event": "warm_start", "samples": 500}]
+    events += [member(what, number) for number in range(4) for what in ("died", "joined")]
+    for panel in panels([*events, *progress(20)]):
+        assert panel.get_legend().get_window_extent().y0 >= panel.get_window_extent().y1 - 1
 
 
 def test_resumed_run_replaces_rolled_back_points(panels: Any) -> None:
     events = [{"event": "progress", "samples": s, "loss": v} for s, v in ((1, 5), (2, 4), (3, 9), (2, 3), (3, 2))]
-    loss, _, _ = panels(events)
+    (loss,) = panels(events)
     assert points(loss, "training") == ([1.0, 2.0, 3.0], [5.0, 3.0, 2.0])
 
 
 def test_a_long_series_is_smoothed_over_a_faint_one(panels: Any) -> None:
-    loss, _, _ = panels(progress(400))
+    loss, _ = panels(progress(400))
     faint, smooth = loss.get_lines()
     assert faint.get_alpha() < 0.5
     assert len(smooth.get_ydata()) == len(faint.get_ydata()) == 400
@@ -115,7 +154,7 @@ def test_a_loss_that_falls_far_is_drawn_by_decades(panels: Any) -> None:
 
 def test_staleness_is_smoothed_within_warm_start_only(panels: Any) -> None:
     events = [{"event": "progress", "samples": i, "loss": 1, "staleness": 4 * (i > 200)} for i in range(400)]
-    _, _, staleness = panels([*events, {"event": "warm_start", "samples": 200}])
+    _, staleness = panels([*events, {"event": "warm_start", "samples": 200}])
     _, smooth = points(staleness, "mean of pushes")
     assert set(smooth) == {0.0, 4.0}
 
