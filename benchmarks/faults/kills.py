@@ -64,7 +64,7 @@ def said(lines: list[str], victim: str | None) -> list[str]:
         return []
     member = victim.replace("ps-", "shard ").replace("worker-", "replica ")
     death = re.compile(
-        rf"^(the )?{re.escape(victim)} was killed|died on the way: [^(]*\b{re.escape(member)}\b.* pushes lost"
+        rf"^(the )?{re.escape(victim)} was killed|failed during the run: [^(]*\b{re.escape(member)}\b.* pushes lost"
     )
     return [line.partition("; see ")[0] for line in lines if death.search(line)]
 

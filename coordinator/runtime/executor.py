@@ -19,6 +19,7 @@ from typing import Any
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.snapshot_set import abort_set, claim_set, prune_sets, read_set, write_set
 from dbelief.errors import Moved, Rejected, Unavailable, WriteFailed
+from dbelief.monitor.format import plural
 from dbelief.process.clock import Clock
 from dbelief.process.console import format_error
 from dbelief.process.gc_control import collect
@@ -231,7 +232,7 @@ class EffectExecutor:
             try:
                 sent = self._shards.migrate(move)
             except (Unavailable, Rejected) as error:
-                log.warning(f"{len(move.segments)} segments stay at shard {move.sender}: {error}")
+                log.warning(f"shard {move.sender} keeps {plural(len(move.segments), 'segment')}: {error}")
                 with self._step() as (machine, now_s):
                     machine.migration_failed(move, str(error), now_s)
             else:

@@ -97,7 +97,7 @@ for _command in (*COMMANDS, slurm_command, guard_command):
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
 @set_option()
 @click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
-@click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
+@click.option("--quiet", is_flag=True, help="Show nothing while it runs; the result is one line.")
 @click.option("--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free.")
 @sharing_option
 def train_command(

@@ -16,6 +16,7 @@ from dbelief.errors import RuntimeFailure
 from dbelief.job import load_job
 from dbelief.launch.local_cluster import LocalCluster
 from dbelief.launch.site import Site
+from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
 from dbelief.rundir.summary import Summary, read_summary
@@ -38,8 +39,7 @@ def run_job(
     It runs at `site`; None: on this machine.
     """
     code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site)
-    if code or not quiet:
-        log.info(verdict(read_summary(folder / "summary.json"), folder))
+    log.info(verdict(read_summary(folder / "summary.json"), folder))
     return code
 
 
@@ -107,8 +107,8 @@ def verdict(summary: Summary, folder: Path) -> str:
         parts.append(f"test loss {summary.test_loss:.4g}")
     parts.append(taken(summary))
     if summary.died:
-        lost = f"{summary.pushes_lost} pushes lost, {summary.pushes_trained_twice} trained twice"
-        parts.append(f"died on the way: {', '.join(summary.died)} ({lost})")
+        lost = f"{plural(summary.pushes_lost, 'push', 'pushes')} lost, {summary.pushes_trained_twice} trained twice"
+        parts.append(f"failed during the run: {', '.join(summary.died)} ({lost})")
     return f"{summary.job}: {', '.join(parts)}; see {folder}"
 
 

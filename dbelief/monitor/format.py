@@ -7,9 +7,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: 1 shard, 2,000 shards."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """A count with its noun: 1 shard, 2,000 shards; `several`: a plural that is not formed with -s."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
 def number(value: float | None, form: str) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dbelief.monitor.format import NONE, duration, number, plural
-from dbelief.monitor.states import member_state
+from dbelief.monitor.states import ENDED, member_state
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.log import as_json
 from dbelief.process.printable import printable
@@ -55,6 +55,7 @@ class LiveView:
         self._live: Live | None = None
         self._printed_s = -math.inf
         self._waiting: Status | None = None
+        self._ended = False
         if console.is_terminal:
             self._live = Live(console=console, auto_refresh=False)
 
@@ -74,7 +75,10 @@ class LiveView:
         if self._live is not None:
             self._live.update(self._draw(status, self._console.height), refresh=True)
             return
-        if self._clock.now() - self._printed_s >= self._every_s:
+        if self._ended:  # its line is printed; what follows has the same figures
+            return
+        self._ended = status.get("state") in ENDED
+        if self._ended or self._clock.now() - self._printed_s >= self._every_s:
             self._print(status)
         else:
             self._waiting = status

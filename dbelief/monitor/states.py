@@ -30,6 +30,8 @@ from typing import Any
 
 _JOB = {"empty": "waiting", "ready": "training", "closing": "finishing"}
 
+ENDED = frozenset({"done", "failed"})
+"""States of a job that has ended."""
 GONE = frozenset({"left", "died"})
 """States of a member that is no longer part of the job."""
 

@@ -58,7 +58,10 @@ def outcome(summary: Summary) -> RenderableType:
         ("validation", quality(summary.validation_accuracy, summary.validation_loss)),
         ("test", quality(summary.test_accuracy, summary.test_loss)),
         *([] if batch else _end_of_pushes(summary)),
-        ("members", f"{summary.shards} shards, {summary.replicas} replicas, lost {summary.members_lost}"),
+        (
+            "members",
+            f"{plural(summary.shards, 'shard')}, {plural(summary.replicas, 'replica')}, lost {summary.members_lost}",
+        ),
         ("model", f"{summary.parameters:,} parameters"),
         ("wall time", taken(summary)),
     ]

@@ -12,6 +12,7 @@ from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, load
 from dbelief.job import Job, PythonModel, Sandblaster, load_job
+from dbelief.monitor.format import plural
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
@@ -64,7 +65,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if len(ranges) > 1:
         least, most = (one(b - a for a, b in ranges) for one in (min, max))
         lines.append(f"ranks: {math.prod(job.grid)} a replica, holding {least:,} to {most:,} parameters each")
-    lines.append(f"shards: {job.shards}, holding {', '.join(str(place.count) for place in placement.places)} segments")
+    held = ", ".join(str(place.count) for place in placement.places)
+    lines.append(f"shards: {job.shards}, number of segments: {held}")
     lines += [f"note: {note}" for note in idle_shards(placement)]
     if data is not None and data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
@@ -73,7 +75,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
         lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
     strategy = job.strategy
     what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
-    lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {what} of {job.samples_at_once}")
+    lines.append(f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}")
     if taken:
         lines.append(f"starts from: {taken}")
     return [*lines, odd] if odd else lines

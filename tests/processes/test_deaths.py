@@ -57,7 +57,7 @@ def test_job_survives_one_kill_of_every_role(operator: Operator, write_job: Call
     assert summary["samples"] == 24 * 1257
     assert summary["test_accuracy"] > 0.94
     log = train.log.read_text()
-    assert "died on the way: " in log
+    assert "failed during the run: " in log
     assert f"({summary['pushes_lost']} pushes lost, " in log
     assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == launcher]
 

@@ -12,14 +12,12 @@ from rich.console import RenderableType
 from dbelief.errors import UserError
 from dbelief.monitor.format import duration, number, plural, short_time, size
 from dbelief.monitor.live_view import backups
-from dbelief.monitor.states import job_state
+from dbelief.monitor.states import ENDED, job_state
 from dbelief.monitor.status_table import facts_of, quality
 from dbelief.rundir.events import read_events
 from dbelief.rundir.summary import Summary, read_summary
 
 from .time_shares import in_words, shares
-
-_ENDED = ("done", "failed")
 
 
 class Account:
@@ -81,7 +79,7 @@ def account(run: Path) -> tuple[str, RenderableType]:
     if not (run / "events.jsonl").is_file():
         raise UserError(f"{run}: holds no events.jsonl: the run has not begun")
     history = Account(read_events(run / "events.jsonl"))
-    ended = history.state in _ENDED and (run / "summary.json").is_file()  # a resumed run may still have its old summary
+    ended = history.state in ENDED and (run / "summary.json").is_file()  # a resumed run may still have its old summary
     summary = read_summary(run / "summary.json") if ended else None
     job = summary.job if summary is not None else run.resolve().name
     return job, facts_of(job, _rows(history, summary))

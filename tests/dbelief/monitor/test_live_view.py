@@ -163,6 +163,14 @@ def test_a_last_line_that_was_printed_is_not_repeated() -> None:
     assert len(file.getvalue().splitlines()) == 1
 
 
+def test_the_line_of_the_end_is_printed_at_once_and_only_once() -> None:
+    file = io.StringIO()
+    with LiveView(Console(file=file), clock=ManualClock()) as view:
+        for state in ("training", "closing", "done", "done"):
+            view.update(status(state=state))
+    assert [text.partition(" | ")[0].split(": ")[1] for text in file.getvalue().splitlines()] == ["training", "done"]
+
+
 def test_last_picture_stays_and_the_cursor_is_restored() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=90, height=40, color_system=None, legacy_windows=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.job import Comparison, ComparisonFile, Trial, nearest
+from dbelief.monitor.format import plural
 from dbelief.process.atomic_file import write_whole
 
 from .plots import draw_comparison
@@ -114,7 +115,7 @@ def _begin(
 def _line(trial: Trial, record: Record) -> str:
     """A run in one line."""
     wait = f", +{trial.wait_s:g} s" if trial.wait_s else ""
-    what = f"{trial.label or 'warm start'}, {trial.replicas} replicas{wait}, seed {trial.seed}"
+    what = f"{trial.label or 'warm start'}, {plural(trial.replicas, 'replica')}{wait}, seed {trial.seed}"
     if record.failed:
         return f"{what}: failed: {record.failed}"
     accuracy = "?" if record.accuracy is None else f"{100 * record.accuracy:.2f} %"

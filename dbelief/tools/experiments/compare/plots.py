@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FormatStrFormatter, NullLocator
 
 from dbelief.monitor.format import plural
@@ -52,21 +53,30 @@ def _draw_error(records: Sequence[Record], targets: Sequence[float], axis: Axis,
     figure = new_figure(title, 6.0)
     axes = figure.subplots()
     for style, (name, group) in zip(_styles(), groups.items(), strict=False):
-        at, errors = _median_error(group, axis)
-        axes.plot(at, 100 * errors, label=name, linewidth=1.6, **style)
+        at, errors = _errors(group, axis)
+        axes.plot(at, 100 * np.median(errors, axis=0), label=name, linewidth=1.6, **style)
+        if len(group) > 1:
+            low, high = 100 * errors.min(axis=0), 100 * errors.max(axis=0)
+            axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_yscale("log")
     _set_errors(axes)
     for target in targets:
         if 100 * (1 - target) > axes.get_ylim()[0]:
             axes.axhline(100 * (1 - target), color=QUIET, linestyle=(0, (1, 2)), linewidth=1.2)
     axes.set_xlim(left=0)
-    axes.set_ylabel("test error (%)" + (", median of seeds" if len({r.seed for r in records}) > 1 else ""))
+    seeds = len({record.seed for record in records})
+    axes.set_ylabel("test error (%)" + (f", median and range of {seeds} seeds" if seeds > 1 else ""))
     axes.set_xlabel(_AXES[axis])
     if axis == "samples":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.legend(loc="upper right", frameon=False, fontsize=9, ncols=1 + (len(groups) > 6))
+    _add_legend(figure)
     calm(axes)
     figure.savefig(path, format="png")
+
+
+def _add_legend(figure: Figure) -> None:
+    """Add a legend below the axes, where no curve can be."""
+    figure.legend(loc="outside lower left", frameon=False, fontsize=9, ncols=3)
 
 
 def _styles() -> Iterator[dict[str, Any]]:
@@ -74,8 +84,8 @@ def _styles() -> Iterator[dict[str, Any]]:
     return itertools.cycle([{"linestyle": line, "color": colour} for line in _LINES for colour in _COLOURS])
 
 
-def _median_error(records: Sequence[Record], axis: Axis) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (n,), and the median over seeds of the error there (n,), up to the end of the shortest run."""
+def _errors(records: Sequence[Record], axis: Axis) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (n,), and the error of each seed there (seeds, n), up to the end of the shortest run."""
     curves = [
         (np.array([getattr(point, axis) for point in record.curve]), np.array([1 - p.accuracy for p in record.curve]))
         for record in records
@@ -83,7 +93,7 @@ def _median_error(records: Sequence[Record], axis: Axis) -> tuple[np.ndarray, np
     at = np.linspace(max(places[0] for places, _ in curves), min(places[-1] for places, _ in curves), _POINTS)
     # Linear interpolation on the logarithmic axis; an error of 0, which it cannot show, is clamped.
     logs = [np.interp(at, places, np.log(np.maximum(values, 1e-5))) for places, values in curves]
-    return at, np.exp(np.median(logs, axis=0))
+    return at, np.exp(logs)
 
 
 def _set_errors(axes: Axes) -> None:
@@ -99,11 +109,14 @@ def _draw_time(rows: Sequence[Row], target: float, path: Path, title: str) -> No
     figure = new_figure(title, 5.0)
     axes = figure.subplots()
     for style, label in zip(_styles(), dict.fromkeys(row.label for row in rows), strict=False):
-        own = sorted((row.replicas, row.reached[key_of(target)].seconds) for row in rows if row.label == label)
-        there = [(replicas, seconds) for replicas, seconds in own if seconds is not None]
+        own = {row.replicas: row.reached[key_of(target)] for row in rows if row.label == label}
+        there = sorted((replicas, found.seconds) for replicas, found in own.items() if found.seconds is not None)
         name = label if there else f"{label}: never"
         at, seconds = [replicas for replicas, _ in there], [seconds for _, seconds in there]
         axes.plot(at, seconds, label=name, marker="o", linewidth=1.6, **style)
+        for replicas, found in own.items():
+            if found.quickest is not None and found.slowest is not None:
+                axes.plot([replicas] * 2, [found.quickest, found.slowest], color=style["color"], linewidth=0.9)
     ticks = sorted({row.replicas for row in rows})
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(ticks))
@@ -111,7 +124,7 @@ def _draw_time(rows: Sequence[Row], target: float, path: Path, title: str) -> No
     axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("replicas")
-    axes.set_ylabel(f"seconds to {100 * target:g} %")
-    axes.legend(frameon=False, fontsize=9)
+    axes.set_ylabel(f"seconds to {100 * target:g} %, median and range of seeds")
+    _add_legend(figure)
     calm(axes)
     figure.savefig(path, format="png")

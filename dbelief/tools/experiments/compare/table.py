@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dbelief.monitor.format import plural
 from dbelief.tools.report.time_shares import SHARES, shares
 
 from .record import Record, key_of
@@ -123,7 +124,7 @@ def _lines(rows: Sequence[Row], targets: Sequence[float]) -> list[str]:
     titles += [*SHARES, "staleness"]
     cells = [titles, ["---", *["---:"] * (len(titles) - 1)]]
     cells += [_cells(row, targets) for row in rows]
-    failed = [f"{row.label}, {row.replicas} replicas, {reason}" for row in rows for reason in row.failed]
+    failed = [f"{row.label}, {plural(row.replicas, 'replica')}, {reason}" for row in rows for reason in row.failed]
     return ["| " + " | ".join(line) + " |" for line in cells] + [""] * bool(failed) + [f"* {line}" for line in failed]
 
 

@@ -134,7 +134,6 @@ def table(rows: Sequence[Row]) -> RenderableType:
         shown.add_column(title, overflow="fold")
     for title in ("validation", "test", "loss", "samples", "seconds"):
         shown.add_column(title, justify="right", no_wrap=True)
-    shown.add_column("run", overflow="fold")
     for row in rows:
         marked = best is not None and row.run in best.runs
         shown.add_row(
@@ -145,7 +144,6 @@ def table(rows: Sequence[Row]) -> RenderableType:
             number(row.loss, ".4g"),
             number(row.samples, ",d"),
             number(row.wall_s, ".1f"),
-            Text(row.run),
             style="bold" if marked else "",
         )
     ends = [Text(f"{row.run}: {row.state}: {row.reason}") for row in rows if row.state != DONE]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dbelief.errors import DataError, Interrupted, JobError, UserError
+from dbelief.errors import DataError, Interrupted, JobError, UserError, WriteFailed
 from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import interrupt_event
@@ -59,10 +59,21 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
     left = len(todo) - len(rows)
     if rows:
         Console().print(table(rows))
-    log.info(f"{folder}/sweep.json and sweep.csv" + (f"; {left} of {len(todo)} runs were not begun" if left else ""))
+    files = "sweep.json, sweep.csv and sweep.png" if _draw(rows, folder, first.name) else "sweep.json and sweep.csv"
+    log.info(f"{folder}/{files}" + (f"; {left} of {len(todo)} runs were not begun" if left else ""))
     if interrupted:
         return Interrupted.exit_code
     return 0 if any(row.state == DONE for row in rows) else 1
+
+
+def _draw(rows: Sequence[Row], folder: Path, name: str) -> bool:
+    """Draw the grid; whether there was anything to draw. matplotlib is imported only now, after the runs."""
+    from .plots import draw_grid
+
+    try:
+        return draw_grid(rows, folder / "sweep.png", name)
+    except OSError as error:
+        raise WriteFailed(f"{folder}/sweep.png: cannot be written: {error.strerror}") from error
 
 
 @dataclass(frozen=True)

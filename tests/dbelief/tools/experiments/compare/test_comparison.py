@@ -81,9 +81,7 @@ def test_seeds_are_gone_through_one_after_another(world: World) -> None:
     written = world.compare()
     assert world.ran == [f"{one}.{wait}.{seed}" for wait in (0, 0.5) for seed in (0, 1) for one in ("sgd.1", "easgd.3")]
     assert len(world.told) == 8
-    assert world.told[0] == (
-        "1/8 sgd, 1 replicas, seed 0: 95.00 % after 0.0 s, 0 samples; 90 % after 2.0 s, 10 samples"
-    )
+    assert world.told[0] == ("1/8 sgd, 1 replica, seed 0: 95.00 % after 0.0 s, 0 samples; 90 % after 2.0 s, 10 samples")
     assert [path.name for path in written] == [
         "compare.json",
         "table.md",

@@ -79,9 +79,9 @@ def shown(found: list[Row]) -> str:
 
 def test_table_marks_the_best_and_lists_failures() -> None:
     lines = shown(rows({"lr": "1,2", "strategy.batch": "32"}, *accuracies(0.5), FAILED)).splitlines()
-    assert lines[0].split() == ["lr", "batch", "validation", "test", "loss", "samples", "seconds", "run"]
-    assert lines[1].split() == ["*", "1", "32", "50.00", "%", "25.00", "%", "0.5", "5,000", "2.5", "lr-1_batch-32"]
-    assert lines[2].split() == ["2", "32", "–", "–", "–", "5,000", "2.5", "lr-2_batch-32"]
+    assert lines[0].split() == ["lr", "batch", "validation", "test", "loss", "samples", "seconds"]
+    assert lines[1].split() == ["*", "1", "32", "50.00", "%", "25.00", "%", "0.5", "5,000", "2.5"]
+    assert lines[2].split() == ["2", "32", "–", "–", "–", "5,000", "2.5"]
     assert lines[3].strip() == "* best by validation accuracy: lr=1 strategy.batch=32: 50.00 %"
     assert lines[4].strip() == "lr-2_batch-32: failed: gradient of 'w' holds nan"
 
