@@ -16,6 +16,7 @@ from dbelief.cli.operator_commands import COMMANDS
 from dbelief.cli.role_options import sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
+from dbelief.process.command_group import CommandGroup
 from dbelief.process.console import cli_errors, debug
 from dbelief.process.log import configure
 from dbelief.process.overrides import parse_overrides, set_option
@@ -45,7 +46,7 @@ class _Wrong(click.UsageError):
         log.error(self.format_message())
 
 
-class Commands(click.Group):
+class Commands(CommandGroup):
     """Command group that finds the roles' commands by entry point, and imports only the requested one."""
 
     @staticmethod
@@ -314,7 +315,7 @@ def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], pa
         print(f"{folder}: {'certificates and tokens for a job' if made else 'has an authority already'}")
 
 
-@main.group("data")
+@main.group("data", cls=CommandGroup)
 def data_group() -> None:
     """Create data files."""
 
@@ -367,7 +368,7 @@ def speech_command(source: Path, output: Path) -> None:
             print(f"{output}: {name}: {frames:,} frames of {recordings:,} recordings")
 
 
-@main.group("job")
+@main.group("job", cls=CommandGroup)
 def job_group() -> None:
     """Check job files, and print their schema."""
 

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import click
 
+from dbelief.process.command_group import CommandGroup
 from dbelief.process.console import cli_errors
 
 
-@click.group("bench")
+@click.group("bench", cls=CommandGroup)
 def command() -> None:
     """Measure the performance of this machine and of dbelief on it."""
 

@@ -97,7 +97,7 @@ def _rows(history: Account, summary: Summary | None) -> list[tuple[str, str]]:
         *_evaluated(history, summary),
         *_spent(summary),
         *_over_the_wire(summary),
-        ("died", ", ".join(history.died) or "none"),
+        ("failed", ", ".join(history.died) or "none"),
     ]
     if summary is not None and summary.pushes_lost + summary.pushes_trained_twice:
         rows.append(("pushes", f"{summary.pushes_lost:,} lost, {summary.pushes_trained_twice:,} trained twice"))

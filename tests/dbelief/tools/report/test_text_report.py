@@ -75,7 +75,7 @@ def test_report_of_a_running_job(run: Path) -> None:
         "staleness": "1.00 versions",
         "validation": "87.50 %, loss 0.5000",
         "test": "–",
-        "died": "replica 1 (silent for 5.1 s), coordinator",
+        "failed": "replica 1 (silent for 5.1 s), coordinator",
     }
 
 
@@ -88,7 +88,7 @@ def test_report_of_a_running_batch_job(run: Path) -> None:
     assert rows["passes"] == "3, median 400 ms, longest 1.5 s"
     assert rows["backups"] == "3 (1 won)"
     assert rows["rolled back"] == "1 iteration, done again"
-    assert rows["died"] == "none"
+    assert rows["failed"] == "none"
     assert "staleness" not in rows
 
 
