@@ -50,10 +50,10 @@ def draw_grid(rows: Sequence[Row], path: Path, title: str) -> bool:
     Returns
     -------
     bool
-        False, and no file, where nothing can be compared, or where only the seed was swept.
+        False, and no file, where nothing can be compared, or no field but the seed has several values.
     """
     best = best_of(rows)
-    fields = [field for field in rows[0].settings if field != SEED] if rows else []
+    fields = _varied(rows)
     if best is None or not fields:
         return False
     caption = f"{best.by.replace('_', ' ')}, mean of seeds" if len(best.runs) > 1 else best.by.replace("_", " ")
@@ -61,11 +61,17 @@ def draw_grid(rows: Sequence[Row], path: Path, title: str) -> bool:
     return True
 
 
-def _cells(rows: Sequence[Row], by: str) -> dict[tuple[str, ...], _Cell]:
+def _varied(rows: Sequence[Row]) -> list[str]:
+    """The fields, except the seed, that have several values."""
+    fields = rows[0].settings if rows else {}
+    return [field for field in fields if field != SEED and len({row.settings[field] for row in rows}) > 1]
+
+
+def _cells(rows: Sequence[Row], fields: Sequence[str], by: str) -> dict[tuple[str, ...], _Cell]:
     """Cell by the values of the fields, in the order of the grid."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(_key(row.settings), []).append(row)
+        groups.setdefault(_key(row.settings, fields), []).append(row)
     scale = 100.0 if by.endswith("accuracy") else 1.0
     found = {}
     for key, group in groups.items():
@@ -75,8 +81,8 @@ def _cells(rows: Sequence[Row], by: str) -> dict[tuple[str, ...], _Cell]:
     return found
 
 
-def _key(settings: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(value for field, value in settings.items() if field != SEED)
+def _key(settings: Mapping[str, str], fields: Sequence[str]) -> tuple[str, ...]:
+    return tuple(settings[field] for field in fields)
 
 
 def _unit(by: str) -> str:
@@ -86,13 +92,13 @@ def _unit(by: str) -> str:
 def _draw_line(rows: Sequence[Row], fields: list[str], best: Best, path: Path, title: str, caption: str) -> None:
     """Means over one field, joined by a line; each seed is a point, and values with a failed run are marked below."""
     figure, axes = new_panel(title, 4.4, "")
-    cells = {key[0]: cell for key, cell in _cells(rows, best.by).items()}
+    cells = {key[0]: cell for key, cell in _cells(rows, fields, best.by).items()}
     places = _places(axes, list(cells))
     for value, cell in cells.items():
         axes.plot([places[value]] * len(cell.values), cell.values, ".", color=QUIET, zorder=2)
     drawn = sorted((places[value], cell.mean) for value, cell in cells.items() if cell.mean is not None)
     axes.plot([at for at, _ in drawn], [mean for _, mean in drawn], "o-", color=BLUE, label=caption, zorder=3)
-    chosen = _key(best.settings)[0]
+    chosen = _key(best.settings, fields)[0]
     axes.plot(
         [places[chosen]],
         [statistics.fmean(cells[chosen].values)],
@@ -131,7 +137,7 @@ def _places(axes: Axes, values: list[str]) -> dict[str, float]:
 
 def _draw_table(rows: Sequence[Row], fields: list[str], best: Best, path: Path, title: str, caption: str) -> None:
     """A cell for each combination: the last field across, combinations of the others down."""
-    cells = _cells(rows, best.by)
+    cells = _cells(rows, fields, best.by)
     across = _in_order(key[-1] for key in cells)
     down = list(dict.fromkeys(key[:-1] for key in cells))
     means = np.full((len(down), len(across)), np.nan)
@@ -145,7 +151,7 @@ def _draw_table(rows: Sequence[Row], fields: list[str], best: Best, path: Path, 
     for row, column in np.ndindex(means.shape):
         text, colour = _written(cells.get((*down[row], across[column])), float(shades[row, column]), best.by)
         axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
-    chosen = _key(best.settings)
+    chosen = _key(best.settings, fields)
     corner = across.index(chosen[-1]) - 0.5, down.index(chosen[:-1]) - 0.5
     axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=ORANGE, linewidth=3, label="best", clip_on=False))
     short = short_names(fields)

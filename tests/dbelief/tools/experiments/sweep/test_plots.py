@@ -57,7 +57,7 @@ def test_values_that_are_no_numbers_stand_in_their_order(drawn: Any) -> None:
 
 
 def test_two_fields_are_a_table(drawn: Any) -> None:
-    axes = drawn(rows({"lr": "0.01,0.1", "strategy.batch": "32,8"}, 0.5, None, 0.25, 0.75))
+    axes = drawn(rows({"lr": "0.01,0.1", "limits.epochs": "5", "strategy.batch": "32,8"}, 0.5, None, 0.25, 0.75))
     cells = {tuple(map(float, text.get_position())): text.get_text() for text in axes.texts}
     assert cells == {(0.0, 0.0): "failed", (1.0, 0.0): "50.00", (0.0, 1.0): "75.00", (1.0, 1.0): "25.00"}
     assert [text.get_text() for text in axes.get_xticklabels()] == ["8", "32"]
