@@ -103,11 +103,18 @@ function showNumbers(s) {
   }
   rows.push(["elapsed", duration(s.elapsed_s)]);
   if (known(s.eta_s)) rows.push(["left", duration(s.eta_s)]);
+  at("numbers").style.setProperty("--wide", columns(rows.length, 12));
+  at("numbers").style.setProperty("--narrow", columns(rows.length, 4));
   at("numbers").replaceChildren(...rows.map(([name, value]) => {
     const row = element("div");
     row.append(element("dt", name), element("dd", value));
     return row;
   }));
+}
+
+// Tiles in a row, so that rows of at most so many are about equally long and none is left alone in the last.
+function columns(tiles, most) {
+  return Math.ceil(tiles / Math.ceil(tiles / most));
 }
 
 // -- pictures -------------------------------------------------------------------------------------------------------
