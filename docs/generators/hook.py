@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "peers": measurements.transfers_table,
     "replicas": measurements.replicas_table,
     "summary": summary.reference,
+    **{f"command_{name}": partial(measurements.command, name) for name in ("replicas", "kills", "peers", "lenet_step")},
 }
 """Generators by the name that a page writes."""
 
@@ -44,8 +46,17 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """A page with its generated parts; see `with_generated` and `without_outer_links`."""
+    """A page with its generated parts; see `with_generated` and `without_outer_links`. Sets its rank in searches."""
+    page.meta.setdefault("search", {"boost": rank(page.file.src_uri)})
     return without_outer_links(with_generated(markdown), ROOT / "docs" / page.file.src_uri)
+
+
+def rank(page: str) -> float:
+    """Weight of a page in searches: tasks come first, measurements and decisions last."""
+    folder = page.rpartition("/")[0]
+    if page == "results.md" or folder == "decisions":
+        return 0.2
+    return 4.0 if folder == "how-to" or page == "tutorial.md" else 1.0
 
 
 def with_generated(markdown: str) -> str:

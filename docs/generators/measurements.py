@@ -180,6 +180,11 @@ def step_table() -> str:
     )
 
 
+def command(name: str) -> str:
+    """The command of a result file, as a paragraph."""
+    return f"Measured by {code(load(name)['measured']['command'])}.\n"
+
+
 def origin(found: dict[str, Any]) -> str:
     """The command of a result file, its day and machine, as a paragraph."""
     measured = found["measured"]
