@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-deploy test-containers test-slurm bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots image wheel dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -69,6 +69,9 @@ test-long: .venv/ready-to-develop ## tests of half an hour: every process killed
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)
 
+test-pythons: package ## the wheel in empty environments of Python 3.11, 3.12, 3.13, and a job; needs a package index
+	@$(BIN)/python -m tests.packaging.pythons $(ARGS)
+
 test-deploy: .venv/ready-to-develop ## contents of deploy/, with real podman, Prometheus and npm (CONTRIBUTING.md); minutes
 	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
 
@@ -113,11 +116,11 @@ bench-snapshots: .venv/ready-to-develop ## pushes with and without a snapshot se
 image: ## build the image of all roles, dbelief:latest, with podman or docker
 	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f $(FILE) -t $(IMAGE) $(ARGS) .
 
-wheel: .venv/ready-to-develop ## build the wheel into dist/
-	@rm -rf build
-	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	@rm -rf build dbelief.egg-info
-	@ls dist/*.whl
+package: .venv/ready-to-develop ## build and check the source archive, and the wheel from it, into dist/: always the same bytes
+	@rm -rf dist && mkdir -p .cache
+	@$(BIN)/python -m build --no-isolation --outdir dist . > .cache/build.log || { cat .cache/build.log >&2; exit 1; }
+	@$(BIN)/twine check --strict dist/*
+	@cd dist && sha256sum *
 
 dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
 	@$(BIN)/python deploy/grafana/make.py
@@ -132,5 +135,4 @@ dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deplo
 	@echo "installing dbelief$(EXTRAS) into .venv (once; about a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install -qq --editable '.$(EXTRAS)'
-	@rm -rf dbelief.egg-info
 	@touch .venv/ready-to-run $@

@@ -89,7 +89,8 @@ def test_every_program_is_known_to_every_tool() -> None:
     commands = PROJECT["project"]["entry-points"]["dbelief.commands"].values()
     assert found == set(PROGRAMS)
     assert set(commands) == {f"dbelief.{program}.command:command" for program in (*PROGRAMS, "tools.bench")}
-    assert setuptools["package-dir"] == {f"dbelief.{program}": program for program in PROGRAMS}
+    homes = {f"dbelief.{program}": program for program in PROGRAMS}
+    assert setuptools["package-dir"] == {**homes, "dbelief.pages": "docs"}
     assert set(tool["importlinter"]["root_packages"]) == set(PACKAGES)
     assert set(tool["mypy"]["files"]) >= set(PACKAGES)
     assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) == set(PACKAGES)

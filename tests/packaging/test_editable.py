@@ -35,8 +35,9 @@ def test_package_is_found_beside_a_clone_named_dbelief(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy" / "packaging", clone / "deploy" / "packaging")
     for name in ("dbelief", "ps_server", "worker", "coordinator"):
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, clone)
+    (clone / "docs").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "docs/__init__.py"):
+        shutil.copy(ROOT / name, clone / name)
     backend = str(clone / "deploy" / "packaging")
     run(sys.executable, "-c", BUILD.format(backend, str(tmp_path)), cwd=clone)
     (wheel,) = tmp_path.glob("*.whl")

@@ -6,11 +6,13 @@ of its folder. Nothing is downloaded: the fresh environment looks for dependenci
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -20,7 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("ps_server", "worker", "coordinator")
 COMMANDS = {"ps", "worker", "coordinator", "train", "status", "evaluate", "export", "job"}
-BUILD = "from setuptools import build_meta; print(build_meta.build_wheel({!r}))"
+BUILD = "import sys; sys.path.insert(0, 'deploy/packaging'); import backend; print(backend.build_{}({!r}))"
 IMPORT_ALL = """
 import importlib, pkgutil, sys, dbelief
 names = [m.name for m in pkgutil.walk_packages(dbelief.__path__, "dbelief.") if not m.name.endswith("__main__")]
@@ -36,12 +38,17 @@ pytestmark = pytest.mark.processes
 def _packaged() -> dict[str, bytes]:
     """Files of the tree by their name in the wheel."""
     folders = {"dbelief": ROOT / "dbelief", **{f"dbelief/{name}": ROOT / name for name in PROGRAMS}}
-    return {
-        f"{inside}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+    code = {
+        f"{inside}/{path.relative_to(folder).as_posix()}": path
         for inside, folder in folders.items()
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    pages = {
+        f"dbelief/pages/{path.relative_to(ROOT / 'docs').as_posix()}": path
+        for path in (ROOT / "docs" / "__init__.py", *ROOT.glob("docs/how-to/*.md"), *ROOT.glob("docs/explanation/*.md"))
+    }
+    return {name: path.read_bytes() for name, path in {**code, **pages}.items()}
 
 
 def _run(*command: str | Path, cwd: Path) -> str:
@@ -52,17 +59,28 @@ def _run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def _copy(folder: Path) -> Path:
+    """A copy of the tree in a folder, of what a build may read and of tests, which it must leave out."""
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "test_words.py", folder / "tests")
+    for name in ("dbelief", *PROGRAMS, "deploy/packaging", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def _build(kind: str, tree: Path) -> Path:
+    """The archive (sdist, wheel) that the backend builds from a tree."""
+    (tree / "dist").mkdir(exist_ok=True)
+    name = _run(sys.executable, "-W", "ignore", "-c", BUILD.format(kind, "dist"), cwd=tree).splitlines()[-1]
+    return tree / "dist" / name
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy of the tree, so that the tree stays as it is."""
-    copy = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    for name in ("dbelief", *PROGRAMS):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    _run(sys.executable, "-c", BUILD.format(str(copy / "dist")), cwd=copy)
-    (built,) = (copy / "dist").glob("*.whl")
-    return built
+    return _build("wheel", _copy(tmp_path_factory.mktemp("tree")))
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +104,41 @@ def test_wheel_holds_the_tree(wheel: Path) -> None:
         expected = _packaged()
         assert names == set(expected)
         assert [name for name in names if archive.read(name) != expected[name]] == []
+
+
+@pytest.mark.long
+def test_archives_have_the_same_bytes_wherever_and_whenever_they_are_built(tmp_path: Path) -> None:
+    first, second, unpacked = (tmp_path / name for name in ("first", "another folder", "unpacked"))
+    for folder in (first, second):
+        folder.mkdir()
+        _copy(folder)
+    for path in second.rglob("*"):
+        os.utime(path, (2_000_000_000, 2_000_000_000))
+        path.chmod(0o700)
+    stale = second / "build" / "lib" / "dbelief" / "gone.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("a module of an earlier build")
+    before = os.umask(0o077)
+    try:
+        others = [_build("sdist", second), _build("wheel", second)]
+    finally:
+        os.umask(before)
+    sdist, wheel = _build("sdist", first), _build("wheel", first)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    (tree,) = unpacked.iterdir()
+    assert not (tree / "tests").exists()
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (sdist, wheel, *others, _build("wheel", tree))]
+    assert digests == [*digests[:2], *digests[:2], digests[1]], "sdist, wheel, both again, the wheel from the sdist"
+    check = (sys.executable, "-m", "twine", "--no-color", "check", "--strict", sdist, wheel)
+    assert _run(*check, cwd=tmp_path).count("PASSED") == 2
+
+
+@pytest.mark.long
+def test_archive_dates_follow_source_date_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    with zipfile.ZipFile(_build("wheel", _copy(tmp_path))) as archive:
+        assert {member.date_time for member in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
 
 
 def test_every_module_imports(environment: Path) -> None:
