@@ -104,9 +104,9 @@ def test_metrics_with_credentials_are_for_those_of_the_job(
     metrics = Metrics("ps")
     metrics.serve("127.0.0.1:0")
     try:
-        with pytest.raises(OSError, match=r"EOF|certificate|reset|closed"):
+        with pytest.raises(OSError, match=r"EOF|certificate|reset|closed|pipe"):
             read(metrics.url, _context(ours("worker"), certificate=False))
-        with pytest.raises(OSError, match=r"EOF|certificate|reset|closed"):
+        with pytest.raises(OSError, match=r"EOF|certificate|reset|closed|pipe"):
             read(metrics.url, _context(Credentials.read(folders["others"] / "prometheus")))
         assert "dbelief_ps_segments" in read(metrics.url, _context(ours("prometheus")))
         with pytest.raises(OSError, match=r"reset|closed|Connection"):

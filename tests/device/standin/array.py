@@ -82,10 +82,11 @@ class ndarray:
 
     def reshape(self, *shape: Any) -> ndarray:
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        view = self.numbers.view()
         try:
-            view.shape = wanted
-        except AttributeError:
+            view = self.numbers.reshape(wanted, copy=False)
+        except ValueError:
+            if self.numbers.flags.c_contiguous:
+                raise  # another number of elements; elsewhere a copy may be needed
             return self.copy().reshape(*shape)
         return self._seen(view)
 
