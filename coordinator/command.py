@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from dbelief.cli.role_options import role_options
+from dbelief.process.completion import job_files
 from dbelief.process.console import cli_errors, interrupt_event
 from dbelief.process.overrides import set_option
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
@@ -28,7 +29,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 
 
 @click.command("coordinator")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option(envvar="DBELIEF_SET", show_envvar=True)
 @click.option(
     "--listen",

@@ -17,6 +17,7 @@ from dbelief.cli.role_options import sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
 from dbelief.process.command_group import CommandGroup
+from dbelief.process.completion import job_files, run_folders
 from dbelief.process.console import cli_errors, debug
 from dbelief.process.log import configure
 from dbelief.process.overrides import parse_overrides, set_option
@@ -95,7 +96,7 @@ for _command in (*COMMANDS, slurm_command, guard_command):
 
 
 @main.command("train")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option()
 @click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs; the result is one line.")
@@ -113,7 +114,7 @@ def train_command(
 
 
 @main.command("sweep")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option(
     metavar="FIELD=VALUE,VALUE",
     help="Values of a field, a run for each; of several fields, every combination. lr is short for the rate.",
@@ -138,7 +139,7 @@ def sweep_command(
 
 
 @main.command("compare")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), shell_complete=job_files)
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this strategy (and others so named) only.")
 @click.option("--seeds", default="", metavar="SEED,SEED", help="Run with these of the file's seeds only.")
 @click.option("--waits", default="", metavar="SECONDS,SECONDS", help="Run with these of its compute_wait_s only.")
@@ -176,7 +177,7 @@ POSITIVE = click.FloatRange(0, min_open=True)
 
 
 @main.command("plan")
-@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|NETWORK")
+@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|NETWORK", shell_complete=job_files)
 @set_option()
 @click.option("--replicas", type=click.IntRange(1), help="Number of replicas; default: the job's, for a network 32.")
 @click.option(
@@ -217,7 +218,7 @@ def zoo_command(name: str | None) -> None:
 
 
 @main.command("evaluate")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
 @click.option(
     "--on",
     "split",
@@ -235,7 +236,7 @@ def evaluate_command(run: Path, split: str) -> None:
 
 
 @main.command("export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
 @click.option(
     "--format",
     "form",
@@ -264,7 +265,7 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
 
 
 @main.command("report")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder of the pictures; default: RUN."
 )
@@ -374,7 +375,7 @@ def job_group() -> None:
 
 
 @job_group.command("check")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option()
 def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     """Check a job file, its data and its model, without training."""
@@ -391,3 +392,30 @@ def schema_command() -> None:
     from dbelief.job import schema
 
     print(json.dumps(schema(), indent=2))
+
+
+def _topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Topics and commands that begin so, for completion."""
+    from dbelief.cli.help_topics import SECTIONS, topics
+
+    names = {*main.list_commands(ctx), *(name for section in SECTIONS for name in topics(section))}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+@main.command("help")
+@click.argument("topic", required=False, metavar="[TOPIC]", shell_complete=_topics)
+@click.pass_context
+def help_command(ctx: click.Context, topic: str | None) -> None:
+    """List the topics of the documentation, or show the page of one, or the options of a command."""
+    from dbelief.cli.help_topics import list_topics, show_topic
+
+    with cli_errors():
+        root = ctx.find_root()
+        if topic is None:
+            print(list_topics())
+            return
+        command = main.get_command(root, topic)
+        if command is not None:
+            with click.Context(command, info_name=topic, parent=root) as own:
+                print(command.get_help(own))
+        show_topic(topic, main.list_commands(root))

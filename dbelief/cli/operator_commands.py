@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from dbelief.process.completion import run_folders
 from dbelief.process.console import cli_errors
 from dbelief.process.printable import printable
 from dbelief.rpc.grpc_settings import prepare_process
 from dbelief.security.options import with_credentials
 
-_WHERE = click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
+_WHERE = click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]", shell_complete=run_folders)
 
 
 @click.command("status")

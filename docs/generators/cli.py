@@ -24,6 +24,7 @@ ARGUMENTS: Mapping[str, str] = {
     "RUN": "A run folder.",
     "WHAT": "`workers`, or `ps` for shards.",
     "[HOST:PORT | RUN]": "Address of the job's coordinator, or a run folder.",
+    "[TOPIC]": "A topic or a command; if omitted, the topics are listed.",
     "[NETWORK]": "Name of a network; if omitted, all are listed.",
 }
 """Descriptions of arguments, which Click does not keep, by what stands for them in the usage line."""

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from dbelief.process.completion import job_files
 from dbelief.process.console import cli_errors
 from dbelief.process.overrides import parse_overrides, set_option
 
 
 @click.command("slurm")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option(envvar="DBELIEF_SET", show_envvar=True)
 @click.option(
     "--shards",
