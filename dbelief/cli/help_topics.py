@@ -24,6 +24,7 @@ WIDTH = 80
 """Columns, fewer in a narrower terminal."""
 
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *<!--.*?-->\n?|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)")
 
@@ -110,9 +111,9 @@ def show_topic(name: str, commands: Collection[str]) -> bool:
 
 
 def as_plain(page: str) -> str:
-    """A page without comments, and with the text of links in place of the links; code blocks stay as they are."""
+    """A page without comments and links: names of files stand before their blocks, code blocks stay as they are."""
     parts, end = [], 0
-    page = _COMMENT.sub("", page)
+    page = _COMMENT.sub("", _FILE.sub(r"`\1`:", page))
     for code in _FENCED.finditer(page):
         parts += [_LINK.sub(r"\1", page[end : code.start()]), code[0]]
         end = code.end()

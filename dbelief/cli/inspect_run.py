@@ -80,6 +80,8 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     ModelError
         Where the model is not the one that the job describes.
     """
+    if not (run / "job.yaml").is_file():
+        raise DataError(f"{run}: is not a run folder with a job.yaml, such as runs/NAME")
     job = load_job(run / "job.yaml", {})
     data = load(job.data, job.folder)
     samples = data.validation if split == "validation" else data.test

@@ -44,7 +44,7 @@ def top_command(where: str) -> None:
 
 @click.command("stop")
 @_WHERE
-@click.option("--reason", default="stopped by a person", show_default=True, help="Reason, kept in the summary.")
+@click.option("--reason", default="stopped by dbelief stop", show_default=True, help="Reason, kept in the summary.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
 @click.option("--deadline", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait at most.")
 @with_credentials()

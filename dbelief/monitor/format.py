@@ -12,6 +12,11 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
+def loss_text(value: float | None) -> str:
+    """A loss with four digits after the point, or in powers of ten where it is large; a dash where it is None."""
+    return NONE if value is None else f"{value:.4f}" if abs(value) < 10_000 else f"{value:.4g}"
+
+
 def number(value: float | None, form: str) -> str:
     """A number in a format, or a dash where it is None."""
     return NONE if value is None else format(value, form)

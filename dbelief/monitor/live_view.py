@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.monitor.format import NONE, duration, number, plural
+from dbelief.monitor.format import NONE, duration, loss_text, number, plural
 from dbelief.monitor.states import ENDED, member_state
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.log import as_json
@@ -205,7 +205,7 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
     times += [] if eta_s is None else [("left", duration(eta_s))]
     if batch:
         return [
-            ("loss", number(batch.get("loss"), ".4f")),
+            ("loss", loss_text(batch.get("loss"))),
             ("gradient norm", number(batch.get("gradient_norm"), ".3g")),
             ("step", number(batch.get("step"), ".3g")),
             validation,
@@ -214,7 +214,7 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
             *times,
         ]
     return [
-        ("loss", number(status.get("loss"), ".4f")),
+        ("loss", loss_text(status.get("loss"))),
         validation,
         speed,
         ("staleness", number(status.get("staleness_mean"), ".2f")),

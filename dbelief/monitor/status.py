@@ -164,7 +164,8 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
                 raise RuntimeFailure(f"{place.address}: the process there is not a coordinator ({error})") from error
         except Unavailable as error:
             if place.folder is None:
-                raise Unavailable(f"{place.address}: no coordinator answers there") from error
+                hint = "name its address as HOST:PORT, or a run folder, runs/NAME"
+                raise Unavailable(f"{place.address}: no coordinator answers there; {hint}") from error
     assert place.folder is not None
     path = place.folder / "summary.json"
     if not path.exists():

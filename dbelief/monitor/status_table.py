@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.monitor.format import duration, number, plural
+from dbelief.monitor.format import duration, loss_text, number, plural
 from dbelief.monitor.states import job_state, member_state
 from dbelief.process.printable import printable
 from dbelief.rundir.summary import Summary
@@ -26,7 +26,7 @@ def overview(status: Status) -> RenderableType:
         ("state", status["state"] + (f": {why(status)}" if why(status) else "")),
         ("progress", iterations(batch) + percent if batch else f"{done}{percent}, epoch {status['epoch']:.2f}"),
         ("speed", f"{status['samples_per_s']:,.0f} samples/s, for {duration(status['elapsed_s'])}"),
-        ("loss", number(batch["loss"] if batch else status["loss"], ".4f")),
+        ("loss", loss_text(batch["loss"] if batch else status["loss"])),
         *(_of_batch(batch) if batch else []),
         ("validation", quality(status["validation_accuracy"], status["validation_loss"])),
         ("test", quality(status["test_accuracy"], status["test_loss"])),
@@ -99,7 +99,7 @@ def _end_of_pushes(summary: Summary) -> list[tuple[str, str]]:
 def quality(accuracy: float | None, loss: float | None) -> str:
     """Share of correct answers and loss, as far as they are known."""
     known = [] if accuracy is None else [f"{100 * accuracy:.2f} %"]
-    return ", ".join(known + ([] if loss is None else [f"loss {loss:.4f}"])) or number(None, "")
+    return ", ".join(known + ([] if loss is None else [f"loss {loss_text(loss)}"])) or number(None, "")
 
 
 def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> RenderableType:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "alerts": alerts.reference,
+    "candidates": measurements.candidates_table,
     "cli": cli.reference,
     "comparison_file": job_file.comparison_file,
     "errors": errors.reference,
@@ -33,6 +34,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
 """Generators by the name that a page writes."""
 
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+_FILE = re.compile(r"^<!-- file: (?P<name>\S+) -->\n+(?P<fence>```\w+)$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.?/[^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -48,7 +50,13 @@ def on_files(files: Any, *, config: Any) -> Any:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """A page with its generated parts; see `with_generated` and `without_outer_links`. Sets its rank in searches."""
     page.meta.setdefault("search", {"boost": rank(page.file.src_uri)})
+    markdown = with_file_names(markdown)
     return without_outer_links(with_generated(markdown), ROOT / "docs" / page.file.src_uri)
+
+
+def with_file_names(markdown: str) -> str:
+    """The page with the names of files, which stand in comments, as titles of their blocks."""
+    return _FILE.sub(r'\g<fence> title="\g<name>"', markdown)
 
 
 def rank(page: str) -> float:

@@ -180,6 +180,17 @@ def step_table() -> str:
     )
 
 
+def candidates_table() -> str:
+    """Start-up of own code and of libraries."""
+    found = load("candidates")
+    head = ("for", "code", "ms of processor time", "MiB", "threads")
+    lines = [
+        (row["subject"], row["name"], f"{1e3 * row['cpu_s']:.1f}", f"{row['mib']:.1f}", f"{row['threads']:.0f}")
+        for row in found["results"]
+    ]
+    return origin(found) + table(head, lines)
+
+
 def command(name: str) -> str:
     """The command of a result file, as a paragraph."""
     return f"Measured by {code(load(name)['measured']['command'])}.\n"

@@ -78,13 +78,14 @@ FOLDERS = [
     Wrong("an address in a run folder that is torn", "status run", rf".*/run/address: '' {ADDRESS}",
           files={**HERE, "run/address": ""}),
 ]  # fmt: skip
+UNANSWERED = r"127\.0\.0\.1:1: no coordinator answers there; name its address.*"
 ADDRESSES = [
-    Wrong("status where nobody listens", "status 127.0.0.1:1", r"127\.0\.0\.1:1: no coordinator answers there", 1),
+    Wrong("status where nobody listens", "status 127.0.0.1:1", UNANSWERED, 1),
     Wrong("status at a port that is none", "status localhost:70700", f"'localhost:70700' {ADDRESS}"),
-    Wrong("top where nobody listens", "top 127.0.0.1:1", r"127\.0\.0\.1:1: no coordinator answers there", 1),
-    Wrong("stop where nobody listens", "stop 127.0.0.1:1", r"127\.0\.0\.1:1: no coordinator answers there", 1),
+    Wrong("top where nobody listens", "top 127.0.0.1:1", UNANSWERED, 1),
+    Wrong("stop where nobody listens", "stop 127.0.0.1:1", UNANSWERED, 1),
     Wrong("scale where nobody listens", "scale workers 3 127.0.0.1:1",
-          r"127\.0\.0\.1:1: no coordinator answers there", 1),
+          UNANSWERED, 1),
     Wrong("scale to no workers", "scale workers 0", "Invalid value for 'COUNT': 0 is not in .*"),
     Wrong("scale something else", "scale shards 3", r"Invalid value for '\{workers\|ps\}': 'shards' is not one of .*"),
     Wrong("scale to no shards", "scale ps 0", "Invalid value for 'COUNT': 0 is not in .*"),

@@ -86,6 +86,6 @@ def test_separate_workers_cannot_be_scaled_and_job_stops(operator: Operator, wri
     assert shard["parameters"] == 650
     assert shard["segments"] >= 1
     assert sum(row["pushes"] for row in told["staleness"]) > 0
-    assert dbelief("stop", address).startswith("job steered ended: stopped by a person; kept: ")
+    assert dbelief("stop", address).startswith("job steered ended: stopped by dbelief stop; kept: ")
     assert [role.ends() for role in (coordinator, *roles)] == [0, 0, 0, 0]
     assert shown.ends() == 0

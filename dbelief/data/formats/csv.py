@@ -191,6 +191,8 @@ def _place(column: str | int, header: tuple[str, ...] | None, count: int, where:
         near = nearest(column, header)
         hint = f"; did you mean {near!r}?" if near and near != column else ""
         how_many = "no column is" if column not in header else f"{header.count(column)} columns are"
+        if count == 1:
+            hint = f"; the header is one column, {header[0][:60]!r}: is the delimiter another one?"
         raise DataError(f"{where}: {how_many} called {column!r}{hint}")
     return header.index(column)
 

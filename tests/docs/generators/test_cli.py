@@ -20,7 +20,14 @@ import click, json
 from dbelief.cli.main import main
 from docs.generators.cli import reference
 info = click.Context(main).to_info_dict()
-print(json.dumps({"reference": reference(), "root": info["command"]}, default=str))
+def helps(command, path):
+    context = click.Context(command, info_name=path, terminal_width=80)
+    found = {path: command.get_help(context)}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found |= helps(command.get_command(context, name), f"{path} {name}")
+    return found
+print(json.dumps({"reference": reference(), "root": info["command"], "helps": helps(main, "dbelief")}, default=str))
 """
 
 
@@ -51,6 +58,14 @@ def test_every_command_and_option_is_in_the_reference(shown: dict[str, Any]) -> 
         for option in command["params"]:
             if option["param_type_name"] == "option" and not option["hidden"] and "--help" not in option["opts"]:
                 assert f"`{option['opts'][0]}`" in parts[path], f"{path} {option['opts']}"
+
+
+def test_every_help_is_whole_at_80_columns(shown: dict[str, Any]) -> None:
+    assert {"dbelief", "dbelief ps", "dbelief job check"} <= shown["helps"].keys()
+    for path, text in shown["helps"].items():
+        lines = text.splitlines()
+        assert max(map(len, lines)) <= 80, path
+        assert not [line for line in lines if line.endswith("...") and not line.startswith(("Usage", "  --"))], path
 
 
 def test_defaults_bounds_and_variables_are_shown(shown: dict[str, Any]) -> None:
