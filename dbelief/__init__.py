@@ -2,6 +2,7 @@
 
     dbelief.train("job.yaml")            a complete job on this machine
     dbelief.connect("host:port")         a member of a job, for a custom training loop
+    dbelief.load_model("runs/NAME")      the trained model of a run, for predictions
     dbelief.errors                       all error classes
 
 Importing this package sets up its log and imports nothing else: gRPC, NumPy and the rest are imported on first use.
@@ -16,10 +17,16 @@ import dbelief.process.log  # noqa: F401
 if TYPE_CHECKING:
     from dbelief.launch.train import train
     from dbelief.training.client import Client, connect
+    from dbelief.training.trained_model import load_model
 
-__all__ = ["Client", "connect", "train"]
+__all__ = ["Client", "connect", "load_model", "train"]
 
-_HOMES = {"Client": "dbelief.training.client", "connect": "dbelief.training.client", "train": "dbelief.launch.train"}
+_HOMES = {
+    "Client": "dbelief.training.client",
+    "connect": "dbelief.training.client",
+    "load_model": "dbelief.training.trained_model",
+    "train": "dbelief.launch.train",
+}
 
 
 def __getattr__(name: str) -> Any:

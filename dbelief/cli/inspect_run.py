@@ -8,21 +8,17 @@ from typing import Any
 
 from rich.console import Console
 
-from dbelief.arrays.backend import select_backend
-from dbelief.data import load
 from dbelief.errors import DataError
-from dbelief.job import load_job
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status import JobLocation, get_status, watch
 from dbelief.monitor.status_table import outcome, overview
 from dbelief.monitor.top import whole
 from dbelief.process.console import interrupt_event
 from dbelief.rundir.json_values import plain
-from dbelief.rundir.result import read_model
 from dbelief.rundir.summary import Summary
 from dbelief.tools.report.text_report import account
 from dbelief.training.evaluation import evaluate, evaluate_groups
-from dbelief.training.session import build_model, initial_values
+from dbelief.training.trained_model import load_model
 
 
 def print_status(where: str, as_json: bool) -> None:
@@ -80,20 +76,12 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     ModelError
         Where the model is not the one that the job describes.
     """
-    if not (run / "job.yaml").is_file():
-        raise DataError(f"{run}: is not a run folder with a job.yaml, such as runs/NAME")
-    job = load_job(run / "job.yaml", {})
-    data = load(job.data, job.folder)
-    samples = data.validation if split == "validation" else data.test
+    trained = load_model(run)
+    samples = trained.data.validation if split == "validation" else trained.data.test
     if samples is None:
-        raise DataError(f"job {job.name}: its data has no {split} set")
-    backend = select_backend(job.device)
-    model, _ = build_model(job, data, backend)
-    layout, flat = initial_values(job, model)
-    read_model(run / "model.safetensors", layout, flat, run)
-    views = layout.views(backend.to_device(flat))
-    loss, accuracy = evaluate(model, views, samples, layout, backend)
+        raise DataError(f"job {trained.job.name}: its data has no {split} set")
+    loss, accuracy = evaluate(trained.model, trained.views, samples, trained.layout, trained.backend)
     result = {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
-    if (of_groups := evaluate_groups(model, views, samples, backend)) is not None:
+    if (of_groups := evaluate_groups(trained.model, trained.views, samples, trained.backend)) is not None:
         result["groups"], result["group_accuracy"] = of_groups
     return result

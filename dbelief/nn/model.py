@@ -92,6 +92,15 @@ class SharesTensors(Protocol):
 
 
 @runtime_checkable
+class GivesOutputs(Protocol):
+    """Optional part of a model, for predictions on new samples."""
+
+    def last_layer(self, views: Tensors, batch: Batch) -> Array:
+        """Give the outputs of the last layer, (m, outputs), before softmax; the batch's targets have no effect."""
+        ...
+
+
+@runtime_checkable
 class HasLogProbabilities(Protocol):
     """Optional part of a model of classes, for the classification of groups of samples."""
 

@@ -135,6 +135,11 @@ class Network:
         with step_settings():
             return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
 
+    def last_layer(self, views: Tensors, batch: Batch) -> Array:
+        """Give the outputs of the last layer, (m, outputs): a buffer until called again."""
+        with step_settings():
+            return self._flat(self._forward(views, batch, training=False)[-1])
+
     def log_probabilities(self, views: Tensors, batch: Batch) -> Array:
         """Give log p of each class, (m, outputs), as the loss reads the outputs: a buffer until called again.
 

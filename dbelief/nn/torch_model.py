@@ -107,16 +107,33 @@ class TorchModel:
 
     def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
         """Give the sum of the losses, and of classes the number of right answers: where the largest output is."""
-        self._module.eval()
-        for name, own in self._module.named_parameters():
-            own.data = self._tensor(views[name])
         targets = self._tensor(batch.targets)
         with self._torch.no_grad(), self._drawing(batch.inputs):
-            outputs = self._module(self._tensor(batch.inputs))
+            outputs = self._outputs(views, batch)
             total = float(self._loss(outputs, targets)) * len(batch)
             if targets.ndim != 1 or outputs.ndim != 2:
                 return total, None
             return total, int((outputs.argmax(1) == targets).sum())
+
+    def last_layer(self, views: Tensors, batch: Batch) -> Array:
+        """Give the module's outputs, (m, ...), in evaluation mode.
+
+        Raises
+        ------
+        ModelError
+            They are no tensor.
+        """
+        with self._torch.no_grad(), self._drawing(batch.inputs):
+            outputs = self._outputs(views, batch)
+        if not isinstance(outputs, self._torch.Tensor):
+            raise ModelError(f"the module gives {type(outputs).__name__}, must give one tensor for predictions")
+        return self._work.xp.asarray(outputs) if self._work is not None else outputs.numpy()
+
+    def _outputs(self, views: Tensors, batch: Batch) -> Any:
+        self._module.eval()
+        for name, own in self._module.named_parameters():
+            own.data = self._tensor(views[name])
+        return self._module(self._tensor(batch.inputs))
 
     @contextmanager
     def _drawing(self, inputs: Array) -> Iterator[None]:

@@ -90,6 +90,7 @@ def test_the_gradient_is_that_of_our_own_layers(torch: Any, net: Callable[[], An
             np.testing.assert_allclose(theirs, wanted, rtol=1e-4, atol=1e-6)
     total, right = own.evaluate(ours, batch())
     found, hits = model.evaluate(views, batch())
+    np.testing.assert_allclose(model.last_layer(views, batch()), own.last_layer(ours, batch()), rtol=1e-5, atol=1e-6)
     assert found == pytest.approx(total, rel=1e-5)
     assert hits == right
 
