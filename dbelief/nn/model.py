@@ -45,6 +45,11 @@ class Model(Protocol):
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw the initial values.
 
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Seeded by the job.
+
         Returns
         -------
         mapping of name to host array, float32
@@ -77,7 +82,21 @@ class Evaluates(Protocol):
     """What a model may have besides, for evaluation on validation and test data."""
 
     def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
-        """Give the SUM of the losses over the batch, and the number of right answers, or None where there are none."""
+        """Evaluate a batch.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters; not to be written to.
+        batch : Batch
+
+        Returns
+        -------
+        float
+            The SUM of the losses over the batch.
+        int or None
+            The number of right answers; None where there are none.
+        """
         ...
 
 
@@ -105,5 +124,17 @@ class HasLogProbabilities(Protocol):
     """Optional part of a model of classes, for the classification of groups of samples."""
 
     def log_probabilities(self, views: Tensors, batch: Batch) -> Array:
-        """Give the logarithm of each class's probability, (m, classes): the model's own until it is called again."""
+        """Compute the logarithm of each class's probability.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters; not to be written to.
+        batch : Batch
+
+        Returns
+        -------
+        array, shape (m, classes)
+            The model's own memory, valid until the next call.
+        """
         ...

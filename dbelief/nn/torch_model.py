@@ -77,16 +77,43 @@ class TorchModel:
         return {first: others for first, *others in names.values() if others}
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Initial values as the module draws them, by torch's names; the same rng and torch give the same bits.
+        """Draw the initial values as the module does; the same rng and torch give the same bits.
 
         What passes draw from now on is seeded by `rng` too.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        mapping of name to array, float32
+            By torch's names.
+
+        Raises
+        ------
+        ModelError
+            What builds the module gives something else.
         """
         self._module = self._made(int(rng.integers(2**63)))
         self._seed = int(rng.integers(2**63))
         return {name: own.detach().numpy().copy() for name, own in self._module.named_parameters()}
 
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
-        """Give the mean loss, and write its gradient into `out`: 0 where a parameter took no part.
+        """Compute the mean loss over a batch, and its gradient.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters, float32.
+        batch : Batch
+        out : mapping of name to array
+            Overwritten with the gradient: 0 where a parameter took no part.
+
+        Returns
+        -------
+        float
+            The mean loss over the batch.
 
         Raises
         ------
@@ -106,7 +133,21 @@ class TorchModel:
         return float(loss.detach())
 
     def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
-        """Give the sum of the losses, and of classes the number of right answers: where the largest output is."""
+        """Evaluate a batch.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters, float32.
+        batch : Batch
+
+        Returns
+        -------
+        float
+            The sum of the losses over the batch.
+        int or None
+            The number of samples whose largest output is that of their class; None where targets are no classes.
+        """
         targets = self._tensor(batch.targets)
         with self._torch.no_grad(), self._drawing(batch.inputs):
             outputs = self._outputs(views, batch)
@@ -116,7 +157,17 @@ class TorchModel:
             return total, int((outputs.argmax(1) == targets).sum())
 
     def last_layer(self, views: Tensors, batch: Batch) -> Array:
-        """Give the module's outputs, (m, ...), in evaluation mode.
+        """Compute the module's outputs in evaluation mode.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters, float32.
+        batch : Batch
+
+        Returns
+        -------
+        float32, shape (m, ...)
 
         Raises
         ------

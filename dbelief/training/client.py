@@ -59,9 +59,14 @@ class Client:
         return self._closing or self._session.member.over or self._session.member.state >= wire.STATE_CLOSING
 
     def pull(self) -> Mapping[str, np.ndarray]:
-        """The newest parameters by name: float32 views, overwritten by the next pull.
+        """The newest parameters.
 
         Cost: one message per segment that changed since the last pull.
+
+        Returns
+        -------
+        mapping of name to array
+            Float32 views, shaped as the model's tensors; overwritten by the next pull.
         """
         self._session.parameters.pull(self._flat, self._versions)
         return self._views
@@ -82,10 +87,17 @@ class Client:
         ----------
         gradient
             By name, shapes as pulled: of the mean loss over `samples`.
+        samples
+            Size of the mini-batch, which counts towards the job's limits.
         loss
             That mean loss, for display; where it is given, divergence is detected.
         rate
             Learning rate; None: the job's, with its schedule evaluated at this client's own samples.
+
+        Returns
+        -------
+        PushResult
+            Staleness of the gradient, and what of it was applied before or lost.
 
         Raises
         ------
@@ -186,7 +198,18 @@ class Client:
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self, reason: str = "its loop ended") -> None:
-        """Leave the job; if it is ending, first run its evaluations, where it has data and no replica."""
+        """Leave the job; if it is ending, first run its evaluations, where it has data and no replica.
+
+        Parameters
+        ----------
+        reason
+            For the job's events and the coordinator's log.
+
+        Raises
+        ------
+        Unavailable
+            The evaluations are due, and the coordinator did not assign one for `deadlines.join_s`.
+        """
         try:
             if self.over and not self._session.member.over:
                 self._evaluate_last()
@@ -215,15 +238,26 @@ def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) 
 
     Parameters
     ----------
+    address
+        `host:port` of the coordinator.
+    patience_s
+        Seconds to wait for its answer.
     shared_memory
         Whether pulls and pushes use shared memory with shards on this host.
+
+    Returns
+    -------
+    Client
+        For a `with` block, at whose end this member leaves the job.
 
     Raises
     ------
     Unavailable
         The coordinator does not answer for `patience_s`.
+    JobError
+        The job's replicas wait for each other (`staleness`), or its model is cut over ranks (`grid`).
     UserError
-        The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
+        The job's model or data cannot be loaded here.
     """
     task = JobContext.fetch(address, patience_s)
     if math.prod(task.job.grid) != 1:
