@@ -115,7 +115,20 @@ class GivesOutputs(Protocol):
     """Optional part of a model, for predictions on new samples."""
 
     def last_layer(self, views: Tensors, batch: Batch) -> Array:
-        """Give the outputs of the last layer, (m, outputs), before softmax; the batch's targets have no effect."""
+        """Compute the outputs of the last layer, before softmax.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters.
+        batch : Batch
+            Its targets have no effect.
+
+        Returns
+        -------
+        array, shape (m, outputs)
+            The model's own until it is called again.
+        """
         ...
 
 

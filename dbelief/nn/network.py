@@ -136,7 +136,7 @@ class Network:
             return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
 
     def last_layer(self, views: Tensors, batch: Batch) -> Array:
-        """Give the outputs of the last layer, (m, outputs): a buffer until called again."""
+        """Compute the outputs of the last layer, (m, outputs), as a buffer until called again; see `GivesOutputs`."""
         with step_settings():
             return self._flat(self._forward(views, batch, training=False)[-1])
 

@@ -90,12 +90,18 @@ class TrainedModel:
 
         Parameters
         ----------
-        inputs
-            See `outputs`; errors are the same.
+        inputs : array-like, shape (n, features...)
+            See `outputs`.
 
         Returns
         -------
-        shape (n,), names of classes as text, or their numbers where the data has no names; or as of `outputs`
+        array, shape (n,)
+            Names of classes as text, or their numbers where the data has no names; without classes as of `outputs`.
+
+        Raises
+        ------
+        DataError, ModelError
+            See `outputs`.
         """
         found = self.outputs(inputs)
         if self.data.classes is None:
@@ -134,6 +140,10 @@ def load_model(run: Path | str) -> TrainedModel:
     run
         The folder, `runs/NAME`. The job's data must still be where its `job.yaml` states: sizes and names of classes
         come from there.
+
+    Returns
+    -------
+    TrainedModel
 
     Raises
     ------
