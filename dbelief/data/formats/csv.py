@@ -173,7 +173,8 @@ def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
     chosen = [*targets, *ignored]
     for place in chosen:
         if chosen.count(place) > 1:
-            raise DataError(f"{where}: column {place + 1} is named twice by target and ignore")
+            name = f" ({header[place]!r})" if header else ""
+            raise DataError(f"{where}: column {place + 1}{name} is named twice by target and ignore")
     if len(chosen) == len(first):
         raise DataError(f"{where}: no column is left for inputs, of {len(first)}; is the delimiter {spec.delimiter!r}?")
     return Columns(header, len(first), tuple(targets), tuple(ignored))
