@@ -31,10 +31,11 @@ def print_figures(figures: dict[str, Any]) -> None:
 
 
 def _origin() -> dict[str, Any]:
-    module = Path(sys.argv[0]).resolve().relative_to(Path(__file__).parents[2]).with_suffix("")
+    program, root = Path(sys.argv[0]).resolve(), Path(__file__).parents[2]
+    module = ".".join(program.relative_to(root).with_suffix("").parts) if program.is_relative_to(root) else program.name
     arguments = [shlex.quote(argument) for argument in sys.argv[1:]]
     return {
-        "command": " ".join(["python -m", ".".join(module.parts), *arguments]),
+        "command": " ".join(["python -m", module, *arguments]),
         "day": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -39,7 +39,9 @@ def _chain(name: Name) -> Name:
 class ZooModel(Section):
     """A network of the model zoo: its name stands for its layers and their loss."""
 
-    zoo: Annotated[Name, AfterValidator(_chain)] = Field(description="Network of the model zoo, one without branches: see dbelief zoo")
+    zoo: Annotated[Name, AfterValidator(_chain)] = Field(
+        description="Network of the model zoo, one without branches: see dbelief zoo"
+    )
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
