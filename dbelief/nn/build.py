@@ -45,6 +45,7 @@ def build_network(
     outputs: int | None,
     backend: Backend,
     seed: int = 0,
+    names: Sequence[str] = (),
 ) -> Network:
     """Build a network from plain words.
 
@@ -61,6 +62,8 @@ def build_network(
     backend : Backend
     seed : int
         Of dropout's masks.
+    names : sequence of str
+        Names of the classes, for an error message.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def build_network(
         raise ModelError(f"loss: {_unknown(loss, LOSSES)}")
     built = [build_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
     classes = outputs if loss != SquareLoss.name else None
-    network = Network(built, LOSSES[loss](), features, classes, backend, seed)
+    network = Network(built, LOSSES[loss](), features, classes, backend, seed, names)
     if outputs is not None and network.outputs != outputs:
         raise ModelError(f"the last layer has {network.outputs} outputs, the data's targets have {outputs}")
     return network

@@ -27,6 +27,8 @@ from .workspace import Workspace
 # NumPy copies a broadcast operand (a bias) into a scratch buffer of up to this many elements, allocated at
 # each call. Its default, 8,192, exceeds many a layer's whole batch; with 256 a step is no slower, and leaner.
 NUMPY_BUFFER = 256
+_MOST_NAMES = 8
+"""Classes that an error message names."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Network:
         Where views, batches and gradients live.
     seed : int
         Of dropout's masks.
+    names : sequence of str
+        Names of the classes, for an error message.
 
     Attributes
     ----------
@@ -84,6 +88,7 @@ class Network:
         classes: int | None,
         backend: Backend,
         seed: int = 0,
+        names: Sequence[str] = (),
     ) -> None:
         self.features = _image_or_numbers(features)
         self.loss = loss
@@ -97,7 +102,7 @@ class Network:
         self.outputs = math.prod(self.stages[-1].outputs)
         if classes is not None and self.outputs != classes:
             last = self.stages[-1].name
-            raise ModelError(f"layer {last}: has {self.outputs} outputs, expected {classes} classes")
+            raise ModelError(f"layer {last}: has {self.outputs} outputs, expected {classes} classes{_listed(names)}")
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw initial values on the host: float32, in the order of the layers; biases are zero."""
@@ -243,3 +248,9 @@ def stages(layers: Sequence[Layer], features: Shape, backend: Backend) -> Iterat
             raise ModelError(f"layer {name}: {error}") from error
         yield Stage(layer, name, inputs, outputs, before_relu, own, Workspace(backend))
         inputs = outputs
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names of classes for a message: a mistyped label is a class of its own."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f": {', '.join(map(repr, names[:_MOST_NAMES]))}{more}" if names else ""

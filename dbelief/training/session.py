@@ -61,6 +61,7 @@ def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model
         outputs=outputs,
         backend=backend,
         seed=job.seed,
+        names=data.names or (),
     )
     return network, ""
 

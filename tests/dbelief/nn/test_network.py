@@ -306,6 +306,11 @@ def test_an_empty_batch_is_refused() -> None:
 def test_other_classes_are_refused() -> None:
     with pytest.raises(ModelError, match=r"^layer dense1: has 9 outputs, expected 10 classes$"):
         Network([Dense(9)], SoftmaxCrossEntropy(), 3, 10, CPU)
+    with pytest.raises(ModelError, match=r"has 2 outputs, expected 3 classes: 'bronz', 'bronze', 'gold'$"):
+        Network([Dense(2)], SoftmaxCrossEntropy(), 3, 3, CPU, names=("bronz", "bronze", "gold"))
+    names = [str(number) for number in range(10)]
+    with pytest.raises(ModelError, match=r"10 classes: '0', .*'7' and 2 more$"):
+        Network([Dense(9)], SoftmaxCrossEntropy(), 3, 10, CPU, names=names)
 
 
 @pytest.mark.parametrize("layers", [[], [ReLU()]])
