@@ -1,10 +1,11 @@
-"""Processor time of each role: until a job trains, and for each mini-batch of a small model after that.
+"""Cost of each role: processor time until a job trains, threads and memory then, time of a mini-batch after that.
 
     python -m benchmarks.startup.role_costs [--runs 5] [--seconds 20] [--no-shared-memory]
 
 A coordinator, two shards and one worker train handwritten digits (64-32-10, mini-batches of 16, a fetch and a push for
 each). Processor time, user and system, is read from /proc/PID/stat: when the job has begun to train, and again after
-some seconds; mini-batches are counted by the coordinator. Medians over the runs.
+some seconds; mini-batches are counted by the coordinator. Threads and resident memory of one process are read when the
+job has begun. Medians over the runs.
 """
 
 from __future__ import annotations
@@ -45,8 +46,18 @@ def processor_s(process: subprocess.Popen[bytes]) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(seconds: float, more: list[str]) -> dict[str, tuple[float, float]]:
-    """Of each role: seconds until the job trains, and milliseconds a mini-batch; both shards together."""
+def held(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """Threads of a process, and its resident memory in MiB."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return float(fields["Threads"]), int(fields["VmRSS"].split()[0]) / 1024
+
+
+def measure(seconds: float, more: list[str]) -> dict[str, tuple[float, ...]]:
+    """Of each role: seconds until the job trains, milliseconds a mini-batch, threads and MiB.
+
+    Times are those of both shards together, threads and memory those of one.
+    """
     with runs.temporary_run("costs") as run:
         coordinator, address = run.coordinator(JOB, DEADLINE_S)
         of = {
@@ -64,13 +75,13 @@ def measure(seconds: float, more: list[str]) -> dict[str, tuple[float, float]]:
                 return {role: sum(map(processor_s, of[role])) for role in ROLES}
 
             runs.wait_for(samples, "training", DEADLINE_S)
-            begun = spent_s()
+            begun, holds = spent_s(), {role: held(of[role][0]) for role in ROLES}
             time.sleep(seconds / 4)
             first, before = samples() or 0, spent_s()
             time.sleep(seconds)
             last, after = samples() or 0, spent_s()
     steps = (last - first) / BATCH
-    return {role: (begun[role], 1000 * (after[role] - before[role]) / steps) for role in ROLES}
+    return {role: (begun[role], 1000 * (after[role] - before[role]) / steps, *holds[role]) for role in ROLES}
 
 
 def main() -> None:
@@ -81,10 +92,11 @@ def main() -> None:
     arguments = parser.parse_args()
     more = ["--no-shared-memory"] * arguments.no_shared_memory
     rows = [measure(arguments.seconds, more) for _ in range(arguments.runs)]
-    table = Table("role", "until it trains, s", "a mini-batch, ms", box=None)
+    table = Table("role", "until it trains, s", "a mini-batch, ms", "threads", "MiB", box=None)
     for role in ROLES:
-        begun, step = (statistics.median(row[role][index] for row in rows) for index in range(2))
-        table.add_row("two shards" if role == "ps" else role, f"{begun:.2f}", f"{step:.2f}")
+        begun, step, threads, mib = (statistics.median(row[role][index] for row in rows) for index in range(4))
+        figures = f"{begun:.2f}", f"{step:.2f}", f"{threads:.0f}", f"{mib:.1f}"
+        table.add_row("two shards" if role == "ps" else role, *figures)
     Console().print(table)
 
 
