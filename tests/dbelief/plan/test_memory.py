@@ -17,7 +17,7 @@ from dbelief.arrays.backend import aligned_float32, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.push import Push, Pusher
 from dbelief.core.ranks import SingleRank
-from dbelief.data import BatchBuffer, Split
+from dbelief.data import Dataset, Split
 from dbelief.job import Job, build_job
 from dbelief.nn import Batch
 from dbelief.optim import RULES, make_rule, warm_up
@@ -68,12 +68,17 @@ def traced(make: Any) -> tuple[Any, int, int]:
 ALL = [DOWNPOUR, ASYNC, SANDBLASTER, EASGD, MEASGD, TURNS]
 
 
+def images() -> Dataset:
+    """40 images of 64 by 64 pixels, of 10 classes."""
+    train = Split(np.zeros((40, 64, 64, 1), np.float32), np.zeros(40, np.int64))
+    return Dataset(train, None, None, classes=10, features=(64, 64, 1))
+
+
 @pytest.mark.parametrize("strategy", ALL, ids=lambda strategy: strategy["name"])
 def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) -> None:
     planned = job(strategy)
-    split = Split(np.zeros((40, 64, 64, 1), np.float32), np.zeros(40, np.int64))
-    data = SimpleNamespace(train=split, features=(64, 64, 1))
-    model, _ = build_model(planned, data, select_backend("cpu"))  # type: ignore[arg-type]
+    data = images()
+    model, _ = build_model(planned, data, select_backend("cpu"))
     layout, _ = initial_values(planned, model)
     session = SimpleNamespace(
         job=planned, data=data, ranks=SingleRank(), part=layout.part(0), backend=select_backend("cpu"), pusher=None,
@@ -91,8 +96,7 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
 
 def test_the_whole_model_is_drawn_at_the_start() -> None:
     planned = job(DOWNPOUR)
-    data = SimpleNamespace(train=BatchBuffer, features=(64, 64, 1))
-    model, _ = build_model(planned, data, select_backend("cpu"))  # type: ignore[arg-type]
+    model, _ = build_model(planned, images(), select_backend("cpu"))
     _, _, most = traced(lambda: initial_values(planned, model))
     assert most == pytest.approx(make_plan(planned).ranks[0].memory.start, rel=0.05)
 
@@ -117,8 +121,7 @@ def test_activations_of_a_step(model: dict[str, Any], more: float, grid: Grid) -
     """All ranks of one process have what is planned for them, and little more: what layers keep for themselves."""
     planned = job(DOWNPOUR, grid=[grid.rows, grid.columns], model=model)
     batch = Batch(np.zeros((32, 64, 64, 1), np.float32), np.zeros(32, np.int64))
-    data = SimpleNamespace(train=batch, features=(64, 64, 1), classes=10)
-    whole, _ = build_model(planned, data, select_backend("cpu"))  # type: ignore[arg-type]
+    whole, _ = build_model(planned, images(), select_backend("cpu"))
 
     def rank(comm: Communicator) -> Any:
         mine = build_partitioned(whole, comm, grid) if comm.size > 1 else whole
