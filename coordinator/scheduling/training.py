@@ -296,7 +296,7 @@ class Training:
             finished = self.leases.finished and not self.policy.unpersisted_steps
         else:  # a batch method, or clients with training loops of their own
             finished = self.total is not None and self.progress.samples >= self.total
-        return f"{self.progress.samples} samples trained" if finished else ""
+        return f"{self.progress.samples:,} samples trained" if finished else ""
 
     def _set_due(self, now_s: float) -> bool:
         # The final state of a batch method is saved before the replicas are stopped: later it could not be recomputed.

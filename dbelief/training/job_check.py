@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
-from dbelief.data import Dataset, load
+from dbelief.data import Dataset, Split, load
 from dbelief.job import Job, PythonModel, Sandblaster, load_job
 from dbelief.monitor.format import plural
 from dbelief.nn import Model
@@ -19,6 +19,15 @@ from dbelief.plan.job_plan import idle_shards, placed
 from dbelief.rundir.folder import check_resumed, check_start
 from dbelief.training.model_check import ModelCheck
 from dbelief.training.session import build_model, initial_values, layout_over_ranks, load_initial_from_run
+
+LISTED_CLASSES = 10
+"""Classes whose sizes are listed one by one."""
+
+SAMPLES_READ = 10_000
+"""Training samples whose inputs are compared in size."""
+
+UNEVEN = 1_000
+"""Factor between the largest values of two inputs from which on a note is printed."""
 
 
 def build_job(
@@ -46,6 +55,46 @@ def build_job(
     return data, model, layout, flat, taken
 
 
+def _data_lines(data: Dataset) -> list[str]:
+    """Sizes of the sets, classes with their training samples, and inputs of very different size."""
+    lines = []
+    if data.train is not None:
+        sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
+        lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
+    if data.names is not None:
+        lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
+    if data.train is not None and data.classes is not None:
+        counts = np.bincount(data.train.targets, minlength=data.classes)
+        listed = ", ".join(f"{count:,}" for count in counts)
+        lines.append(
+            f"training samples per class: {listed if len(counts) <= LISTED_CLASSES else _range_of_counts(counts)}"
+        )
+    if data.train is not None and len(data.features) == 1:
+        lines += _uneven_inputs(data.train)
+    return lines
+
+
+def _range_of_counts(counts: np.ndarray) -> str:
+    least, most = int(counts.argmin()), int(counts.argmax())
+    return f"{counts[least]:,} (class {least}) to {counts[most]:,} (class {most})"
+
+
+def _uneven_inputs(split: Split) -> list[str]:
+    """A note where the largest values of two inputs differ by a factor of 1,000 or more, read from the first samples.
+
+    Inputs that are always 0 do not count.
+    """
+    first = split.inputs[:SAMPLES_READ].astype(np.float32)
+    largest = np.maximum(first.max(axis=0), -first.min(axis=0))
+    great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
+    if largest[great] < UNEVEN * largest[small]:
+        return []
+    return [
+        f"note: input {great + 1} reaches {largest[great]:.3g}, input {small + 1} only {largest[small]:.3g} (counted from "
+        "1, without target and ignored columns); inputs of similar size train faster and diverge less"
+    ]
+
+
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
@@ -68,11 +117,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     held = ", ".join(str(place.count) for place in placement.places)
     lines.append(f"shards: {job.shards}, number of segments: {held}")
     lines += [f"note: {note}" for note in idle_shards(placement)]
-    if data is not None and data.train is not None:
-        sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
-        lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
-    if data is not None and data.names is not None:
-        lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
+    lines += _data_lines(data) if data is not None else []
     strategy = job.strategy
     what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
     lines.append(f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}")

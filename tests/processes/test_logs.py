@@ -31,7 +31,7 @@ def test_every_line_is_an_object_that_says_whose_it_is(
     train = operator.start("train", "train", str(write_job(JOB)))
     assert train.ends() == 0, train.log.read_text()
     told = [json.loads(line) for line in train.log.read_text().splitlines()]
-    assert told[-1]["message"].startswith("logged: 1257 samples trained")
+    assert told[-1]["message"].startswith("logged: 1,257 samples trained")
     for name in ("coordinator", "ps-0", "worker-0"):
         role, _, number = name.partition("-")
         lines = [

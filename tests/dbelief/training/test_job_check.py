@@ -1,5 +1,6 @@
 """`dbelief job check`, and fields replaced from Python."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,38 @@ data: {source: csv, file: rows.csv, kind: classes, target: kind}
 strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {epochs: 1}
 """)
-    assert "classes: 0 is 'cat', 1 is 'dog'" in check_job(tmp_path / "job.yaml", {})
+    lines = check_job(tmp_path / "job.yaml", {})
+    assert "classes: 0 is 'cat', 1 is 'dog'" in lines
+    assert "training samples per class: 8, 8" in lines
+    assert not any(line.startswith("note: input") for line in lines)
+
+
+def test_many_classes_are_reported_as_a_range(tmp_path: Path) -> None:
+    labels = np.repeat(np.arange(12), 10)[:-4]
+    np.savez(tmp_path / "rows.npz", train_inputs=np.ones((len(labels), 2), np.float32), train_targets=labels)
+    (tmp_path / "job.yaml").write_text("""
+name: dozen
+model: {layers: [{dense: 12}], loss: softmax_cross_entropy}
+data: {source: npz, file: rows.npz, validation: 0}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+""")
+    assert "training samples per class: 5 (class 11) to 9 (class 0)" in check_job(tmp_path / "job.yaml", {})
+
+
+def test_inputs_of_very_different_size_are_reported(tmp_path: Path) -> None:
+    """The second input is below zero, the third always 0: neither sign nor a constant 0 hides the difference."""
+    rows = "".join(f"{place % 2},{-5000 * place},0,{place % 2}\n" for place in range(20))
+    (tmp_path / "rows.csv").write_text("near,far,never,kind\n" + rows)
+    (tmp_path / "job.yaml").write_text("""
+name: uneven
+model: {layers: [{dense: 2}], loss: softmax_cross_entropy}
+data: {source: csv, file: rows.csv, kind: classes, target: kind}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+""")
+    note = next(line for line in check_job(tmp_path / "job.yaml", {}) if line.startswith("note: input"))
+    assert re.match(r"note: input 2 reaches [0-9.]+e\+04, input 1 only 1 ", note), note
 
 
 def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:

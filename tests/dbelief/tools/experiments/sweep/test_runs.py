@@ -26,7 +26,7 @@ strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {samples: 5000}
 """
 SUMMARY: dict[str, Any] = {
-    "job": "small", "seed": 0, "reason": "5000 samples trained", "state": "done",
+    "job": "small", "seed": 0, "reason": "5,000 samples trained", "state": "done",
     "test_accuracy": 0.5, "test_loss": 1.0, "validation_accuracy": None, "validation_loss": None,
     "samples": 5000, "samples_per_replica": {"0": 5000}, "epochs": 1.0, "steps": 100, "pushes": 100,
     "pushes_trained_twice": 0, "staleness_mean": 0.0, "wall_s": 2.5, "replicas": 1, "shards": 2, "members_lost": 0,
