@@ -89,10 +89,9 @@ def _uneven_inputs(split: Split) -> list[str]:
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
     if largest[great] < UNEVEN * largest[small]:
         return []
-    return [
-        f"note: input {great + 1} reaches {largest[great]:.3g}, input {small + 1} only {largest[small]:.3g} (counted from "
-        "1, without target and ignored columns); inputs of similar size train faster and diverge less"
-    ]
+    sizes = f"input {great + 1} reaches {largest[great]:.3g}, input {small + 1} only {largest[small]:.3g}"
+    counted = "counted from 1, without target and ignored columns"
+    return [f"note: {sizes} ({counted}); inputs of similar size train faster and diverge less"]
 
 
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
