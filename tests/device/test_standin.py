@@ -75,6 +75,19 @@ def test_asynchronous_copy_is_complete_after_synchronize(xp: Any) -> None:
     np.testing.assert_array_equal(host, np.arange(6, dtype=np.float32))
 
 
+def test_pinned_memory_that_cupy_has_freed_may_be_written_on_any_stream(xp: Any) -> None:
+    """CuPy frees the pinned memory of `asarray` once its event has passed, so its next user needs no event."""
+    array, stream = xp.arange(6, dtype=np.float32), xp.cuda.Stream(non_blocking=True)
+    xp.cuda.get_current_stream().synchronize()
+    for number in range(20):
+        sent = xp.asarray(np.full(6, number, np.float32))
+        host = np.frombuffer(xp.cuda.alloc_pinned_memory(4 * 6), np.float32, 6)
+        array.get(stream=stream, out=host, blocking=False)
+        stream.synchronize()
+        np.testing.assert_array_equal(host, np.arange(6, dtype=np.float32))
+        np.testing.assert_array_equal(sent.get(), np.full(6, number, np.float32))
+
+
 def test_memory_that_is_free_is_given_again_and_counted(machine: Machine, xp: Any) -> None:
     array = xp.ones(1000, np.float32)
     address, fresh = array.data.ptr, machine.memory.fresh[0]

@@ -9,6 +9,7 @@ import numpy as np
 
 from .array import SCALARS, apply, copy_into, empty, filled, launch, ndarray
 from .machine import Machine, Module
+from .memory import Piece
 from .products import dot, matmul
 from .reductions import reduce
 
@@ -129,7 +130,10 @@ class Functions:
         return self.asarray(np.frombuffer(buffer, dtype, count, offset))
 
     def _send(self, made: ndarray, host: np.ndarray) -> None:
-        """By pinned memory of CuPy's own, which it keeps until the copy is over."""
+        """Copy by pinned memory of CuPy's own, which it frees when it has seen that the copy is complete.
+
+        Whoever is given that memory next is ordered after the copy: CuPy has asked for its event.
+        """
         if not host.size:
             return
         piece = self._machine.memory.pinned(host.nbytes)
@@ -137,7 +141,11 @@ class Functions:
         staged[...] = host
         queue = self._machine.stream().queue
         self._machine.copy(made.numbers, staged, queue, wait=False)
-        self._machine.order.submit(queue, "staged", lambda held=piece: None)  # type: ignore[misc]
+
+        def freed(held: Piece = piece) -> None:
+            held.block.touched.pop(queue.number, None)
+
+        self._machine.order.submit(queue, "staged", freed)
 
     def asnumpy(self, a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> Any:
         return a.get(stream, order, out, blocking=blocking) if isinstance(a, ndarray) else np.asarray(a)
