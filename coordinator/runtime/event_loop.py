@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dbelief.errors import DbeliefError, Rejected, WriteFailed
 from dbelief.job import Elastic, SyncSgd
+from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -43,6 +44,11 @@ log = logging.getLogger(__name__)
 EVENTS = "events.jsonl"
 TICK_S = 0.1
 _PROGRESS_EVERY_S = 0.2
+_LOGGED = frozenset(
+    {"member", "followed", "unfollowed", "promoted", "shard_back", "shard_taken_in", "rolled_back", "takeover"}
+    | {"scaling", "scaled", "warm_start", "bundle_failed"}
+)
+"""Events that the coordinator's log has too: an operator finds what failed, and why, without the run folder."""
 
 
 class EventLoop:
@@ -244,6 +250,9 @@ class EventLoop:
 
     def _log_event(self, event: LogEvent) -> None:
         fields = dict(event.fields)
+        if event.event in _LOGGED and not self._machine.over:  # at the end all members leave
+            level = logging.WARNING if is_trouble(event.event, fields) else logging.INFO
+            log.log(level, event_text(event.event, fields))
         if event.event == "progress":  # one line per report would be thousands
             now_s = self._clock.now()
             if now_s - self._progress_logged_s < _PROGRESS_EVERY_S:

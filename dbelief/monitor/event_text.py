@@ -18,7 +18,8 @@ def _member(event: Event) -> str:
     member = f"{_NAMES.get(event['role'], event['role'])} {event['id']}"
     name = f" ({event['name']})" if event.get("name") else ""
     reason = f": {event['reason']}" if event.get("reason") else ""
-    return f"{member}{name} {event['what']}{reason}"
+    what = "failed" if event["what"] == "died" else event["what"]
+    return f"{member}{name} {what}{reason}"
 
 
 def _state(event: Event) -> str:

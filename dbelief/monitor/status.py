@@ -19,6 +19,7 @@ from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.summary import Summary, read_summary
+from dbelief.security.tls_diagnosis import why_not
 
 LOOK_S = 0.25
 SILENT_S = 5.0
@@ -164,8 +165,10 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
                 raise RuntimeFailure(f"{place.address}: the process there is not a coordinator ({error})") from error
         except Unavailable as error:
             if place.folder is None:
+                why = why_not(place.address)
                 hint = "name its address as HOST:PORT, or a run folder, runs/NAME"
-                raise Unavailable(f"{place.address}: no coordinator answers there; {hint}") from error
+                cause = f" ({why})" if why else ""
+                raise Unavailable(f"{place.address}: no coordinator answers there{cause}; {hint}") from error
     assert place.folder is not None
     path = place.folder / "summary.json"
     if not path.exists():

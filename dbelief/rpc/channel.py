@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from dbelief.errors import DbeliefError, Moved, Rejected, ResourceExhausted, SnapshotError, Unavailable, UserError
 from dbelief.process.console import format_error
+from dbelief.process.runtime import runtime
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
 from dbelief.security.tls_diagnosis import why_not
 
@@ -69,6 +70,10 @@ _NO_THREAD = "Concurrent RPC limit exceeded"
 """gRPC's reason, under RESOURCE_EXHAUSTED, where all handler threads of a server are busy: one may be free soon."""
 
 
+QUIET_S = 5.0
+"""Seconds of waiting for a peer before a warning: processes that start together are not ready at once."""
+
+
 def open_channel(
     address: str, role: str = "server", credentials: Credentials | None = None, keepalive: Keepalive = KEEPALIVE
 ) -> grpc.Channel:
@@ -102,7 +107,7 @@ def open_channel(
 
 
 def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str = "") -> None:
-    """Wait until the peer is reachable.
+    """Wait until the peer is reachable; after `QUIET_S` a warning gives the reason why it is not yet.
 
     Parameters
     ----------
@@ -114,8 +119,15 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str 
     Unavailable
         After `timeout_s`; names `what`.
     """
+    until_s, ready = runtime.monotonic() + timeout_s, grpc.channel_ready_future(channel)
+    if timeout_s > QUIET_S:
+        with suppress(grpc.FutureTimeoutError):
+            ready.result(timeout=QUIET_S)
+            return
+        why = why_not(address) if address else ""
+        log.warning(f"{what} does not answer yet, waiting for up to {timeout_s:g} s{why and ': '}{why}")
     try:
-        grpc.channel_ready_future(channel).result(timeout=timeout_s)
+        ready.result(timeout=max(0.0, until_s - runtime.monotonic()))
     except grpc.FutureTimeoutError:
         why = why_not(address) if address else ""
         raise Unavailable(f"{what} did not answer within {timeout_s:g} s{why and ': '}{why}") from None

@@ -79,7 +79,7 @@ def test_resumed_run_has_its_earlier_curves(tmp_path: Path) -> None:
     assert course.curves() == [("loss", "samples", [(1, 1.0), (2, 2.0), (3, 30.0)])]
     course.add("snapshot", {"set": "0003"}, 5.0)
     assert course.recent() == [
-        RecentEvent(1_700_000_000.5, "replica 1 died: silent for 5.0 s", True),
+        RecentEvent(1_700_000_000.5, "replica 1 failed: silent for 5.0 s", True),
         RecentEvent(5.0, "snapshot 0003 is complete", False),
     ]
 
@@ -95,7 +95,7 @@ def test_recent_events_are_text_lines_of_limited_number() -> None:
     events.add("state", {"state": "failed", "reason": "no shard"}, 5.0)
     assert [(one.time_s, one.text, one.trouble) for one in events.since(RecentEvents())] == [
         (1.0, "replica 2 (host:7) joined", False),
-        (2.0, "replica 2 (host:7) died: silent for 9.0 s", True),
+        (2.0, "replica 2 (host:7) failed: silent for 9.0 s", True),
         (3.0, "replica 2 (host:8) joined, replaces the former replica 2", False),
         (4.0, "job is training", False),
         (5.0, "job failed: no shard", True),

@@ -131,7 +131,7 @@ def test_status_by_address_and_by_run_folder(address: str, run: Path, capsys: py
 
 @pytest.mark.processes
 def test_missing_coordinator_is_a_one_line_error(nobody: str, run: Path) -> None:
-    with pytest.raises(Unavailable, match=f"^{nobody}: no coordinator answers there; name its address"):
+    with pytest.raises(Unavailable, match=rf"^{nobody}: no coordinator answers there \(Connection refused\); name"):
         get_status(JobLocation(nobody))
     stranger = Server("127.0.0.1:0", lambda _: None)
     try:

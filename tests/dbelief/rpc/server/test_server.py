@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from dbelief.errors import Rejected, Unavailable, UserError
 from dbelief.process.runtime import runtime
+from dbelief.rpc import channel
 from dbelief.rpc.channel import open_channel, wait_ready
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2, coordination_pb2_grpc, parameters_pb2
@@ -37,6 +38,18 @@ def test_a_server_answers_until_it_is_closed() -> None:
         pytest.raises(Unavailable, match="the server did not answer"),
     ):
         wait_ready(channel, 0.05, "the server")
+
+
+def test_a_long_wait_for_a_server_is_explained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker with wrong credentials must not wait a minute without a word."""
+    server = Server("127.0.0.1:0", lambda _: None)
+    server.close()
+    monkeypatch.setattr(channel, "QUIET_S", 0.05)
+    with open_channel(server.address) as waiting, pytest.raises(Unavailable, match=r"did not answer within 0\.1 s: "):
+        wait_ready(waiting, 0.1, "the server", server.address)
+    assert caplog.messages == ["the server does not answer yet, waiting for up to 0.1 s: Connection refused"]
 
 
 @pytest.mark.parametrize("contract", [COORDINATOR, PARAMETERS], ids=["coordinator", "shard"])
