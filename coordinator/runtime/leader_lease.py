@@ -60,7 +60,7 @@ class LeaderLease:
             holder = registry.holder(job)
             if holder is not None and holder[0] != announced:
                 announced = holder[0]
-                log.info(f"job {job} is led by {announced}; standing by for failover")
+                log.info(f"job {job} is led by {announced}; standing by (if it failed, for {LEASE_TTL_S:g} s)")
             clock.wait(interrupted, _STANDBY_RETRY_S)
         return None
 
