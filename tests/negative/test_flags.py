@@ -78,7 +78,7 @@ FOLDERS = [
     Wrong("an address in a run folder that is torn", "status run", rf".*/run/address: '' {ADDRESS}",
           files={**HERE, "run/address": ""}),
 ]  # fmt: skip
-UNANSWERED = r"127\.0\.0\.1:1: no coordinator answers there; name its address.*"
+UNANSWERED = r"127\.0\.0\.1:1: no coordinator answers there \(Connection refused\); name its address.*"
 ADDRESSES = [
     Wrong("status where nobody listens", "status 127.0.0.1:1", UNANSWERED, 1),
     Wrong("status at a port that is none", "status localhost:70700", f"'localhost:70700' {ADDRESS}"),
