@@ -126,14 +126,14 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
     )
     if rendezvous is not None:
         session.member.when_ended, rendezvous.run_id = rendezvous.invalidate, session.member.run_id
-    reason, log = "failed", _log_on_rank0(comm)
+    reason, failed, log = "failed", False, _log_on_rank0(comm)
     _export_metrics(metrics, session, comm)
     if comm.rank == 0:
         set_context(role="worker", job=session.job.name, id=session.member.id, step=lambda: session.next_sequence() - 1)
     try:
         who = f"replica {session.member.id} of job {session.job.name}"
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
-        log(f"{who}, on {session.backend.name}{ranks}")
+        log(f"{who}, on the {'CPU' if session.backend.name == 'numpy' else 'GPU'}{ranks}")
         model = build_partitioned(session.model, comm, Grid.of(task.job.grid)) if comm.size > 1 else session.model
         session.model = model  # frees the complete model after it was partitioned
         threads = task.job.threads if options.threads is None else options.threads
@@ -148,10 +148,10 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
         log(f"{who} ends: {reason}")
         return interrupted.is_set()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason, failed = f"{type(error).__name__}: {error}", True
         raise
     finally:
-        session.close(reason)
+        session.close(reason, failed)
 
 
 def _export_metrics(metrics: Metrics, session: Session, comm: Communicator) -> None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS
 from dbelief.core.ranks import all_or_none
-from dbelief.errors import DataError, NonFinite, RankFailure, Rejected, Unavailable
+from dbelief.errors import DataError, DbeliefError, ModelError, NonFinite, RankFailure, Rejected, Unavailable
 from dbelief.job import Elastic as ElasticSettings
-from dbelief.job import Sandblaster, SyncSgd
+from dbelief.job import Job, PythonModel, Sandblaster, SyncSgd
 from dbelief.nn import Model
+from dbelief.process.console import format_error
 from dbelief.process.runtime import Event
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
@@ -205,12 +206,14 @@ class Replica:
             self._train_together(self._group_trainer, lease, message.group)
         else:
             assert self._trainer is not None, "a lease, and a batch method trains no leases"
-            self._trainer.train(lease)
+            with _named_samples(lease, self._session.job):
+                self._trainer.train(lease)
         self._reporter.end()
 
     def _train_together(self, trainer: GroupTrainer, lease: DataLease, message: wire.Group) -> None:
         group = GroupSpec.of(message, self._session.pusher.replica)
-        why = trainer.train(lease, group)
+        with _named_samples(lease, self._session.job):
+            why = trainer.train(lease, group)
         if (traffic := trainer.traffic(group)) is not None:
             self._reporter.report(traffic=traffic.to_wire())
         if why:
@@ -265,3 +268,17 @@ class Replica:
             self._ranks.barrier()
             self._reporter.report(stored_lease=message.lease)
         self._phases.end("wait")
+
+
+@contextlib.contextmanager
+def _named_samples(lease: DataLease, job: Job) -> Iterator[None]:
+    """Name the samples at which a user's model fails; a `ModelError`, since another process would fail there too."""
+    try:
+        yield
+    except DbeliefError:
+        raise
+    except Exception as error:
+        if not isinstance(job.model, PythonModel):
+            raise
+        where = f"samples {lease.start:,} to {lease.stop:,} of the order of epoch {lease.epoch}"
+        raise ModelError(f"{job.model.python}: {format_error(error)}, in {where}") from error

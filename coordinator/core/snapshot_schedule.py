@@ -55,6 +55,11 @@ class SnapshotSchedule:
         self.count += 1
         return TakeSnapshot(f"{samples:012d}-{self.count:04d}")
 
+    @staticmethod
+    def samples_in(set_id: str | None) -> int:
+        """Samples trained when a set was begun; 0 without a set."""
+        return int(set_id.partition("-")[0]) if set_id else 0
+
     def restart_timer(self, now_s: float, iterations: int = 0) -> None:
         """Restart the time and the iteration count until the next set."""
         self._last_s, self._last_iteration = now_s, iterations

@@ -226,11 +226,14 @@ class JobMachine:
         member = self.members.find("shard", number, incarnation)
         return member is None or self.state is not State.READY or self.training.snapshots.covers(member)
 
-    def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float) -> None:
-        """Remove a member that leaves; its unfinished work is returned."""
+    def leave(
+        self, kind: str, number: int, incarnation: int, reason: str, now_s: float, failed: bool = False
+    ) -> None:
+        """Remove a member that leaves, or that ends because of an error; its unfinished work is returned."""
         member = self.member(kind, number, incarnation)
         if member is not None:
-            self._member_lost(member, "left", self._release_reason(member) or reason, now_s)
+            how = "died" if failed else "left"
+            self._member_lost(member, how, self._release_reason(member) or reason, now_s)
 
     def initialises(self, number: int, incarnation: int) -> bool:
         """Whether this replica is to push the initial values."""
@@ -325,8 +328,12 @@ class JobMachine:
             return
         due = self.recovery.shard_recovered(action, set_id)
         if due is not None:
-            event = "promoted" if action.promoted else "shard_back"
-            self._log_event(event, shard=action.place.shard, set=set_id)
+            shard = action.place.shard
+            if action.promoted:
+                self._log_event("promoted", shard=shard, set=set_id)
+            else:
+                held = self.training.snapshots.samples_in(set_id)
+                self._log_event("shard_back", shard=shard, set=set_id, samples=held, of=self.progress.samples)
             self.actions += due
             if self.recovery.rollback_set is not None and not self.recovery.unavailable:
                 self.actions += [*self.replication.detach_all(), effects.RollBack(self.recovery.rollback_set)]

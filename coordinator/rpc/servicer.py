@@ -88,7 +88,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if member and request.HasField("shard"):
                 self._record_shard_report(machine, request)
             if request.leaving:
-                machine.leave(kind, request.id, request.incarnation, request.reason, now_s)
+                machine.leave(kind, request.id, request.incarnation, request.reason, now_s, request.failed)
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
             reply.ended_generation = machine.training.policy.ended_generation
             if kind == "shard" and request.ending:

@@ -23,6 +23,11 @@ class Outstanding:
     incarnation: int
     pushes: int = 0  # acknowledged, as far as its holder reported
 
+    @property
+    def reached(self) -> int:
+        """Number of the holder's last push that was acknowledged: those before the lease were."""
+        return self.lease.first_sequence - 1 + self.pushes
+
 
 @dataclass
 class Leases:
@@ -60,6 +65,7 @@ class Leases:
     outstanding: dict[int, Outstanding] = field(default_factory=dict)
     _set_running: bool = False
     _finished_since_set: list[Outstanding] = field(default_factory=list)
+    _reached: dict[int, int] = field(default_factory=dict)  # by incarnation, at its last finished lease
 
     def grant(
         self,
@@ -134,6 +140,7 @@ class Leases:
         self.done += now - before
         if now == samples:
             del self.outstanding[held.lease.id]
+            self._reached[held.incarnation] = max(held.reached, self._reached.get(held.incarnation, 0))
         return now - before
 
     def revoke(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
@@ -155,6 +162,7 @@ class Leases:
         """
         newly = twice = 0
         self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
+        self._reached.pop(incarnation, None)
         for held in [h for h in self.outstanding.values() if h.incarnation == incarnation]:
             lease = held.lease
             pushes = self.cadence.pushes(lease.samples)
@@ -170,6 +178,15 @@ class Leases:
             # A push is trained twice where some segment applied a number of this lease that not all have.
             twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
         return newly, twice
+
+    def lost_with(self, incarnation: int, lowest: int) -> int:
+        """Pushes of an ended incarnation that were acknowledged, and that a restored shard does not have.
+
+        `lowest`: number of its last push that every segment has applied. A pusher that continues reports its own.
+        After a failover of the coordinator, known only of an incarnation that holds a lease.
+        """
+        held = [one.reached for one in self.outstanding.values() if one.incarnation == incarnation]
+        return max(0, *held, self._reached.get(incarnation, 0), lowest) - lowest
 
     @property
     def finished(self) -> bool:

@@ -254,10 +254,11 @@ class Training:
         """
         actions = self.policy.fenced(number, incarnation)
         if actions is not None:
-            before = self.leases.pushes
+            before, lost = self.leases.pushes, self.leases.lost_with(incarnation, applied[0])
             samples, twice = self.leases.revoke(incarnation, *applied)
-            if samples:
-                self.progress.record_report(number, ProgressReport(0, self.leases.pushes - before, samples), now_s)
+            if samples or lost:
+                pushes = self.leases.pushes - before
+                self.progress.record_report(number, ProgressReport(0, pushes, samples, lost=lost), now_s)
             self.pushes_twice += twice
         self.evaluations.fenced(incarnation, again=evaluate)
         self.progress.settle(incarnation)

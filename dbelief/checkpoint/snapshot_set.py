@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,13 @@ def complete_sets(snapshots: Path) -> list[Path]:
     return [folder for folder in sets_in(snapshots) if (folder / "set.json").exists()]
 
 
+def _earlier(run: Path) -> str:
+    """Hint at the newest run folder that was renamed NAME.1, NAME.2, ... and has a complete set; "" without one."""
+    renamed = [path for path in run.parent.glob(f"{escape(run.name)}.*") if path.suffix[1:].isdecimal()]
+    found = [path for path in renamed if complete_sets(path / "snapshots")]
+    return f"; the earlier run in {max(found, key=lambda path: int(path.suffix[1:]))} has one" if found else ""
+
+
 def newest_count(snapshots: Path) -> int:
     """The highest count of all sets that were ever started here; 0 where there is none."""
     return max(map(_count, sets_in(snapshots)), default=0)
@@ -122,7 +130,7 @@ def latest_valid_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[st
     """
     complete = complete_sets(snapshots)
     if not complete:
-        raise UserError(f"{snapshots}: no complete snapshot set to resume from")
+        raise UserError(f"{snapshots}: no complete snapshot set to resume from{_earlier(snapshots.parent)}")
     skipped: list[Skipped] = []
     for folder in reversed(complete):
         try:

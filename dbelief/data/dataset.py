@@ -132,6 +132,8 @@ class Dataset:
         Shape of one sample's inputs; () where there is no data.
     names : tuple of str, or None
         Names of class 0, 1, ... in the source; None where it uses these numbers.
+    columns : tuple of str, or None
+        Names of the inputs in the source; None where they have none.
     """
 
     train: Split | None
@@ -140,6 +142,7 @@ class Dataset:
     classes: int | None
     features: tuple[int, ...]
     names: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
     @property
     def inputs(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from dbelief.errors import DataError
+from dbelief.job import nearest
 
 
 def read(path: Path, most: int = -1) -> bytes:
@@ -56,7 +57,11 @@ def missing(path: Path) -> DataError:
     """The error for a missing file; it names the folder if that is missing."""
     if not path.parent.is_dir():
         return DataError(f"{path.parent}: no such folder")
-    return DataError(f"{path}: no such file")
+    try:
+        near = nearest(path.name, [other.name for other in path.parent.iterdir()])
+    except OSError:
+        near = None
+    return DataError(f"{path}: no such file" + (f"; did you mean {near}?" if near else ""))
 
 
 def cause(error: Exception) -> str:

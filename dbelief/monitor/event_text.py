@@ -22,6 +22,12 @@ def _member(event: Event) -> str:
     return f"{member}{name} {what}{reason}"
 
 
+def _restored(event: Event) -> str:
+    text = f"shard {event['shard']} was restored" + (f" from snapshot {event['set']}" if event.get("set") else "")
+    lost = event.get("of", 0) > event.get("samples", 0)
+    return text + (f": it lacks samples {event['samples']:,} to {event['of']:,}" if lost else "")
+
+
 def _state(event: Event) -> str:
     reason = f": {event['reason']}" if event.get("reason") else ""
     state = job_state(str(event["state"]))
@@ -34,13 +40,11 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "snapshot": lambda event: f"snapshot {event['set']} is complete",
     "snapshot_failed": lambda _: "snapshot failed",
     "warm_start": lambda event: f"warm start ended after {event['samples']:,} samples",
-    "takeover": lambda _: "another coordinator took over",
+    "takeover": lambda _: "a new coordinator took over",
     "promoted": lambda event: f"follower of shard {event['shard']} was promoted to leader",
     "followed": lambda event: f"shard {event['shard']} has a follower in sync",
     "unfollowed": lambda event: f"shard {event['shard']} lost its follower: {event['reason']}",
-    "shard_back": lambda event: (
-        f"shard {event['shard']} was restored" + (f" from snapshot {event['set']}" if event.get("set") else "")
-    ),
+    "shard_back": lambda event: _restored(event),
     "shard_taken_in": lambda event: f"shard {event['shard']} is ready to take segments",
     "rolled_back": lambda event: f"rolled back to snapshot {event['set']}: {plural(event['iterations'], 'iteration')}",
     "scaling": lambda event: f"resharding from {event['from']} to {plural(event['to'], 'shard')}",

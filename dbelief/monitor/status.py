@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -154,6 +156,7 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
     RuntimeFailure
         The coordinator does not answer, and the run folder holds no summary.
     """
+    why = ""
     if place.address is not None:
         try:
             with closing(CoordinatorClient(place.address, patience_s=0.0)) as client:
@@ -164,18 +167,18 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
             if place.folder is None:
                 raise RuntimeFailure(f"{place.address}: the process there is not a coordinator ({error})") from error
         except Unavailable as error:
+            why = why_not(place.address)
             if place.folder is None:
-                why = why_not(place.address)
                 hint = "name its address as HOST:PORT, or a run folder, runs/NAME"
                 cause = f" ({why})" if why else ""
                 raise Unavailable(f"{place.address}: no coordinator answers there{cause}; {hint}") from error
     assert place.folder is not None
     path = place.folder / "summary.json"
     if not path.exists():
-        raise RuntimeFailure(
-            f"{place.folder}: no coordinator answers, and there is no summary.json: "
-            "the run is not up yet, or was killed"
-        )
+        absent = f"{place.folder}: no coordinator answers, and there is no summary.json: "
+        unknown = not why or why == os.strerror(errno.ECONNREFUSED)
+        cause = "the run is not up yet, or was killed" if unknown else f"a process is at {place.address}, and {why}"
+        raise RuntimeFailure(absent + cause)
     return read_summary(path)
 
 

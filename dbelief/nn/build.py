@@ -220,6 +220,9 @@ def _run(path: Path, source: bytes, sha256: str) -> ModuleType:
     assert spec is not None, f"a loader was given, yet no spec for {path}"
     module = importlib.util.module_from_spec(spec)
     sys.modules[private] = module  # dataclasses and typing look a class's module up there
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # for modules beside the file; last, so that none of them replaces a library
     try:
         exec(code, module.__dict__)
     except (Exception, SystemExit) as error:

@@ -41,7 +41,8 @@ class TorchModel:
     Raises
     ------
     ModelError
-        torch is not installed, `build` gives no module, or the module has what cannot be trained by many: see `_check`.
+        torch is not installed; `build` gives no module, or one without parameters; a parameter is not float32, or is
+        frozen; or the module keeps state beside its parameters, such as the averages of BatchNorm.
     """
 
     def __init__(self, build: Callable[[], Any], loss: Callable[[Any, Any], Any]) -> None:

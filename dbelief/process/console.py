@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -65,12 +66,24 @@ def cli_errors() -> Iterator[None]:
         error.show()
         raise SystemExit(error.exit_code) from None
     except Exception as error:  # where it is unexpected, the line has its location
+        if isinstance(error, BrokenPipeError) and _output_closed():
+            raise SystemExit(1) from None
         # Within one record the end of a line, as between the problems of a job file, is escaped.
         for number, line in enumerate(_in_words(error).split("\n")):
             log.error(line, exc_info=error if os.environ.get(DEBUG) and number == 0 else None)
         raise SystemExit(error.exit_code if isinstance(error, DbeliefError) else 1) from None
     finally:
         clear_context()
+
+
+def _output_closed() -> bool:
+    """Whether the reader of standard output has ended, as `head` does; nothing further is written then."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit reports it again
+        return True
+    return False
 
 
 @contextmanager
@@ -106,6 +119,8 @@ def host_and_port(address: str) -> tuple[str, int]:
         The address is invalid. gRPC would accept it: port 443 for a missing one, another port for 99999.
     """
     found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) >= 1 << 16:
+    if found is None:
         raise UserError(f"{address!r} is no address: wanted HOST:PORT, for example 127.0.0.1:7070")
+    if int(found[2]) >= 1 << 16:
+        raise UserError(f"{address!r} is no address: port {found[2]} is above 65535")
     return found[1], int(found[2])

@@ -72,7 +72,12 @@ EVENTS: Mapping[str, EventSpec] = {
     "snapshot_failed": EventSpec("A snapshot set could not be written; the previous one stays valid."),
     "shard_back": EventSpec(
         "A shard was restored after a failure.",
-        {"shard": "number of the shard", "set": "snapshot set it was restored from; null without one"},
+        {
+            "shard": "number of the shard",
+            "set": "snapshot set it was restored from; null without one",
+            "samples": "samples trained when that set was begun",
+            "of": "samples trained by now; what was pushed to this shard in between is lost",
+        },
     ),
     "promoted": EventSpec(
         "A follower was promoted to leader after the leader of its shard failed.",

@@ -91,6 +91,9 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
     -----
     Memory: a second copy of the model.
     """
+    if not model.exists():
+        hint = "`dbelief export` takes its newest snapshot set"
+        raise DataError(f"{run}: has no model: the run failed, or has not ended; {hint}")
     try:
         tensors = load_file(model)
     except (OSError, SafetensorError) as error:

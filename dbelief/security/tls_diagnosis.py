@@ -7,7 +7,7 @@ import ssl
 
 from dbelief.process.console import host_and_port
 
-from .credentials import SERVER
+from .credentials import AUTHORITY, SERVER
 from .identity import current
 
 PATIENCE_S = 2.0
@@ -28,7 +28,8 @@ def why_not(address: str) -> str:
             with context.wrap_socket(plain, server_hostname=SERVER) as sealed:
                 sealed.recv(1)  # a server that refuses a certificate reports that after the handshake
     except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not this job's, or not a server's ({error.verify_message})"
+        authority = f"signed by {mine.folder / AUTHORITY}" if mine else "trusted"
+        return f"its certificate is not {authority}, or not a server's ({error.verify_message})"
     except ssl.SSLError as error:
         speaks, said = "ALERT" in (error.reason or ""), (error.reason or "").replace("_", " ").lower()
         if mine is None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from dbelief.arrays.backend import aligned
 from dbelief.core.push import PushResult, StalenessHistogram
+from dbelief.data import Dataset
 from dbelief.errors import JobError, ModelError, Rejected, Unavailable
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.process.runtime import runtime
@@ -52,6 +53,21 @@ class Client:
     def job(self) -> Job:
         """The job file as the run uses it."""
         return self._session.job
+
+    @property
+    def data(self) -> Dataset:
+        """The job's data: `train`, `validation` and `test`, each a `Split` with `inputs` and `targets`.
+
+        A loop that trains on `train` alone leaves the job's evaluations unseen data.
+
+        Raises
+        ------
+        JobError
+            The job has none (`data: {source: none}`).
+        """
+        if self._session.data is None:
+            raise JobError(f"job {self.job.name} has no data: its data.source is none")
+        return self._session.data
 
     @property
     def over(self) -> bool:
@@ -135,8 +151,9 @@ class Client:
     def _fill(self, gradient: Mapping[str, np.ndarray]) -> None:
         views = self._views
         if gradient.keys() != views.keys():
-            odd = sorted(gradient.keys() ^ views.keys())
-            raise ModelError(f"gradient: {odd[0]!r} is not among both the gradient's and the model's tensors")
+            missing, unknown = sorted(views.keys() - gradient.keys()), sorted(gradient.keys() - views.keys())
+            what = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is no tensor of the model"
+            raise ModelError(f"gradient: {what}; wanted {', '.join(views)}")
         for name, values in gradient.items():
             if np.shape(values) != views[name].shape:
                 raise ModelError(f"gradient of {name!r} has shape {np.shape(values)}, wanted {views[name].shape}")
@@ -225,7 +242,7 @@ class Client:
     ) -> None:
         """Leave the job with a reason; after an exception, without the last evaluations."""
         if kind is not None:
-            self._session.close(f"{kind.__name__}: {error}")
+            self._session.close(f"{kind.__name__}: {error}", failed=issubclass(kind, Exception))
         else:
             self.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, Split, load
-from dbelief.job import Job, PythonModel, Sandblaster, load_job
+from dbelief.job import Downpour, Job, PythonModel, Sandblaster, load_job
 from dbelief.monitor.format import plural
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
@@ -70,7 +70,7 @@ def _data_lines(data: Dataset) -> list[str]:
             f"training samples per class: {listed if len(counts) <= LISTED_CLASSES else _range_of_counts(counts)}"
         )
     if data.train is not None and len(data.features) == 1:
-        lines += _uneven_inputs(data.train)
+        lines += _uneven_inputs(data.train, data.columns)
     return lines
 
 
@@ -79,7 +79,7 @@ def _range_of_counts(counts: np.ndarray) -> str:
     return f"{counts[least]:,} (class {least}) to {counts[most]:,} (class {most})"
 
 
-def _uneven_inputs(split: Split) -> list[str]:
+def _uneven_inputs(split: Split, names: Sequence[str] | None) -> list[str]:
     """A note where the largest values of two inputs differ by a factor of 1,000 or more, read from the first samples.
 
     Inputs that are always 0 do not count.
@@ -89,9 +89,21 @@ def _uneven_inputs(split: Split) -> list[str]:
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
     if largest[great] < UNEVEN * largest[small]:
         return []
-    sizes = f"input {great + 1} reaches {largest[great]:.3g}, input {small + 1} only {largest[small]:.3g}"
-    counted = "counted from 1, without target and ignored columns"
-    return [f"note: {sizes} ({counted}); inputs of similar size train faster and diverge less"]
+    big, little = (repr(names[place]) if names else f"input {place + 1}" for place in (great, small))
+    sizes = f"{big} reaches {largest[great]:.3g}, {little} only {largest[small]:.3g}"
+    counted = "" if names else " (counted from 1, without target and ignored columns)"
+    return [f"note: {sizes}{counted}; inputs of similar size train faster and diverge less"]
+
+
+def _warm_start(strategy: Downpour) -> list[str]:
+    """A line on the samples that one replica trains alone."""
+    warm = strategy.warm_start
+    if warm is None or strategy.staleness == 0:
+        return []
+    ends = [f"{warm.samples:,} samples"] if warm.samples is not None else []
+    ends += [f"a mean loss of {warm.loss:g}"] if warm.loss is not None else []
+    until = " or ".join(ends) or f"{warm.share:.3g} of all samples"
+    return [f"warm start: one replica trains alone until {until} (strategy.warm_start)"]
 
 
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
@@ -120,6 +132,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     strategy = job.strategy
     what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
     lines.append(f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}")
+    if isinstance(strategy, Downpour) and job.replicas > 1:
+        lines += _warm_start(strategy)
     if taken:
         lines.append(f"starts from: {taken}")
     return [*lines, odd] if odd else lines

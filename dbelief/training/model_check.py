@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -112,7 +113,13 @@ class ModelCheck:
         try:
             return float(compute(batch))
         except Exception as error:  # any exception of a user's model code
-            raise ModelError(f"{what} on the first {len(samples)} training samples: {format_error(error)}") from error
+            about = f"inputs {_kind(batch.inputs)}, targets {_kind(batch.targets)}"
+            where = f"{what} on the first {len(samples)} training samples ({about})"
+            raise ModelError(f"{where}: {format_error(error)}") from error
+
+
+def _kind(array: Any) -> str:
+    return f"{array.dtype} of shape {tuple(array.shape)}"
 
 
 def _ratio(one: float, other: float) -> float:

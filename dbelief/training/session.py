@@ -320,12 +320,12 @@ class Session:
         push = Push(self.pusher, self.sequences[PARAMETERS], np.float32(rate), samples, clock=clock)
         return self.parameters.push(gradient, versions, push)
 
-    def close(self, reason: str) -> None:
-        """Leave the job and close all channels."""
+    def close(self, reason: str, failed: bool = False) -> None:
+        """Leave the job and close all channels; `failed`: because of an error."""
         with ExitStack() as stack:
             stack.callback(self.client.close)
             stack.callback(self.parameters.close)
-            stack.callback(self.member.leave, reason)
+            stack.callback(self.member.leave, reason, failed)
 
 
 def _begin_whole(job: Job, layout: Layout, initial: np.ndarray) -> tuple[np.ndarray, str]:

@@ -160,7 +160,11 @@ def load_model(run: Path | str) -> TrainedModel:
     if not (folder / "job.yaml").is_file():
         raise DataError(f"{folder}: is not a run folder with a job.yaml, such as runs/NAME")
     job = load_job(folder / "job.yaml", {})
-    data = load(job.data, job.folder)
+    try:
+        data = load(job.data, job.folder)
+    except DataError as error:
+        needed = "the model's sizes, scale and class names come from the job's data"
+        raise DataError(f"{error}; {folder} needs it: {needed}") from error
     backend = select_backend(job.device)
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)

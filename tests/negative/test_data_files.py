@@ -96,6 +96,8 @@ ROWS = [
     _row("a variable that is not set", r"path '\$\{NOT_SET_ANYWHERE\}/mnist' of the job file: the environment variable "
          "NOT_SET_ANYWHERE is not set", "{source: idx, folder: '${NOT_SET_ANYWHERE}/mnist'}", {}),
     _row("npz: a missing file", r".*/a\.npz: no such file", "{source: npz, file: a.npz}", {}),
+    _row("npz: a file with a typing error", r".*/pionts\.npz: no such file; did you mean points\.npz\?",
+         "{source: npz, file: pionts.npz}", {"points.npz": b""}),
     _row("npz: text", r".*/a\.npz: not an \.npz file", "{source: npz, file: a.npz}", {"a.npz": "1,2,3\n"}),
     _row("npz: cut short", r".*/a\.npz: the \.npz file is cut short or damaged \(.*\)", "{source: npz, file: a.npz}",
          {"a.npz": npz("", "").files["a.npz"][:200]}),
@@ -103,7 +105,7 @@ ROWS = [
         inputs=None, targets=None, x=np.zeros(3)),
     npz("npz: Python objects", r".*/a\.npz: holds an array that cannot be read \(.*\)",
         inputs=np.array([None] * 20, object)),
-    npz("npz: numbers of another type", r".*/a\.npz: inputs are complex128, must be uint8 or a kind of float",
+    npz("npz: numbers of another type", r".*/a\.npz: inputs are complex128, must be uint8 or a kind of float; cast .*",
         inputs=np.zeros((20, 3), complex)),
     npz("npz: NaN", r".*/a\.npz: inputs: row 7 \(from 0\) holds NaN or infinity, .*",
         inputs=np.where(np.arange(20)[:, None] == 7, np.nan, np.zeros((20, 3)))),

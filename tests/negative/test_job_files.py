@@ -108,11 +108,11 @@ MODELS = [
     model("no parameters", "the model has no parameters", PARAMETERS="np.zeros(0, np.float32)"),
     model("parameters that hold NaN", r"initial value of 'w' holds nan \(64 of 64 numbers are not finite\)",
           PARAMETERS="np.full(64, np.nan, np.float32)", code=1),
-    model("a gradient of another shape", r"loss_and_gradient on the first 32 training samples: ValueError.*",
+    model("a gradient of another shape", r"loss_and_gradient on the first 32 training samples \(.*\): ValueError.*",
           GRADIENT="np.zeros(7)"),
     model("a gradient that holds NaN", r"gradient of 'w' holds nan \(64 of 64 numbers are not finite\)",
           GRADIENT="np.nan", code=1),
-    model("a loss that is no number", "loss_and_gradient on the first 32 training samples: ValueError: .*",
+    model("a loss that is no number", r"loss_and_gradient on the first 32 training samples \(.*\): ValueError: .*",
           LOSS="'low'"),
     model("a loss that is NaN", "the loss of the first 32 training samples is nan", LOSS="np.nan", code=1),
 ]  # fmt: skip

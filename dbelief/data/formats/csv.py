@@ -4,7 +4,7 @@ import codecs
 import csv
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,12 @@ class Columns:
     def called(self, place: int) -> str:
         """Name of a column in messages."""
         return f"column {place + 1}" + (f" ({self.header[place][:40]!r})" if self.header else "")
+
+    @property
+    def inputs(self) -> tuple[str, ...] | None:
+        """Names of the columns that are neither targets nor ignored, if the file has a header."""
+        others = {*self.targets, *self.ignored}
+        return self.header and tuple(name for place, name in enumerate(self.header) if place not in others)
 
     def roles(self, text: int | None, ignored: int) -> np.ndarray:
         """Index of each column among the numbers: inputs, then targets; `text` instead for a target read as text."""
@@ -91,7 +97,8 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
     for name, file in own.items():
         if file is not None and name in need:
             sets[name] = _pair(_table(spec, resolve(file, folder), table.columns), classes)
-    return dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
+    made = dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
+    return replace(made, columns=table.columns.inputs)
 
 
 def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:

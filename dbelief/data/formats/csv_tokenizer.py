@@ -195,6 +195,7 @@ def read_cells(
     lines = np.empty(most, np.int64)
     hard = np.empty((max(HARD, len(roles)), 4), np.int64)
     row = 0
+    first, odd = "", 0  # the first field that is not a number, and the count of them
     while at < len(content):
         at, line, row, held, wrong, wrong_line, column = _scan(
             data, at, line, ord(delimiter), roles, row, numbers, texts, lines, hard
@@ -203,7 +204,12 @@ def read_cells(
             if wrong and of_row == row:  # an error of the complete row takes precedence
                 break
             place = f"{where}, line {lines[of_row]}, {names[of_column]}"
-            numbers[of_row, roles[of_column]] = _float32(content[start:stop], place)
+            try:
+                numbers[of_row, roles[of_column]] = _float32(content[start:stop], place)
+            except DataError as error:
+                first, odd = first or str(error), odd + 1
+        if odd and (wrong or at >= len(content)):
+            raise DataError(first + (f" (and {odd - 1:,} more)" if odd > 1 else ""))
         if wrong == _FEW:
             raise DataError(f"{where}, line {wrong_line}: has {column} of {len(roles)} fields")
         if wrong == _MANY:

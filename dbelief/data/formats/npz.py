@@ -211,7 +211,7 @@ def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
     if inputs.ndim < 2 or not all(inputs.shape[1:]):
         raise DataError(f"{at} have shape {inputs.shape}, must be (n, features...)")
     if inputs.dtype != np.uint8 and inputs.dtype.kind != "f":
-        raise DataError(f"{at} are {inputs.dtype}, must be uint8 or a kind of float")
+        raise DataError(f"{at} are {inputs.dtype}, must be uint8 or a kind of float; cast with .astype('float32')")
     if not targets.ndim or len(inputs) != len(targets):
         raise DataError(f"{at} are {len(inputs)}, {prefix}targets have shape {targets.shape}")
     inputs = np.ascontiguousarray(inputs) if inputs.dtype == np.uint8 else _float32(inputs, at)

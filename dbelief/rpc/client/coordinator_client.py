@@ -126,7 +126,9 @@ class MemberView:
         """Whether the job, or this membership, has ended."""
         return self.state in OVER or bool(self.lost)
 
-    def beat(self, leaving: bool = False, reason: str = "", patience_s: float | None = None) -> None:
+    def beat(
+        self, leaving: bool = False, reason: str = "", patience_s: float | None = None, failed: bool = False
+    ) -> None:
         """Send a heartbeat to the coordinator, and store the job's state from the reply."""
         reply = self.client.call(
             "Beat",
@@ -138,6 +140,7 @@ class MemberView:
                 placement_epoch=self.placement.epoch if self.placement is not None else 0,
                 leaving=leaving,
                 reason=reason,
+                failed=failed,
                 shard=self.figures(),
                 ending=self.ending,
             ),
@@ -174,7 +177,7 @@ class MemberView:
         assert self.placement is not None
         return self.placement
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, failed: bool = False) -> None:
         """No operation: the client that joined sends the final heartbeat."""
 
 
@@ -258,10 +261,10 @@ class MembershipClient(MemberView):
         if not happened():
             raise Rejected(self.lost or f"the job is over: {self.reason}")
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, failed: bool = False) -> None:
         """Send a leaving heartbeat and stop the thread; an unavailable coordinator is ignored."""
         self._ended.set()
         self._thread.join()
         if not self.lost:
             with contextlib.suppress(RuntimeFailure):
-                self.beat(leaving=True, reason=reason, patience_s=0.0)
+                self.beat(leaving=True, reason=reason, patience_s=0.0, failed=failed)

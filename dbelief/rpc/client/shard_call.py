@@ -51,6 +51,8 @@ class ShardCall(ABC):
         Locations of the call's arrays in shared blocks, in the call's order; empty: none is in a block.
     waiting_since_s, tries
         Start of the wait for the next reply, by the monotonic clock, and the number of retries since.
+    warned
+        Whether that wait was logged.
     sent, received
         Bytes of segments' payloads in messages, including messages that were lost.
     shared_sent, shared_received
@@ -69,6 +71,7 @@ class ShardCall(ABC):
         self.stream: Stream | None = None
         self.waiting_since_s = 0.0
         self.tries = 0
+        self.warned = False
         self.sent = self.received = self.shared_sent = self.shared_received = 0
         self.locations: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE

@@ -18,6 +18,7 @@ copy, and the rest of this call uses TCP.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
@@ -33,7 +34,7 @@ from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.errors import Moved, Unavailable
 from dbelief.process.runtime import runtime
-from dbelief.rpc.channel import named_errors
+from dbelief.rpc.channel import QUIET_S, named_errors
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
@@ -42,6 +43,8 @@ from .shard_call import ExchangeCall, PullCall, PushCall, ShardCall, Upload
 from .shared_buffers import SharedBuffers
 from .stream_pool import StreamPool
 from .watchdog import Watchdog
+
+log = logging.getLogger(__name__)
 
 L = TypeVar("L", bound=ShardCall)
 
@@ -326,7 +329,7 @@ class ShardedParameterClient:
         """Wait for one reply and process it."""
         assert call.stream is not None
         if not call.tries:
-            call.waiting_since_s = runtime.monotonic()
+            call.waiting_since_s, call.warned = runtime.monotonic(), False
         with named_errors(call.where), self._watchdog.watching(call.stream):
             answer = call.stream.answer()
         if answer is None:
@@ -364,6 +367,9 @@ class ShardedParameterClient:
         if self._refresh is None and isinstance(trouble, Moved):
             raise trouble
         still_s = runtime.monotonic() - call.waiting_since_s
+        if still_s >= QUIET_S and not call.warned:
+            call.warned = True
+            log.warning(f"no answer for {still_s:.0f} s, retrying: {trouble}")
         if still_s + self._pause_s(call) >= 2 * self._deadline_s:
             reason = str(trouble).removeprefix(f"{call.where}: ")
             raise Unavailable(f"{call.where}: {reason}; no segment for {still_s:.3g} s") from trouble

@@ -235,6 +235,7 @@ class BeatRequest(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """the member's role"""
     id: _builtins.int
@@ -251,6 +252,8 @@ class BeatRequest(_message.Message):
     """a shard that shuts down, and leaves once a snapshot set has its segments"""
     run_id: _builtins.int
     """of the run that it joined"""
+    failed: _builtins.bool
+    """a member that leaves: because of an error"""
     @_builtins.property
     def shard(self) -> Global___ShardFigures:
         """figures of a shard; absent: not reported"""
@@ -267,10 +270,11 @@ class BeatRequest(_message.Message):
         shard: Global___ShardFigures | None = ...,
         ending: _builtins.bool = ...,
         run_id: _builtins.int = ...,
+        failed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "ending", b"ending", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "run_id", b"run_id", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "ending", b"ending", "failed", b"failed", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "run_id", b"run_id", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
     _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015

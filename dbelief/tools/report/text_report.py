@@ -87,7 +87,7 @@ def account(run: Path) -> tuple[str, RenderableType]:
 
 def _rows(history: Account, summary: Summary | None) -> list[tuple[str, str]]:
     rows = [
-        ("state", history.state + (f": {history.reason}" if history.reason else "")),
+        ("state", _state(history)),
         ("time", duration(history.elapsed_s if summary is None else summary.wall_s)),
         *(
             _of_batch(history, summary)
@@ -106,6 +106,12 @@ def _rows(history: Account, summary: Summary | None) -> list[tuple[str, str]]:
     if history.rolled_back:
         rows.append(("rolled back", f"{plural(history.rolled_back, 'iteration')}, done again"))
     return rows
+
+
+def _state(history: Account) -> str:
+    if history.state not in ENDED and "state" in history.last:
+        return f"{history.state}: no end is recorded, so it runs or was killed"
+    return history.state + (f": {history.reason}" if history.reason else "")
 
 
 def _spent(summary: Summary | None) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.core.effects import AssignShards, Fence, RecoverShard, TakeSnapshot
 from coordinator.core.states import ShutdownPhase, State
+from dbelief.monitor.event_text import event_text
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -46,6 +47,30 @@ def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) 
     assert len(gone) == 20, "one push of 10 samples of each replica came after the set"
     assert world.machine.progress.lost == 2
     assert world.machine.failed_members == ["shard 1"]
+
+
+def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=2)
+    world.machine.actions.append(world.machine.training.begin_set())
+    world.settle()
+    first.train()
+    second.work()
+    second.train(pushes=1)
+    restart_shard(world, 1)
+    first.mute = second.mute = True
+    world.tick(6.0)
+    world.settle()
+    world.replica()
+    world.run()
+    assert world.state() is State.DONE
+    assert (world.applied()[2] == 0).sum() == 20
+    assert world.machine.progress.lost == 2
+    restored = world.events("shard_back")[-1]
+    assert (restored["samples"], restored["of"]) == (20, 40)
+    assert (event_text("shard_back", restored) or "").endswith(": it lacks samples 20 to 40")
 
 
 def test_recovery_skips_a_damaged_snapshot_set(a_world: MakeWorld) -> None:

@@ -141,6 +141,21 @@ def test_reported_pushes_lost_with_a_shard_stay_reported() -> None:
     assert list(pool.returned) == [(0, 20, 30)]
 
 
+def test_pushes_lost_with_a_shard_and_their_pusher_are_counted() -> None:
+    """First of a pusher between two leases, then of one that holds its second."""
+    pool = leases()
+    first = take(pool, life=1, sequence=5)
+    assert [pool.lost_with(1, lowest) for lowest in (3, 4, 7)] == [1, 0, 0]
+    pool.acknowledge(first.id, 3)
+    assert [pool.lost_with(1, lowest) for lowest in (0, 4, 7, 9)] == [7, 3, 0, 0]
+    second = take(pool, life=1, sequence=8)
+    pool.acknowledge(second.id, 1)
+    assert [pool.lost_with(1, lowest) for lowest in (6, 8)] == [2, 0]
+    assert pool.lost_with(2, 0) == 0
+    pool.revoke(1, 8, 8)
+    assert pool.lost_with(1, 0) == 0
+
+
 def test_only_the_dead_lifes_leases_are_given_back() -> None:
     pool = leases()
     take(pool, life=1)

@@ -80,6 +80,15 @@ def test_missing_set_is_a_user_error(tmp_path: Path) -> None:
     assert newest_count(tmp_path / "000000000100-0001") == 0
 
 
+def test_a_run_folder_without_a_set_names_the_earlier_one_that_has_one(tmp_path: Path) -> None:
+    for name in ("run.2", "run.10", "run.old", "run.12"):
+        (tmp_path / name / "snapshots").mkdir(parents=True)
+    for name in ("run.2", "run.10", "run.old"):
+        written(tmp_path / name / "snapshots", "000000000100-0001")
+    with pytest.raises(UserError, match=r"to resume from; the earlier run in \S+/run\.10 has one$"):
+        newest(tmp_path / "run" / "snapshots")
+
+
 # -- damaged sets --------------------------------------------------------------------------------------------
 
 

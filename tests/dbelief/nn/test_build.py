@@ -127,12 +127,19 @@ def test_an_object_a_class_or_a_function(file: Path, name: str, start: float) ->
     assert sha256 == hashlib.sha256(MODEL.encode()).hexdigest()
 
 
-def test_nothing_is_written_and_no_name_is_taken(file: Path) -> None:
+def test_nothing_is_written_and_the_module_takes_no_name(file: Path) -> None:
     before = set(sys.path)
     load_python_model(file, "line")
     assert [path.name for path in file.parent.iterdir()] == ["mine.py"]
     assert "mine" not in sys.modules
-    assert set(sys.path) == before
+    assert set(sys.path) == before | {str(file.parent)}
+
+
+def test_modules_beside_the_file_are_found(file: Path) -> None:
+    (file.parent / "beside_the_model.py").write_text("START = 3.0\n")
+    file.write_text("from beside_the_model import START\n" + MODEL)
+    model, _ = load_python_model(file, "line")
+    assert model.parameters(np.random.default_rng(0))["a"][0] == 3.0
 
 
 def test_changed_file_is_reloaded(file: Path) -> None:

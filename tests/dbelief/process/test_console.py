@@ -67,6 +67,14 @@ def test_each_problem_of_a_message_has_a_line(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.processes
+def test_a_reader_that_ends_early_is_no_error() -> None:
+    command = f"{sys.executable} -P -m dbelief help resume | head -n 1"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.strip() == "Stop and resume a job"
+    assert ended.stderr == ""
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ["", pytest.param("--debug", marks=pytest.mark.long), DEBUG])
 def test_tracebacks_option_reaches_child_processes(how: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)

@@ -15,7 +15,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.push import Pusher, PushResult
 from dbelief.data import Split
-from dbelief.errors import Unavailable
+from dbelief.errors import JobError, ModelError, Unavailable
 from dbelief.job import build_job
 from dbelief.nn import Batch
 from dbelief.rpc.client.coordinator_client import MemberView
@@ -76,7 +76,7 @@ class Place:
             next_sequence=lambda: 1,
             push=lambda *_, **named: PushResult(0.0),
             assign=lambda vector, values: self.stored.append(vector),
-            close=self.ended.append,
+            close=lambda reason, failed=False: self.ended.append(reason),
         )
         self.client = Client(cast("Session", self.session))
 
@@ -100,6 +100,25 @@ def test_due_evaluation_runs_within_a_push() -> None:
     assert place.calls[2][1].evaluation == wire.Evaluation(lease=5, loss=1.5)
     assert place.calls[3][1].stored_lease == 5
     assert place.stored == ["best.0"]
+
+
+def test_data_are_the_jobs() -> None:
+    place = Place()
+    assert place.client.data is place.session.data
+    place.session.data = None
+    with pytest.raises(JobError, match=r"job own has no data: its data\.source is none"):
+        _ = place.client.data
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [(["v", "w"], "'v' is no tensor of the model; wanted w"), (["v"], "'w' is missing; wanted w")],
+)
+def test_a_gradient_of_other_names_is_refused(names: list[str], why: str) -> None:
+    place = Place()
+    place.client.pull()
+    with pytest.raises(ModelError, match=f"gradient: {why}$"):
+        place.client.push(dict.fromkeys(names, np.ones(1, np.float32)))
 
 
 def test_one_that_another_took_meanwhile_is_not_made() -> None:

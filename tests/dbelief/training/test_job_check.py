@@ -40,7 +40,7 @@ def job_with(folder: Path, gradient: str) -> Path:
 
 def test_a_gradient_is_computed(tmp_path: Path) -> None:
     assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[0].endswith("job own is fine")
-    with pytest.raises(ModelError, match=r"first 32 training samples: ValueError"):
+    with pytest.raises(ModelError, match=r"first 32 training samples \(inputs float32 of shape \(32, 3\), .*\): ValueError"):
         check_job(job_with(tmp_path, "np.zeros((2, 7))"), {})
     with pytest.raises(NonFinite, match="gradient of 'w' holds nan"):
         check_job(job_with(tmp_path, "np.nan"), {})
@@ -107,8 +107,32 @@ data: {source: csv, file: rows.csv, kind: classes, target: kind}
 strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {epochs: 1}
 """)
-    note = next(line for line in check_job(tmp_path / "job.yaml", {}) if line.startswith("note: input"))
-    assert re.match(r"note: input 2 reaches [0-9.]+e\+04, input 1 only 1 ", note), note
+    note = next(line for line in check_job(tmp_path / "job.yaml", {}) if line.startswith("note: '"))
+    assert re.match(r"note: 'far' reaches [0-9.]+e\+04, 'near' only 1; ", note), note
+    (tmp_path / "rows.csv").write_text(rows)
+    line = check_job(tmp_path / "job.yaml", {"data.header": "false", "data.target": "4"})
+    assert any(re.match(r"note: input 2 reaches [0-9.]+e\+04, input 1 only 1 \(counted ", one) for one in line)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "line"),
+    [
+        ("", "warm start: one replica trains alone until 0.05 of all samples (strategy.warm_start)"),
+        ("warm_start: {samples: 1000, loss: 0.5}", "until 1,000 samples or a mean loss of 0.5 (strategy.warm_start)"),
+        ("warm_start: null", ""),
+    ],
+)
+def test_the_warm_start_is_reported(strategy: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"""
+name: warm
+model: {{layers: [{{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+replicas: 2
+strategy: {{name: downpour, rule: {{name: sgd, rate: 0.1}}{", " if strategy else ""}{strategy}}}
+limits: {{epochs: 1}}
+""")
+    said = [one for one in check_job(tmp_path / "job.yaml", {}) if one.startswith("warm start")]
+    assert [one.endswith(line) for one in said] == ([True] if line else [])
 
 
 def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:

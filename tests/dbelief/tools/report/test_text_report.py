@@ -68,7 +68,7 @@ def test_report_of_a_running_job(run: Path) -> None:
     log(run, TRAINING)
     assert told(run) == {
         "job": "mnist",
-        "state": "training",
+        "state": "training: no end is recorded, so it runs or was killed",
         "time": "1:05",
         "samples": "1,200, 1.50 epochs",
         "loss": "0.2500",
