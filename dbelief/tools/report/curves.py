@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from .marks import Marks
 from .panels import Panel, draw_panels, figure_of
 from .plot_style import BLUE, GREEN, QUIET, Evaluations, Series, add_legend, draw_accuracy, draw_loss
 
+_FEW = 10  # a line of so few points could be too short to be seen without markers
 _SMOOTHING = 80  # a smoothed line averages 1/80 of its points to either side, twice
 
 
@@ -25,6 +27,7 @@ class _Story:
         self.evaluations = Evaluations()
         self.marks = Marks()
         self.warm_start: float | None = None
+        self.epoch_samples = 0.0  # 0 while unknown
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add the next event."""
@@ -32,6 +35,8 @@ class _Story:
         if kind == "progress":
             self.loss.add(samples, event.get("loss"))
             self.staleness.add(samples, event.get("staleness"))
+            if samples and event.get("epoch"):
+                self.epoch_samples = samples / event["epoch"]
         elif kind == "evaluation":
             self.evaluations.take(event, samples)
         elif kind == "warm_start":
@@ -56,12 +61,15 @@ def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> 
     path
         The PNG file.
     title
-        Title above the panels.
+        Title above the panels; of a failed run "(failed)" is appended.
     """
-    story, method = _Story(), Iterations()
+    story, method, failed = _Story(), Iterations(), False
     for event in events:
         story.take(event)
         method.take(event)
+        if event.get("event") == "state":
+            failed = event.get("state") == "failed"
+    title += " (failed)" * failed
     if method:
         draw_iterations(method, path, title)
         return
@@ -74,6 +82,8 @@ def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> 
         add_legend(panels[0])
     panels[-1].set_xlabel("samples")
     _set_samples_scale(panels[-1], story.end())
+    if 0 < story.epoch_samples <= story.end():
+        _add_epochs(panels[-1], story.epoch_samples)
     figure_of(panels[0]).savefig(path, format="png")
 
 
@@ -82,7 +92,7 @@ def _panels(story: _Story) -> list[Panel]:
 
     def draw_losses(axes: Axes) -> None:
         if story.loss:
-            _draw_smoothed(axes, story.loss, None, BLUE, "training")
+            _draw_smoothed(axes, story.loss, None, BLUE, "training (running mean)")
         draw_loss(axes, story.loss, story.evaluations.loss)
 
     found = []
@@ -103,20 +113,21 @@ def _draw_staleness(axes: Axes, story: _Story) -> None:
 
 
 def _draw_smoothed(axes: Axes, series: Series, cut: float | None, colour: str, label: str) -> None:
-    """Draw the points, faint, and their moving mean; a short series is drawn unsmoothed.
+    """Draw the points, faint, and their moving mean; a short series is drawn unsmoothed, a few points with markers.
 
     No mean crosses `cut`: staleness jumps at the end of the warm start, and the line must not rise before it.
     """
     reach = len(series.values) // _SMOOTHING
     if reach < 2:
-        axes.plot(series.at, series.values, color=colour, linewidth=1.6, label=label)
+        marker = "o" * (len(series.at) <= _FEW)
+        axes.plot(series.at, series.values, color=colour, linewidth=1.6, marker=marker, markersize=5, label=label)
         return
     at = 0 if cut is None else bisect_right(series.at, cut)
     parts = (np.asarray(series.values[:at]), np.asarray(series.values[at:]))
     # Twice, since the mean of a mean has no corners where an outlier enters or leaves the window.
     smooth = np.concatenate([moving_mean(moving_mean(part, reach), reach) for part in parts])
-    axes.plot(series.at, series.values, color=colour, linewidth=0.7, alpha=0.25)
-    axes.plot(series.at, smooth, color=colour, linewidth=1.8, label=label)
+    axes.plot(series.at, series.values, color=colour, linewidth=0.8, alpha=0.35, label=label)
+    axes.plot(series.at, smooth, color=colour, linewidth=1.8, label="the same, smoothed")
 
 
 def _set_samples_scale(axes: Axes, end: float) -> None:
@@ -125,6 +136,17 @@ def _set_samples_scale(axes: Axes, end: float) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     else:
         axes.set_xticks([])
+
+
+def _add_epochs(axes: Axes, epoch_samples: float) -> None:
+    """Add an axis of epochs below that of the samples; above the panels are legends and marks."""
+    functions = partial(np.multiply, 1 / epoch_samples), partial(np.multiply, epoch_samples)
+    epochs = axes.secondary_xaxis("bottom", functions=functions)
+    epochs.spines["bottom"].set_position(("outward", 36))
+    epochs.spines["bottom"].set_color(QUIET)
+    epochs.tick_params(color=QUIET, labelsize=9)
+    epochs.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    epochs.set_xlabel("epochs")
 
 
 def moving_mean(values: np.ndarray, reach: int) -> np.ndarray:

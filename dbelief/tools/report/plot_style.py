@@ -92,7 +92,7 @@ def draw_accuracy(axes: Axes, evaluations: Evaluations) -> None:
     if validation := evaluations.accuracy:
         percent = [100.0 * value for value in validation.values]
         label = f"validation, best: {max(percent):.2f} %"
-        draw_points(axes, validation.at, percent, label, line=True)
+        draw_points(axes, validation.at, percent, label)
     if evaluations.test_accuracy is not None:
         percent_test = 100.0 * evaluations.test_accuracy
         axes.axhline(
@@ -101,18 +101,17 @@ def draw_accuracy(axes: Axes, evaluations: Evaluations) -> None:
     axes.margins(y=0.1)
 
 
-def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *, line: bool = False) -> None:
-    """Draw markers, while they are distinguishable; with `line`, a line between them; a line alone if too many."""
-    size = 5.0 if len(at) <= 60 else 0.0
+def draw_points(axes: Axes, at: list[float], values: list[float], label: str) -> None:
+    """Draw a line, with markers while they are distinguishable."""
     axes.plot(
         at,
         values,
         color=ORANGE,
         marker="o",
-        markersize=size,
+        markersize=5.0 if len(at) <= 60 else 0.0,
         markeredgecolor="white",
         markeredgewidth=0.6,
-        linewidth=1.4 if line or not size else 0.0,
+        linewidth=1.4,
         label=label,
         zorder=3,
     )
@@ -121,6 +120,7 @@ def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *,
 def set_scale(axes: Axes, values: list[float], span: float) -> None:
     """Scale from 0; logarithmic where all values are positive and their largest and smallest differ by over `span`.
 
+    The axis's label, set before, then says so.
     Outliers are left outside the axis and counted in the legend: one diverged value would flatten the curve.
     """
     low, high = min(values, default=1.0), max(values, default=1.0)
@@ -129,6 +129,7 @@ def set_scale(axes: Axes, values: list[float], span: float) -> None:
     low, high = min(inside, default=1.0), max(inside, default=1.0)
     if logarithmic:
         axes.set_yscale("log")
+        axes.set_ylabel(f"{axes.get_ylabel()} (log scale)")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _FEW_DECADES * low else (1,)))
         axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(NullFormatter())

@@ -73,7 +73,7 @@ def test_every_series_has_its_panel(panels: Any) -> None:
     assert points(accuracy, "validation, best: 75.00 %") == ([5000.0, 10_000.0], [50.0, 75.0])
     assert points(accuracy, "test: 70.00 %")[1] == [70.0, 70.0]
     assert points(staleness, "mean of pushes")[1] == [float(i % 3) for i in range(20)]
-    assert labels(loss) == ["training", "validation", "joined: replica 0", "end of the warm start"]
+    assert labels(loss) == ["training (running mean)", "validation", "joined: replica 0", "end of the warm start"]
     for panel in (loss, accuracy, staleness):
         assert [500.0, 500.0] in [np.asarray(line.get_xdata()).tolist() for line in panel.get_lines()]
 
@@ -139,23 +139,44 @@ def test_resumed_run_replaces_rolled_back_points(panels: Any) -> None:
     assert points(loss, "training") == ([1.0, 2.0, 3.0], [5.0, 3.0, 2.0])
 
 
+def test_a_run_that_failed_early_says_so_and_its_points_are_visible(panels: Any) -> None:
+    (loss,) = panels([*losses([2.0]), {"event": "state", "state": "failed"}])
+    assert loss.figure.get_suptitle() == "digits: 3 replicas (failed)"
+    assert loss.get_lines()[0].get_marker() == "o"
+
+
+def test_a_resumed_run_has_not_failed(panels: Any) -> None:
+    (loss,) = panels([{"event": "state", "state": state} for state in ("failed", "ready")])
+    assert loss.figure.get_suptitle() == "digits: 3 replicas"
+
+
+@pytest.mark.parametrize(("epoch", "limits"), [(0.5, None), (4.0, (0.0, 4.08))])
+def test_epochs_have_an_axis_once_one_is_complete(
+    panels: Any, epoch: float, limits: tuple[float, float] | None
+) -> None:
+    (loss,) = panels([{"event": "progress", "samples": 200, "loss": 1.0, "epoch": epoch}])
+    assert [axis.get_xlim() for axis in loss.child_axes] == ([] if limits is None else [pytest.approx(limits)])
+
+
 def test_a_long_series_is_smoothed_over_a_faint_one(panels: Any) -> None:
     loss, _ = panels(progress(400))
     faint, smooth = loss.get_lines()
     assert faint.get_alpha() < 0.5
     assert len(smooth.get_ydata()) == len(faint.get_ydata()) == 400
     assert loss.get_yscale() == "linear"
+    assert labels(loss) == ["training (running mean)", "the same, smoothed"]
 
 
 def test_a_loss_that_falls_far_is_drawn_by_decades(panels: Any) -> None:
     events = [{"event": "progress", "samples": i + 1, "loss": 10.0**-i} for i in range(4)]
-    assert panels(events)[0].get_yscale() == "log"
+    (loss,) = panels(events)
+    assert (loss.get_yscale(), loss.get_ylabel()) == ("log", "loss (log scale)")
 
 
 def test_staleness_is_smoothed_within_warm_start_only(panels: Any) -> None:
     events = [{"event": "progress", "samples": i, "loss": 1, "staleness": 4 * (i > 200)} for i in range(400)]
     _, staleness = panels([*events, {"event": "warm_start", "samples": 200}])
-    _, smooth = points(staleness, "mean of pushes")
+    _, smooth = points(staleness, "the same, smoothed")
     assert set(smooth) == {0.0, 4.0}
 
 

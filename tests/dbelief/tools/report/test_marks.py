@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from dbelief.tools.report.marks import Marks
 
 Event = dict[str, Any]
+ROLES = ((0, "replica"), (0, "shard"), (0, "client"))
 
 
 def member(what: str, number: int, role: str = "replica") -> Event:
@@ -37,10 +38,10 @@ def test_the_first_members_and_those_after_the_warm_start_are_not_marked() -> No
     assert not any(found.values())
 
 
-def test_members_that_leave_at_the_end_and_clients_are_not_marked() -> None:
+def test_clients_are_marked_and_members_that_leave_at_the_end_are_not() -> None:
     ending = {"event": "state", "state": "closing"}
     found = marks(5.0, member("joined", 0, "client"), member("left", 2), ending, member("left", 0)).found
-    assert {kind: at for kind, at in found.items() if at} == {"left": [(5.0, "replica 2")]}
+    assert (found["joined"], found["left"]) == ([(5.0, "client 0")], [(5.0, "replica 2")])
 
 
 def test_a_resumed_run_is_marked_and_its_members_again() -> None:
@@ -51,12 +52,20 @@ def test_a_resumed_run_is_marked_and_its_members_again() -> None:
 
 
 def test_each_change_is_a_line_in_every_panel_and_a_legend_has_few_names() -> None:
-    found = marks(1.0, *(member("died", number) for number in range(3)), member("joined", 7))
+    found = marks(1.0, *(member("died", number) for number in (0, 1, 2, 2)), member("joined", 7))
     panels = Figure().subplots(2, 1)
     found.draw(panels)
     assert [line.get_label() for line in panels[0].get_lines() if not str(line.get_label()).startswith("_")] == [
-        "failed: 3",
+        "failed: 3 replicas, 4 times",
         "joined: replica 7",
     ]
     below = [np.asarray(line.get_xdata()).tolist() for line in panels[1].get_lines()]
-    assert below == [[1.0, 1.0]] * 4
+    assert below == [[1.0, 1.0]] * 2
+    assert [text.get_text() for text in panels[0].texts] == ["4"]
+
+
+def test_a_legend_has_the_roles_and_how_often() -> None:
+    found = marks(1.0, member("died", 0), 2.0, member("died", 0), *(member("left", n, role) for n, role in ROLES))
+    panel = Figure().subplots()
+    found.draw([panel])
+    assert panel.get_legend_handles_labels()[1] == ["failed: replica 0 (2 times)", "left: 3 members"]
