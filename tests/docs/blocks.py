@@ -8,6 +8,8 @@ A marker is an HTML comment before a fence, on the line before it or with empty 
     `make test-long` runs it, with the blocks of `make test` before and after it.
 ``<!-- test: exit 2 -->``, ``<!-- test: long, exit 2 -->``
     As above, and the block ends with this exit code.
+``<!-- test: long, needs PROGRAM -->``
+    As `test: long`; where the machine has no such program, the block is left out.
 ``<!-- not run: REASON -->``
     No test runs it.
 ``<!-- file: NAME -->``
@@ -29,7 +31,7 @@ RUN_LANGUAGES = {"sh": "sh", "bash": "sh", "python": "python", "py": "python"}
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<info>[^`]*)$")
 _COMMENT = re.compile(r" *<!--\s*(.*?)\s*-->\s*$")
-_TEST = re.compile(r"test(?:: (?P<long>long))?(?:(?P<joint>: |, )exit (?P<code>\d+))?")
+_TEST = re.compile(r"test(?:: (?P<long>long))?(?:(?P<joint>: |, )exit (?P<code>\d+))?(?:, needs (?P<needs>[\w-]+))?")
 _NUMBER = r"\d+(?:[.,:]\d+)*"
 
 
@@ -56,6 +58,8 @@ class Block:
         The reason of "not run", the name of "file", the option of "output".
     exit_code : int
         That the block has to end with.
+    needs : str
+        Program without which the block is left out; "" if there is none.
     output : Block or None
         The block of what this one prints.
     """
@@ -67,6 +71,7 @@ class Block:
     kind: str = ""
     argument: str = ""
     exit_code: int = 0
+    needs: str = ""
     output: Block | None = None
 
     @property
@@ -141,8 +146,8 @@ def _marked(block: Block, comment: tuple[int, str] | None) -> Block:
     where = f"{block.page}:{number}"
     word, _, argument = (part.strip() for part in text.partition(":"))
     if word == "test":
-        kind, exit_code = _test(where, block, text)
-        return replace(block, kind=kind, exit_code=exit_code)
+        kind, exit_code, needs = _test(where, block, text)
+        return replace(block, kind=kind, exit_code=exit_code, needs=needs)
     if word == "not run":
         if not argument:
             raise MarkerError(f"{where}: `not run` needs a reason")
@@ -159,14 +164,18 @@ def _marked(block: Block, comment: tuple[int, str] | None) -> Block:
     raise MarkerError(f"{where}: {text!r} before a fence is no marker (test, not run, file, output)")
 
 
-def _test(where: str, block: Block, text: str) -> tuple[str, int]:
-    """Kind and exit code of a block that is run."""
+def _test(where: str, block: Block, text: str) -> tuple[str, int, str]:
+    """Kind and exit code of a block that is run, and the program that it needs."""
     found = _TEST.fullmatch(text)
-    if not found or (found["joint"] and found["joint"] != (", " if found["long"] else ": ")):
-        raise MarkerError(f"{where}: {text!r} is no marker (test, test: long, test: exit 2, test: long, exit 2)")
+    joint_wrong = found and found["joint"] and found["joint"] != (", " if found["long"] else ": ")
+    if not found or joint_wrong or (found["needs"] and not found["long"]):
+        raise MarkerError(
+            f"{where}: {text!r} is no marker (test, test: long, test: exit 2, test: long, exit 2, "
+            "test: long, needs PROGRAM)"
+        )
     if block.language not in RUN_LANGUAGES:
         raise MarkerError(f"{where}: a test runs blocks of sh and python, not of {block.language or 'no language'}")
-    return "long" if found["long"] else "test", int(found["code"] or 0)
+    return "long" if found["long"] else "test", int(found["code"] or 0), found["needs"] or ""
 
 
 def _add(blocks: list[Block], block: Block) -> None:

@@ -86,6 +86,8 @@ class Folder:
                         file = self.path / block.argument
                         file.parent.mkdir(parents=True, exist_ok=True)
                         file.write_text(block.code)
+                    elif block.needs and shutil.which(block.needs) is None:
+                        print(f"{block.place}: left out, for this machine has no {block.needs}")
                     else:
                         self._run(block)
             finally:

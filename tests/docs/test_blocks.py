@@ -63,6 +63,11 @@ def test_blocks_have_their_language_code_line_and_marker() -> None:
     assert (skipped.kind, skipped.argument, skipped.code) == ("not run", "needs Kubernetes", "```\nkubectl\n")
 
 
+def test_a_block_names_the_program_that_it_needs() -> None:
+    (block,) = extract("page.md", "<!-- test: long, needs redis-server -->\n```sh\nx\n```\n")
+    assert (block.kind, block.exit_code, block.needs) == ("long", 0, "redis-server")
+
+
 def test_blocks_without_a_marker_are_found() -> None:
     text = PAGE + "\n```yaml\na: 1\n```\n```text\nb\n```\n```python\nc\n```\n"
     assert [block.code for block in unmarked(extract("page.md", text))] == ["plain\n", "c\n"]
@@ -90,6 +95,8 @@ def test_markers_of_blocks_that_are_run(marker: str, kind: str, exit_code: int) 
         ("<!-- test: slow -->\n```sh\nx\n```", "page.md:1: 'test: slow' is no marker"),
         ("<!-- test, exit 2 -->\n```sh\nx\n```", "page.md:1: 'test, exit 2' before a fence is no marker"),
         ("<!-- test: long: exit 2 -->\n```sh\nx\n```", "page.md:1: 'test: long: exit 2' is no marker"),
+        ("<!-- test: needs x -->\n```sh\nx\n```", "page.md:1: 'test: needs x' is no marker"),
+        ("<!-- test, needs x -->\n```sh\nx\n```", "page.md:1: 'test, needs x' before a fence is no marker"),
         ("<!-- test -->\n```yaml\nx\n```", "page.md:1: a test runs blocks of sh and python, not of yaml"),
         ("<!-- test -->\n```\nx\n```", "page.md:1: a test runs blocks of sh and python, not of no language"),
         ("<!-- not run -->\n```sh\nx\n```", "page.md:1: `not run` needs a reason"),

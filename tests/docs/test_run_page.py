@@ -70,6 +70,13 @@ def test_a_traceback_names_the_line_of_the_page(folder: Path) -> None:
         run(folder, "# Title\n\n<!-- test -->\n```python\na = 1\nraise ValueError(a)\n```\n")
 
 
+def test_a_block_whose_program_is_missing_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, "<!-- test: long, needs no-such-program -->\n```sh\nfalse\n```")
+    assert capsys.readouterr().out == "page.md:2: left out, for this machine has no no-such-program\n"
+    with pytest.raises(BlockFailed, match="exit code 1"):
+        run(folder, "<!-- test: long, needs bash -->\n```sh\nfalse\n```")
+
+
 def test_a_block_ends_after_its_time(folder: Path) -> None:
     with pytest.raises(BlockFailed, match=r"page.md:2: longer than 0.2 s"):
         run(folder, "<!-- test -->\n```sh\nsleep 600\n```", seconds=0.2)
