@@ -40,7 +40,7 @@ def job_with(folder: Path, gradient: str) -> Path:
 
 def test_a_gradient_is_computed(tmp_path: Path) -> None:
     assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[0].endswith("job own is fine")
-    with pytest.raises(ModelError, match=r"first 32 training samples \(inputs float32 of shape \(32, 3\), .*\): ValueError"):
+    with pytest.raises(ModelError, match=r"first 32 training samples \(inputs float32 of .*\): ValueError"):
         check_job(job_with(tmp_path, "np.zeros((2, 7))"), {})
     with pytest.raises(NonFinite, match="gradient of 'w' holds nan"):
         check_job(job_with(tmp_path, "np.nan"), {})
