@@ -226,9 +226,7 @@ class JobMachine:
         member = self.members.find("shard", number, incarnation)
         return member is None or self.state is not State.READY or self.training.snapshots.covers(member)
 
-    def leave(
-        self, kind: str, number: int, incarnation: int, reason: str, now_s: float, failed: bool = False
-    ) -> None:
+    def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float, failed: bool = False) -> None:
         """Remove a member that leaves, or that ends because of an error; its unfinished work is returned."""
         member = self.member(kind, number, incarnation)
         if member is not None:
