@@ -177,12 +177,15 @@ def test_a_job_at_rest_stays_as_it_is(
         client = dbelief.connect(besieged.address)
         with dbelief.connect(besieged.address) as guest:
             _push(guest, 3)
+            ended = guest._session.pusher.incarnation
         _push(client, 10)
         rows = client.pull()["rows"].copy()
         genuine = recorder.whole()
     assert {name.rpartition("/")[2] for name in genuine} >= {"Join", "Beat", "Report", "Status", "Push", "Pull"}
 
-    make = functools.partial(Fuzzer, genuine=genuine, alive=frozenset({client._session.pusher.incarnation}))
+    # A bad message may be a complete Join: a report of the guest's with one bit changed would be that member's own.
+    alive = frozenset(range(1, 100_000)) - {ended}
+    make = functools.partial(Fuzzer, genuine=genuine, alive=alive)
     outcomes = Counter[tuple[str, str]]()
     sizes = []
     for part in range(PARTS):
