@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm model bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -81,6 +81,9 @@ test-containers: .venv/ready-to-develop ## image and compose file in real contai
 test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host, nodes killed; root and Debian's Slurm and munge
 	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
 	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
+
+model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, 20 GiB, half an hour
+	@$(BIN)/python -m tests.model.search
 
 ##@ Benchmarks
 

@@ -23,8 +23,11 @@ DEADLINE_S = 300.0
 """Of every wait: what takes seconds here takes minutes where others keep the cores busy."""
 
 
+DBELIEF = (sys.executable, "-P", "-m", "dbelief")
+
+
 class Role:
-    """One `dbelief` command, or what a launcher makes of it."""
+    """One `dbelief` command, or what a launcher makes of it; or another program."""
 
     def __init__(
         self,
@@ -33,9 +36,10 @@ class Role:
         arguments: list[str],
         launcher: Sequence[str] = (),
         compute_wait_s: float = 0.0,
+        program: Sequence[str] = DBELIEF,
     ) -> None:
         self.log = folder / f"{name}.log"
-        command = [*launcher, sys.executable, "-P", "-m", "dbelief", *arguments]
+        command = [*launcher, *program, *arguments]
         environment = {**os.environ, "DBELIEF_COMPUTE_WAIT": str(compute_wait_s)}
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -85,8 +89,8 @@ class Operator:
         self.folder = folder
         self.roles: list[Role] = []
 
-    def start(self, name: str, *arguments: str, launcher: Sequence[str] = ()) -> Role:
-        role = Role(self.folder, name, list(arguments), launcher, self.compute_wait_s)
+    def start(self, name: str, *arguments: str, launcher: Sequence[str] = (), program: Sequence[str] = DBELIEF) -> Role:
+        role = Role(self.folder, name, list(arguments), launcher, self.compute_wait_s, program)
         self.roles.append(role)
         return role
 
