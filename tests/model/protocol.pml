@@ -255,7 +255,7 @@ inline lose_link(p) {
     :: else -> begin_link(p, UNREPLICATED)
     fi;
     if
-    :: !shard[p / 2].whole -> forget_follower(p ^ 1)
+    :: !shard[p / 2].whole && !shard[p / 2].promoted -> forget_follower(p ^ 1)
     :: else -> skip
     fi
 }

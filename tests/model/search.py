@@ -140,7 +140,7 @@ def main() -> int:
     small = {**COMPLETE, "CRASHES": 1}
     cycles = search({**small, "FIRST": 1}, cycles=True, states=1 << 23)
     print(f"cycles: {cycles}", flush=True)
-    cut = search({**small, "CUTS": 1}, states=1 << 26)
+    cut = search({**small, "CUTS": 1, "FIRST": 1}, states=1 << 24)
     print(f"1 crash, 1 broken connection: {cut}", flush=True)
     found = {name: search(small, planted=name) for name in PLANTED}
     for name, one in found.items():
