@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -278,7 +279,8 @@ def _named_samples(lease: DataLease, job: Job) -> Iterator[None]:
     except DbeliefError:
         raise
     except Exception as error:
-        if not isinstance(job.model, PythonModel):
+        functions = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+        if not isinstance(job.model, PythonModel) or "loss_and_gradient" not in functions:
             raise
         where = f"samples {lease.start:,} to {lease.stop:,} of the order of epoch {lease.epoch}"
         raise ModelError(f"{job.model.python}: {format_error(error)}, in {where}") from error

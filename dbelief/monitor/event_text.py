@@ -44,7 +44,7 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "promoted": lambda event: f"follower of shard {event['shard']} was promoted to leader",
     "followed": lambda event: f"shard {event['shard']} has a follower in sync",
     "unfollowed": lambda event: f"shard {event['shard']} lost its follower: {event['reason']}",
-    "shard_back": lambda event: _restored(event),
+    "shard_back": _restored,
     "shard_taken_in": lambda event: f"shard {event['shard']} is ready to take segments",
     "rolled_back": lambda event: f"rolled back to snapshot {event['set']}: {plural(event['iterations'], 'iteration')}",
     "scaling": lambda event: f"resharding from {event['from']} to {plural(event['to'], 'shard')}",

@@ -102,7 +102,7 @@ def _warm_start(strategy: Downpour) -> list[str]:
         return []
     ends = [f"{warm.samples:,} samples"] if warm.samples is not None else []
     ends += [f"a mean loss of {warm.loss:g}"] if warm.loss is not None else []
-    until = " or ".join(ends) or f"{warm.share:.3g} of all samples"
+    until = " or ".join(ends) or f"{100 * warm.share:.3g} % of all samples"
     return [f"warm start: one replica trains alone until {until} (strategy.warm_start)"]
 
 

@@ -117,7 +117,7 @@ limits: {epochs: 1}
 @pytest.mark.parametrize(
     ("strategy", "line"),
     [
-        ("", "warm start: one replica trains alone until 0.05 of all samples (strategy.warm_start)"),
+        ("", "warm start: one replica trains alone until 5 % of all samples (strategy.warm_start)"),
         ("warm_start: {samples: 1000, loss: 0.5}", "until 1,000 samples or a mean loss of 0.5 (strategy.warm_start)"),
         ("warm_start: null", ""),
     ],
