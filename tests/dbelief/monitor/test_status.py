@@ -143,6 +143,21 @@ def test_missing_coordinator_is_a_one_line_error(nobody: str, run: Path) -> None
         get_status(JobLocation(nobody, run))
 
 
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("it speaks TLS: give --credentials", r"a process is at \S+, and it speaks TLS: give --credentials$"),
+        ("", "the run is not up yet, or was killed$"),
+    ],
+)
+def test_a_run_that_does_not_answer_names_the_cause(
+    why: str, said: str, nobody: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbelief.monitor.status.why_not", lambda _: why)
+    with pytest.raises(RuntimeFailure, match=f"no coordinator answers, and there is no summary.json: {said}"):
+        get_status(JobLocation(nobody, run))
+
+
 @pytest.mark.processes
 def test_ended_run_folder_shows_its_summary(
     address: str, nobody: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
