@@ -42,9 +42,9 @@ deadlines: {{beat_s: 4, lease_s: 2}}
 """
 
 
-def start_client(operator: Operator, number: int, address: str) -> Role:
+def start_client(operator: Operator, number: int, address: str, shared: bool) -> Role:
     program = sys.executable, str(Path(__file__).with_name("client.py"))
-    arguments = [address, number, CLIENTS, operator.folder / f"client-{number}.jsonl"]
+    arguments = [address, number, CLIENTS, operator.folder / f"client-{number}.jsonl", int(shared)]
     return operator.start(f"client-{number}", *map(str, arguments), program=program)
 
 
@@ -62,25 +62,42 @@ def start_shards(operator: Operator, address: str, name: str) -> list[Role]:
     return roles
 
 
-@pytest.mark.parametrize("replication", [1, 2])
-def test_no_anomaly(replication: int, operator: Operator, write_job: Callable[[str], Path], tmp_path: Path) -> None:
+def kill_leader_and_client(operator: Operator, leader: Role, client: Role) -> tuple[float, float]:
+    """Kill both once the shards have followers; the window in which the follower was promoted."""
+    until(operator, "followed", times=2)
+    began_s = time.monotonic()
+    leader.kill()
+    until(operator, "promoted")
+    window = began_s, time.monotonic()
+    client.kill()
+    return window
+
+
+def scale(operator: Operator, address: str) -> None:
+    """Migrate segments to a third shard, and all of them to one."""
+    for shards, times in ((3, 1), (1, 2)):
+        assert operator.start(f"scale-{shards}", "scale", "ps", str(shards), address).ends() == 0
+        if shards == 3:
+            operator.start("ps-2", "ps", "--coordinator", address)
+        until(operator, "scaled", times)
+
+
+@pytest.mark.parametrize("case", ["shared memory", "TCP", "migration", "failover"])
+def test_no_anomaly(case: str, operator: Operator, write_job: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "counters.py").write_text(MODEL)
-    job = JOB.format(folder=tmp_path, samples=PUSHES, replication=replication)
+    job = JOB.format(folder=tmp_path, samples=PUSHES, replication=1 + (case == "failover"))
     coordinator, address = operator.coordinator(write_job(job))
     leaders = start_shards(operator, address, "ps")
-    if replication == 2:
+    if case == "failover":
         start_shards(operator, address, "follower")
-    clients = [start_client(operator, number, address) for number in range(CLIENTS)]
+    clients = [start_client(operator, number, address, shared=case != "TCP") for number in range(CLIENTS)]
     windows = []
-    if replication == 2:
-        until(operator, "followed", times=2)
-        began_s = time.monotonic()
-        leaders[0].kill()
-        until(operator, "promoted")
-        windows = [(began_s, time.monotonic())]
-        clients[-1].kill()
-    codes = [client.ends() for client in clients[: CLIENTS - len(windows)]]
-    assert codes == [0] * len(codes)
+    if case == "migration":
+        operator.until_samples("counted", PUSHES // 10)
+        scale(operator, address)
+    if case == "failover":
+        windows = [kill_leader_and_client(operator, leaders[0], clients.pop())]
+    assert [client.ends() for client in clients] == [0] * len(clients)
     assert coordinator.ends() == 0
     assert operator.summary("counted")["pushes_lost"] == 0
 
