@@ -82,7 +82,7 @@ test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host
 	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
 	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
 
-model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, 20 GiB, half an hour
+model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, over 24 GiB, half an hour
 	@$(BIN)/python -m tests.model.search
 
 ##@ Benchmarks
