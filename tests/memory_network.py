@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,13 +19,13 @@ class Failure(grpc.RpcError):
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code}: {details}")
-        self._status = code, details
+        self.status = code, details
 
     def code(self) -> grpc.StatusCode:
-        return self._status[0]
+        return self.status[0]
 
     def details(self) -> str:
-        return self._status[1]
+        return self.status[1]
 
     def result(self) -> NoReturn:
         raise self
@@ -41,7 +41,8 @@ class Details(NamedTuple):
 class Call:
     """One call, seen by its client: an iterator of replies, and the future of a unary reply."""
 
-    def __init__(self, read: Callable[[bytes], Any] | None) -> None:
+    def __init__(self, network: MemoryNetwork, read: Callable[[bytes], Any] | None) -> None:
+        self._network = network
         self.requests: Queue[Any] = runtime.queue()
         self._replies: Queue[Any] = runtime.queue()
         self._read = read or (lambda message: message)
@@ -71,17 +72,29 @@ class Call:
     def is_active(self) -> bool:
         return not self._ended.is_set()
 
-    def cancel(self) -> None:
-        self.end(Failure(grpc.StatusCode.CANCELLED, "cancelled by the client"))
-        self.requests.put(Failure(grpc.StatusCode.CANCELLED, "cancelled by the client"))
+    def cancel(self, code: grpc.StatusCode = grpc.StatusCode.CANCELLED, why: str = "cancelled by the client") -> None:
+        """End it at its client, and then at its server."""
+        self.ended(Failure(code, why))
+        self._network.carry(self, lambda: self.requests.put(Failure(grpc.StatusCode.CANCELLED, why)), True)
+
+    def request(self, message: Any) -> None:
+        """Send a message to the server; `_END`: half-close."""
+        self._network.carry(self, lambda: self.requests.put(message), True)
 
     def reply(self, message: bytes) -> None:
-        self._replies.put(message)
+        """Send a message to the client."""
+        self._network.carry(self, lambda: self._replies.put(message), False)
 
     def end(self, how: Any = _END) -> None:
+        """End it at its server, and then at its client."""
+        self._network.carry(self, lambda: self.ended(how), False)
+
+    def ended(self, how: Any) -> None:
+        """End it at its client."""
         if not self._ended.is_set():
             self._ended.set()
             self._replies.put(how)
+            self._network.over(self)
 
 
 class Context:
@@ -115,7 +128,7 @@ class MemoryServer:
         self._network, self._threads, self._interceptors = network, threads, interceptors
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
-        self._address = ""
+        self.address = ""
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         self._generic += handlers
@@ -125,14 +138,14 @@ class MemoryServer:
         self._registered |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
     def add_insecure_port(self, address: str) -> int:
-        self._address, port = self._network.bind(address)
+        self.address, port = self._network.bind(address)
         return port
 
     def start(self) -> None:
-        self._network.start(self._address, self)
+        self._network.start(self.address, self)
 
     def stop(self, grace_s: float | None) -> Any:
-        self._network.stop(self._address)
+        self._network.stop(self.address, self)
         stopped = runtime.event()
         stopped.set()
         return stopped
@@ -192,7 +205,7 @@ class MemoryChannel(grpc.Channel):
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *_: Any, **__: Any
     ) -> Any:
         codec = request_serializer, response_deserializer
-        return _Unary(lambda request, metadata: self._call(method, iter([request]), codec, metadata))
+        return _Unary(lambda request, metadata: self._call(method, [request], codec, metadata))
 
     def stream_stream(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *_: Any, **__: Any
@@ -210,16 +223,18 @@ class MemoryChannel(grpc.Channel):
     def stream_unary(self, method: str, *_: Any, **__: Any) -> Any:
         return lambda *_, **__: NotImplemented
 
-    def _call(self, method: str, requests: Iterator[Any], codec: tuple[Any, Any], metadata: Any) -> Call:
+    def _call(self, method: str, requests: Iterable[Any], codec: tuple[Any, Any], metadata: Any) -> Call:
         write, read = codec
-        call = Call(read)
+        call = Call(self._network, read)
+        self._calls = [one for one in self._calls if one.is_active()]
         self._calls.append(call)
-        server = self._network.server_at(self._address)
-        if server is None:
-            call.end(Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {self._address}"))
-            return call
-        server.handle(call, Details(method, tuple(metadata or ())))
-        runtime.spawn(_feed, "requests", call, requests, write or _same)
+        self._network.begin(call, self._address, Details(method, tuple(metadata or ())))
+        if isinstance(requests, list):
+            for request in requests:
+                call.request((write or _same)(request))
+            call.request(_END)
+        else:
+            runtime.spawn(_feed, "requests", call, requests, write or _same)
         return call
 
     def close(self) -> None:
@@ -248,7 +263,9 @@ class _Unary:
         try:
             return call.result(timeout), call
         except grpc.FutureTimeoutError:
-            raise Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
+            late = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            call.cancel(*late.status)
+            raise late from None
 
     def future(self, request: Any, timeout: float | None = None, metadata: Any = None, **_: Any) -> Call:
         return self._begin(request, metadata)
@@ -284,13 +301,27 @@ class MemoryNetwork(Transport):
         for callback in waiting:
             callback(grpc.ChannelConnectivity.READY)
 
-    def stop(self, address: str) -> None:
+    def stop(self, address: str, server: MemoryServer) -> None:
+        """Accept no further calls."""
         with self._lock:
-            self._servers.pop(address, None)
+            if self._servers.get(address) is server:
+                del self._servers[address]
 
-    def server_at(self, address: str) -> MemoryServer | None:
+    def begin(self, call: Call, address: str, details: Details) -> None:
+        """Connect a call to the server at an address."""
         with self._lock:
-            return self._servers.get(address)
+            server = self._servers.get(address)
+        if server is None:
+            call.ended(Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}"))
+        else:
+            server.handle(call, details)
+
+    def carry(self, call: Call, deliver: Callable[[], None], up: bool) -> None:
+        """Deliver a message of a call to its server (`up`) or its client, after those sent before it."""
+        deliver()
+
+    def over(self, call: Call) -> None:
+        """Forget a call that has ended at its client."""
 
     def when_started(self, address: str, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
         with self._lock:
@@ -303,8 +334,10 @@ class MemoryNetwork(Transport):
 
 def _feed(call: Call, requests: Iterator[Any], write: Callable[[Any], bytes]) -> None:
     for request in requests:
-        call.requests.put(write(request))
-    call.requests.put(_END)
+        if not call.is_active():
+            return
+        call.request(write(request))
+    call.request(_END)
 
 
 def _same(message: Any) -> Any:

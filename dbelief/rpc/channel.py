@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -119,18 +119,25 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str 
     Unavailable
         After `timeout_s`; names `what`.
     """
-    until_s, ready = runtime.monotonic() + timeout_s, grpc.channel_ready_future(channel)
-    if timeout_s > QUIET_S:
-        with suppress(grpc.FutureTimeoutError):
-            ready.result(timeout=QUIET_S)
+    ready = runtime.event()
+
+    def changed(state: grpc.ChannelConnectivity) -> None:
+        if state is grpc.ChannelConnectivity.READY:
+            ready.set()
+
+    channel.subscribe(changed, try_to_connect=True)
+    try:
+        if ready.wait(min(timeout_s, QUIET_S)):
             return
         why = why_not(address) if address else ""
-        log.warning(f"{what} does not answer yet, waiting for up to {timeout_s:g} s{why and ': '}{why}")
-    try:
-        ready.result(timeout=max(0.0, until_s - runtime.monotonic()))
-    except grpc.FutureTimeoutError:
-        why = why_not(address) if address else ""
-        raise Unavailable(f"{what} did not answer within {timeout_s:g} s{why and ': '}{why}") from None
+        if timeout_s > QUIET_S:
+            log.warning(f"{what} does not answer yet, waiting for up to {timeout_s:g} s{why and ': '}{why}")
+            if ready.wait(timeout_s - QUIET_S):
+                return
+            why = why_not(address) if address else ""
+        raise Unavailable(f"{what} did not answer within {timeout_s:g} s{why and ': '}{why}")
+    finally:
+        channel.unsubscribe(changed)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
 from typing import TypeVar
 
 from dbelief.process.runtime import runtime
@@ -86,7 +85,8 @@ class ThreadPool:
         try:
             take(shares)
         finally:
-            wait(others)
+            for other in others:
+                other.exception()  # waits for it
         for other in others:
             other.result()
         return [one for first in sorted(made) for one in made[first]]

@@ -1,0 +1,163 @@
+"""A network between simulated processes: it delays, reorders, cuts and breaks; a `Transport`.
+
+Messages of one call arrive in order; those of different calls overtake each other. A cut link holds messages back; if
+it stays cut for longer than `KEEPALIVE_S`, its calls break. A broken call loses what is under way: the client cannot
+know whether its request was executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, Sequence
+
+import grpc
+
+from dbelief.rpc.transport import Options
+from tests.memory_network import Call, Details, Failure, MemoryChannel, MemoryNetwork, MemoryServer
+
+from .scheduler import Process, Scheduler
+
+KEEPALIVE_S = 4.0
+"""Seconds after which gRPC notices that its peer does not answer."""
+CONNECT_S = 2.0
+"""Seconds after which a call to a host that does not answer fails."""
+
+
+class Wire:
+    """A call under way, as the network sees it."""
+
+    __slots__ = ("arrives_s", "broken", "client", "server")
+
+    def __init__(self, client: Process, server: Process) -> None:
+        self.client, self.server = client, server
+        self.arrives_s = [0.0, 0.0]  # when the last message arrives: at the client, at the server
+        self.broken = False
+
+
+class SimulatedServer(MemoryServer):
+    """A server of a simulated process."""
+
+    def __init__(
+        self, network: SimulatedNetwork, threads: Executor, interceptors: Sequence[Any], process: Process
+    ) -> None:
+        super().__init__(network, threads, interceptors)
+        self.process = process
+
+
+class SimulatedNetwork(MemoryNetwork):
+    """All links between simulated processes.
+
+    Attributes
+    ----------
+    mean_s
+        Mean delay of a message, in seconds.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self.mean_s = 0.0005
+        self._wires: dict[Call, Wire] = {}
+        self._cut_until_s: dict[tuple[Process, Process], float] = {}  # by sender and receiver
+
+    @property
+    def _process(self) -> Process:
+        assert self._scheduler.current is not None, "a timer opens a channel"
+        return self._scheduler.current.process
+
+    def channel(self, address: str, options: Options, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+        return MemoryChannel(self, address)
+
+    def server(self, threads: Executor, interceptors: Sequence[Any], options: Options, calls: int) -> Any:
+        process = self._process
+        server = SimulatedServer(self, threads, interceptors, process)
+        process.on_end.append(lambda: self.stop(server.address, server))
+        return server
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def begin(self, call: Call, address: str, details: Details) -> None:
+        client = self._process
+        server = self._servers.get(address)
+        if server is None or not isinstance(server, SimulatedServer):
+            why = Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}")
+            self._scheduler.at(self._delay_s(), lambda: call.ended(why))
+            return
+        self._wires[call] = Wire(client, server.process)
+        self._scheduler.at(CONNECT_S, partial(self._connected_or_not, call))
+        self.carry(call, partial(self._accept, call, server, details), True)
+
+    def _accept(self, call: Call, server: SimulatedServer, details: Details) -> None:
+        self._scheduler.spawn(server.process, "accept", partial(server.handle, call, details))
+
+    def _connected_or_not(self, call: Call) -> None:
+        wire = self._wires.get(call)
+        if wire is not None and not wire.arrives_s[1] <= self._scheduler.now_s:
+            self._break(call, "not connected")
+
+    def carry(self, call: Call, deliver: Callable[[], None], up: bool) -> None:
+        wire = self._wires.get(call)
+        if wire is None:
+            return
+        now_s = self._scheduler.now_s
+        wire.arrives_s[up] = max(now_s + self._delay_s(), wire.arrives_s[up])
+        self._scheduler.at(wire.arrives_s[up] - now_s, partial(self._arrive, call, wire, deliver, up))
+
+    def _arrive(self, call: Call, wire: Wire, deliver: Callable[[], None], up: bool) -> None:
+        sender, receiver = (wire.client, wire.server) if up else (wire.server, wire.client)
+        if wire.broken or not receiver.alive:
+            return
+        until_s = self._cut_until_s.get((sender, receiver), 0.0)
+        if until_s > self._scheduler.now_s:
+            wire.arrives_s[up] = max(until_s, wire.arrives_s[up])
+            self._scheduler.at(until_s - self._scheduler.now_s, partial(self._arrive, call, wire, deliver, up))
+        else:
+            deliver()
+
+    def _delay_s(self) -> float:
+        return self._scheduler.random.expovariate(1 / self.mean_s)
+
+    def over(self, call: Call) -> None:
+        wire = self._wires.get(call)
+        if wire is not None:  # a cancellation may still be under way to the server
+            self._scheduler.at(KEEPALIVE_S, lambda: self._wires.pop(call, None) and None)
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def cut(self, one: Process, other: Process, seconds: float, both_ways: bool) -> None:
+        """Hold back all messages from `one` to `other`, and in the other direction if `both_ways`, for some time."""
+        until_s = self._scheduler.now_s + seconds
+        self._cut_until_s[one, other] = until_s
+        if both_ways:
+            self._cut_until_s[other, one] = until_s
+        if seconds > KEEPALIVE_S:
+            self._scheduler.at(KEEPALIVE_S, lambda: self.break_calls(one, other))
+
+    def break_calls(self, one: Process, other: Process | None = None) -> int:
+        """Break all calls between two processes, or all calls of one; returns how many."""
+        ends = {one, other}
+        broken = [
+            call
+            for call, wire in self._wires.items()
+            if (one in (wire.client, wire.server) if other is None else {wire.client, wire.server} == ends)
+        ]
+        for call in broken:
+            self._break(call, "connection reset")
+        return len(broken)
+
+    def _break(self, call: Call, why: str) -> None:
+        """End a call at both ends."""
+        wire = self._wires.pop(call, None)
+        if wire is None or wire.broken:
+            return
+        wire.broken = True
+        if wire.client.alive:
+            call.ended(Failure(grpc.StatusCode.UNAVAILABLE, why))
+        if wire.server.alive:
+            call.requests.put(Failure(grpc.StatusCode.CANCELLED, why))
+
+    def ended(self, process: Process, vanished: bool) -> None:
+        """A process has ended: its peers notice that at once, or by keepalive where its machine has vanished."""
+        self._scheduler.at(KEEPALIVE_S if vanished else self._delay_s(), lambda: self.break_calls(process) and None)

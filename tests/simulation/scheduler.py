@@ -1,0 +1,256 @@
+"""Processes and threads as greenlets: one runs at a time, in virtual time, in an order that a seed decides.
+
+A task is a thread of a simulated process. It runs until it waits, sleeps, ends, or is preempted: at each operation on a
+lock, queue or event the scheduler may let another task run. Between two such operations a task is atomic. Virtual time
+passes only while no task can run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+
+class ProcessEnded(BaseException):
+    """Raised in a task of an ended process when the simulation is closed, so that its frames are freed."""
+
+
+class Process:
+    """A simulated process.
+
+    Attributes
+    ----------
+    number
+        Of the process in this simulation, from 0: each start of a program has another.
+    alive, paused
+        Tasks of a process that has ended, or is paused, do not run.
+    rate, offset_s, wall_s
+        Its monotonic clock is `offset_s + rate * virtual time`, and its wall clock `wall_s` later than virtual time.
+    """
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.alive = True
+        self.paused = False
+        self.rate, self.offset_s, self.wall_s = 1.0, 0.0, 1_700_000_000.0
+        self.interrupt: Any = None
+        self.held: list[Task] = []  # tasks that became ready while it was paused
+        self.on_end: list[Callable[[], None]] = []
+
+
+class Task:
+    """A thread of a simulated process."""
+
+    __slots__ = ("error", "greenlet", "joiners", "name", "over", "process", "token", "waits", "woken")
+
+    def __init__(self, process: Process, name: str, call: Callable[[], object], parent: greenlet) -> None:
+        self.process = process
+        self.name = name
+        self.greenlet = greenlet(lambda: self._run(call), parent)
+        self.waits = False
+        self.woken = False  # by a notification, not by its timeout
+        self.token = 0  # counts its waits: an older timeout is ignored
+        self.over = False
+        self.error: BaseException | None = None
+        self.joiners: list[Task] = []
+
+    def _run(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except ProcessEnded:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over = True
+
+
+class Scheduler:
+    """Runs tasks, one at a time.
+
+    Parameters
+    ----------
+    seed
+        Of every choice.
+
+    Attributes
+    ----------
+    now_s
+        Virtual time in seconds.
+    steps
+        Task switches so far.
+    current
+        The running task; None in callbacks of timers.
+    preempt
+        Probability that an operation lets another task run.
+    failed
+        Called with each task that an exception has ended.
+    after_step
+        Called after each step with the task that ran.
+    trace
+        Hash of all choices so far: two runs of a seed have equal ones.
+    """
+
+    def __init__(self, seed: int, preempt: float = 0.1) -> None:
+        self.random = random.Random(seed)
+        self.now_s = 0.0
+        self.steps = 0
+        self.current: Task | None = None
+        self.preempt = preempt
+        self.failed: Callable[[Task], None] = lambda task: None
+        self.after_step: Callable[[Task], None] = lambda task: None
+        self.trace = 0
+        self._main = getcurrent()
+        self._ready: list[Task] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_count = 0
+        self._tasks: set[Task] = set()
+        self._processes = 0
+        self._closing = False
+
+    def process(self, name: str) -> Process:
+        """A new process, without tasks."""
+        self._processes += 1
+        return Process(name, self._processes - 1)
+
+    def spawn(self, process: Process, name: str, call: Callable[[], object]) -> Task:
+        """Start a task of a process."""
+        if self._closing:
+            raise ProcessEnded
+        task = Task(process, name, call, self._main)
+        self._tasks.add(task)
+        self._ready.append(task)
+        return task
+
+    def at(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call a function after some virtual time; it must not wait."""
+        self._timer_count += 1
+        heapq.heappush(self._timers, (self.now_s + max(0.0, delay_s), self._timer_count, call))
+
+    # -- called by the running task ------------------------------------------------------------------------
+
+    def maybe_switch(self) -> None:
+        """Let another task run, with probability `preempt`."""
+        if self.random.random() < self.preempt and self.current is not None:
+            if self._closing:
+                raise ProcessEnded
+            self._ready.append(self.current)
+            self._switch()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Suspend the running task until `wake`, for `timeout_s` of its process's clock; whether it was woken."""
+        task = self.current
+        if task is None or self._closing:
+            raise ProcessEnded
+        task.waits, task.woken = True, False
+        task.token += 1
+        if timeout_s is not None:
+            token = task.token
+
+            def expire() -> None:
+                if task.token == token and task.waits:
+                    self._make_ready(task)
+
+            self.at(timeout_s / task.process.rate, expire)
+        self._switch()
+        return task.woken
+
+    def wake(self, task: Task) -> None:
+        """End a task's wait."""
+        if task.waits:
+            task.woken = True
+            self._make_ready(task)
+
+    def _make_ready(self, task: Task) -> None:
+        task.waits = False
+        self._ready.append(task)
+
+    def _switch(self) -> None:
+        self._main.switch()
+        if self._closing:
+            raise ProcessEnded
+
+    # -- called from outside -------------------------------------------------------------------------------
+
+    def run(self, until: Callable[[], bool], limit_s: float) -> bool:
+        """Run until a condition holds; False where nothing can run any more, or virtual time has reached the limit."""
+        ready, choose = self._ready, self.random.random
+        while not until():
+            if ready:
+                index = int(choose() * len(ready))
+                task = ready[index]
+                ready[index] = ready[-1]
+                ready.pop()
+                self._step(task)
+            elif self._timers and self.now_s < limit_s:
+                self.now_s, _, call = heapq.heappop(self._timers)
+                call()
+            else:
+                return False
+        return True
+
+    def _step(self, task: Task) -> None:
+        process = task.process
+        if not process.alive:
+            return
+        if process.paused:
+            process.held.append(task)
+            return
+        self.steps += 1
+        self.trace = hash((self.trace, process.number, task.name, self.now_s))
+        self.current = task
+        task.greenlet.switch()
+        self.current = None
+        if task.over:
+            self._ended(task)
+        self.after_step(task)
+
+    def _ended(self, task: Task) -> None:
+        self._tasks.discard(task)
+        for joiner in task.joiners:
+            self.wake(joiner)
+        if task.error is not None:
+            self.failed(task)
+
+    def end(self, process: Process) -> None:
+        """End a process, as SIGKILL does: none of its tasks runs again."""
+        process.alive = False
+        process.held.clear()
+        for call in process.on_end:
+            call()
+
+    def pause(self, process: Process) -> None:
+        """Suspend all tasks of a process, as SIGSTOP does."""
+        process.paused = True
+
+    def resume(self, process: Process) -> None:
+        """Let the tasks of a paused process run again."""
+        process.paused = False
+        self._ready += process.held
+        process.held.clear()
+
+    def close(self) -> None:
+        """Unwind every task that has not ended."""
+        self._closing = True
+        for task in list(self._tasks):
+            if not task.greenlet.dead:
+                self.current = task
+                task.greenlet.throw(ProcessEnded)
+        self.current = None
+        self._tasks.clear()
+        self._ready.clear()
+        self._timers.clear()
+
+
+def join_task(scheduler: Scheduler, task: Task, timeout_s: float | None) -> None:
+    """Wait until a task has ended."""
+    if not task.over and scheduler.current is not None:
+        task.joiners.append(scheduler.current)
+        scheduler.wait(timeout_s)
+
+
