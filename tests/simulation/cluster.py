@@ -1,101 +1,290 @@
-"""A simulated cluster: starts the programs, restarts those that end too early, and runs them to the job's end."""
+"""A simulated cluster: starts the programs, injects the plan's faults, restarts what ended too early, until the job ends."""
 
 from __future__ import annotations
 
-import tempfile
-import threading
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from dbelief.errors import DbeliefError, UserError
+from coordinator.job.persistence import outcome
+from dbelief.errors import DbeliefError
+from dbelief.process.atomic_file import use_disk
 from dbelief.process.clock import SystemClock
 from dbelief.process.runtime import use_runtime
 from dbelief.registry import MemoryRegistry
 from dbelief.rpc.transport import use_transport
 
+from .disk import SimulatedDisk
+from .groups import Groups
+from .jobs import JOBS
 from .marks import marker
 from .network import SimulatedNetwork
-from .programs import operating_system, run_coordinator, run_shard, run_worker
+from .observer import Observer
+from .plan import Fault, Plan
+from .programs import interrupt_of, operating_system, run_client, run_coordinator, run_scale, run_shard, run_worker
+from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
 
-LIMIT_S = 600.0
-"""Virtual seconds after which a job that has not ended is an error."""
+LIMIT_S = 900.0
+"""Virtual seconds after which a job that has not ended is a violation."""
+RESTART_S = 0.3
+"""Seconds until a process that has failed by itself starts again."""
+BATCH_S = 0.03
+"""Mean time of a mini-batch."""
+JOB = "simulated"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a plan.
+
+    Attributes
+    ----------
+    violations
+        Of the invariants; empty: none.
+    log
+        Starts, ends and faults, each with its virtual time.
+    pushes, faults, restores
+        Pushes acknowledged, faults that had an effect, shards restored from a snapshot set.
+    virtual_s, steps
+        Length of the run.
+    trace
+        Hash of all choices.
+    """
+
+    violations: tuple[str, ...]
+    log: tuple[str, ...]
+    pushes: int
+    faults: int
+    restores: int
+    virtual_s: float
+    steps: int
+    trace: int
+
+
+class _GlobalClock(SystemClock):
+    """The registry's clock."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def now(self) -> float:
+        return self._scheduler.now_s
 
 
 class Cluster:
-    def __init__(self, seed: int, job: str, folder: Path) -> None:
-        self.scheduler = Scheduler(seed)
-        self.folder = folder
-        self.job = job
-        self.processes: dict[str, Process] = {}
-        self.programs: dict[str, Callable[[Process], None]] = {}
-        self.log: list[str] = []
-        self.over = False
-        self.running = 0
+    """One simulation.
 
-    def note(self, text: str) -> None:
-        self.log.append(f"{self.scheduler.now_s:9.4f} {text}")
+    Parameters
+    ----------
+    folder
+        An existing folder, in which a folder for this run is made.
+    data
+        File of `marks.write_data`.
+    """
 
-    def run(self) -> None:
+    def __init__(self, plan: Plan, folder: Path, data: Path) -> None:
+        self._plan, self._job = plan, JOBS[plan.job]
+        self._folder = folder / f"{plan.seed}"
+        self._data = data
+        self._scheduler = Scheduler(plan.seed, plan.preempt)
+        self._observer = Observer(self._scheduler, self._job)
+        self._processes: dict[str, Process] = {}
+        self._programs: dict[str, Callable[[Process], None]] = {}
+        self._log: list[str] = []
+        self._due = list(plan.faults)
+        self._batches = self._faults = self._running = 0
+        self._over = False
+
+    def run(self) -> Outcome:
+        """Run to the end of the job, or the first violation."""
+        scheduler, observer = self._scheduler, self._observer
         with ExitStack() as stack:
-            runtime = SimulatedRuntime(self.scheduler)
-            registry = MemoryRegistry(SystemClock())
+            runtime = SimulatedRuntime(scheduler)
+            self._behind = MemoryRegistry(_GlobalClock(scheduler))  # with real locks: it is shared, and its holders may be killed
+            self._registry = SimulatedRegistry(scheduler, self._behind)
+            self._groups = Groups(scheduler)
+            self._network = SimulatedNetwork(scheduler, self._plan.delay_s)
+            self._make_folder(stack)
+            self._disk = SimulatedDisk(scheduler, self._folder)
             stack.enter_context(use_runtime(runtime))
-            self.network = SimulatedNetwork(self.scheduler)
-            stack.enter_context(use_transport(self.network))
-            stack.enter_context(operating_system(self.scheduler, registry))
-            stack.callback(self.scheduler.close)
-            self.scheduler.failed = self._task_failed
+            stack.enter_context(use_transport(self._network))
+            stack.enter_context(use_disk(self._disk))
+            stack.enter_context(operating_system(scheduler, self._registry, self._groups))
+            stack.enter_context(observer.watching())
+            stack.callback(scheduler.close)
+            scheduler.failed = self._task_failed
             marker.process = lambda: runtime.process.number
-            marker.compute = lambda: runtime.sleep(self.scheduler.random.expovariate(1 / 0.03))
-            (self.folder / "run" / "snapshots").mkdir(parents=True)
-            job = self.folder / "job.yaml"
-            job.write_text(self.job)
-            for name in ("coordinator-0", "coordinator-1"):
-                self.programs[name] = partial(run_coordinator, job=job, folder=self.folder / "run")
-            for number in range(4):
-                self.programs[f"shard-{number}"] = run_shard
-            for number in range(3):
-                self.programs[f"worker-{number}"] = run_worker
-            for name in self.programs:
-                self.start(name)
-            self.ended = self.scheduler.run(lambda: self.over and not self.running, LIMIT_S)
+            marker.compute = self._compute
+            for name in self._programs:
+                self._start(name)
+            self._begin_faults()
+            if not scheduler.run(self._ended, LIMIT_S):
+                running = [one.name for one in self._processes.values() if one.alive]
+                observer.violation(f"the job has not ended; running: {', '.join(running) or 'nothing'}")
+            if not observer.violations:
+                observer.check_end(self._folder / "run")
+        return Outcome(
+            tuple(observer.violations),
+            tuple(self._log),
+            observer.pushes,
+            self._faults,
+            observer.restored,
+            scheduler.now_s,
+            scheduler.steps,
+            scheduler.trace,
+        )
 
-    def start(self, name: str) -> None:
-        if self.over:
+    def _make_folder(self, stack: ExitStack) -> None:
+        stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        run = self._folder / "run"
+        (run / "snapshots").mkdir(parents=True)
+        job = self._folder / "job.yaml"
+        job.write_text(self._job.text(self._data))
+        shards = (3 if any(fault.target == "3" for fault in self._plan.faults) else 2) * self._job.replication
+        trains = run_client if self._job.clients else run_worker
+        self._programs |= {f"coordinator-{n}": partial(run_coordinator, job=job, folder=run) for n in range(2)}
+        self._programs |= {f"shard-{n}": run_shard for n in range(shards)}
+        self._programs |= {f"worker-{n}": trains for n in range(3)}
+
+    def _ended(self) -> bool:
+        return bool(self._observer.violations) or (self._over and not self._running)
+
+    # -- processes -----------------------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        if self._over:
             return
-        process = self.processes[name] = self.scheduler.process(name)
-        self.running += 1
-        self.scheduler.spawn(process, "main", partial(self._main, process))
-        self.note(f"{name} starts as process {process.number}")
+        process = self._processes[name] = self._scheduler.process(name)
+        drift = self._plan.drift
+        process.rate = 1 + self._scheduler.random.uniform(-drift, drift)
+        process.offset_s = self._scheduler.random.uniform(0, 1e4)
+        self._running += 1
+        self._scheduler.spawn(process, "main", partial(self._main, process))
+        self._note(f"{name} starts as process {process.number}")
 
     def _main(self, process: Process) -> None:
         try:
-            self.programs[process.name](process)
+            self._programs[process.name](process)
             how = "ends"
         except DbeliefError as error:
             how = f"fails: {type(error).__name__}: {error}"
-        self.note(f"{process.name} {how}")
-        if process.name.startswith("coordinator") and how == "ends":
-            self.over = True
+        self._note(f"{process.name} {how}")
+        self._over = self._over or bool(outcome(self._behind.read(JOB)))
         self._exit(process)
 
-    def _exit(self, process: Process) -> None:
-        self.running -= 1
-        self.scheduler.end(process)
-        self.network.ended(process, False)
-        self.scheduler.at(0.3, partial(self.start, process.name))
-
-    def kill(self, name: str) -> None:
-        process = self.processes[name]
-        if process.alive:
-            self.note(f"{name} killed")
-            self._exit(process)
+    def _exit(self, process: Process, restart_s: float = RESTART_S, vanishes: bool = False) -> None:
+        self._running -= process.name in self._programs
+        self._scheduler.end(process)
+        self._network.ended(process, vanishes)
+        self._groups.ended(process)
+        if process.name in self._programs:
+            self._scheduler.at(restart_s, partial(self._start, process.name))
 
     def _task_failed(self, task: Task) -> None:
-        self.note(f"{task.process.name}: thread {task.name}: {task.error!r}")
-        raise task.error
+        if task.process.alive:
+            self._observer.violation(f"{task.process.name}, thread {task.name}: {task.error!r}")
+
+    def _note(self, text: str) -> None:
+        self._log.append(f"{self._scheduler.now_s:9.4f} {text}")
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def _compute(self) -> None:
+        self._batches += 1
+        self._begin_faults()
+        use_time = self._scheduler.random.expovariate(1 / BATCH_S)
+        self._scheduler.wait(use_time)
+
+    def _begin_faults(self) -> None:
+        while self._due and self._due[0].batches <= self._batches:
+            fault = self._due.pop(0)
+            self._scheduler.at(fault.after_s, partial(self._inject, fault))
+
+    def _inject(self, fault: Fault) -> None:
+        if self._over:
+            return
+        before = self._faults
+        getattr(self, f"_{fault.kind}")(fault)
+        self._note(f"{fault}{'' if self._faults > before else ': without effect'}")
+
+    def _find(self, name: str) -> Process | None:
+        """The running process that a target names."""
+        if name.startswith("leader-"):
+            process = self._observer.leaders.get(int(name.removeprefix("leader-")))
+        elif name == "coordinator":
+            holder = self._behind.holder(JOB)
+            process = self._processes.get(holder[0].partition("#")[0]) if holder else None
+        else:
+            process = self._processes.get(name)
+        return process if process is not None and process.alive else None
+
+    def _kill(self, fault: Fault) -> None:
+        process = self._find(fault.target)
+        if process is not None:
+            self._faults += 1
+            self._note(f"{process.name} is killed")
+            self._exit(process, fault.seconds)
+
+    def _fail(self, fault: Fault) -> None:
+        process = self._find(fault.target)
+        if process is not None:
+            self._faults += 1
+            lost = self._disk.machine_failed(process)
+            self._note(f"the machine of {process.name} fails; lost: {', '.join(lost) or 'nothing'}")
+            self._exit(process, fault.seconds, vanishes=True)
+
+    def _pause(self, fault: Fault) -> None:
+        process = self._find(fault.target)
+        if process is not None and not process.paused:
+            self._faults += 1
+            self._note(f"{process.name} is paused")
+            self._scheduler.pause(process)
+            self._scheduler.at(fault.seconds, partial(self._scheduler.resume, process))
+
+    def _cut(self, fault: Fault) -> None:
+        one, other = self._find(fault.target), self._find(fault.other)
+        if one is not None and other is not None and one is not other:
+            self._faults += 1
+            self._network.cut(one, other, fault.seconds, fault.both)
+
+    def _break(self, fault: Fault) -> None:
+        one, other = self._find(fault.target), self._find(fault.other)
+        if one is not None and other is not None:
+            self._faults += self._network.break_calls(one, other) > 0
+
+    def _slow(self, fault: Fault) -> None:
+        self._faults += 1
+        before, self._network.mean_s = self._plan.delay_s, 0.05
+        self._scheduler.at(fault.seconds, partial(setattr, self._network, "mean_s", before))
+
+    def _full(self, fault: Fault) -> None:
+        process = self._find(fault.target)
+        if process is not None:
+            self._faults += 1
+            self._disk.full_until_s[process] = self._scheduler.now_s + fault.seconds
+
+    def _away(self, fault: Fault) -> None:
+        self._faults += 1
+        self._registry.away_until_s = self._scheduler.now_s + fault.seconds
+
+    def _wall(self, fault: Fault) -> None:
+        process = self._find(fault.target)
+        if process is not None:
+            self._faults += 1
+            process.wall_s += fault.seconds
+
+    def _scale(self, fault: Fault) -> None:
+        self._faults += 1
+        process = self._scheduler.process("operator")
+        self._scheduler.spawn(process, "main", partial(run_scale, int(fault.target)))
+
+    def _signal(self, fault: Fault) -> None:
+        process = self._find(fault.target)
+        if process is not None:
+            self._faults += 1
+            interrupt_of(process).set()

@@ -1,4 +1,6 @@
-"""A model whose parameters count: how often each sample was applied, and how many samples each process has pushed.
+"""Models of the simulation: one whose parameters count what was applied, and one that learns.
+
+The counting model: how often each sample was applied, and how many samples each process has pushed.
 
 The vector has `ROWS` segments of 1,024 numbers, all alike: first a number for each sample, then one for each process of
 the simulation. A gradient has 1 for each sample of its mini-batch, and the size of the mini-batch for the process that
@@ -63,7 +65,29 @@ class CountingModel:
         return float(len(batch)), None  # type: ignore[arg-type]
 
 
-model = CountingModel()
+class Bowl:
+    """Loss: the sum of log cosh(w - t), with t the mean over the mini-batch of the samples' numbers, below 1."""
+
+    def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Numbers that are not small."""
+        return {"marks": rng.normal(0, 3, (ROWS, LENGTH)).astype(np.float32)}
+
+    def loss_and_gradient(self, views: dict[str, np.ndarray], batch: object, out: dict[str, np.ndarray]) -> float:
+        """Loss, and its gradient."""
+        from tests.simulation.marks import marker
+
+        marker.compute()
+        away = views["marks"] - batch.inputs.mean() / SAMPLES  # type: ignore[attr-defined]
+        np.tanh(away, out=out["marks"])
+        return float(np.log(np.cosh(away)).sum())
+
+    def evaluate(self, views: dict[str, np.ndarray], batch: object) -> tuple[float, None]:
+        """Sum of the losses."""
+        away = views["marks"] - batch.inputs.mean() / SAMPLES  # type: ignore[attr-defined]
+        return float(np.log(np.cosh(away)).sum()) * len(batch), None  # type: ignore[arg-type]
+
+
+counts, bowl = CountingModel(), Bowl()
 
 
 def write_data(file: Path) -> None:

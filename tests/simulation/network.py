@@ -14,14 +14,15 @@ from typing import Any, Sequence
 
 import grpc
 
+from dbelief.rpc.keepalive import KEEPALIVE
 from dbelief.rpc.transport import Options
 from tests.memory_network import Call, Details, Failure, MemoryChannel, MemoryNetwork, MemoryServer
 
 from .scheduler import Process, Scheduler
 
-KEEPALIVE_S = 4.0
+KEEPALIVE_S = sum(KEEPALIVE)
 """Seconds after which gRPC notices that its peer does not answer."""
-CONNECT_S = 2.0
+CONNECT_S = 20.0
 """Seconds after which a call to a host that does not answer fails."""
 
 
@@ -55,10 +56,10 @@ class SimulatedNetwork(MemoryNetwork):
         Mean delay of a message, in seconds.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, mean_s: float) -> None:
         super().__init__()
         self._scheduler = scheduler
-        self.mean_s = 0.0005
+        self.mean_s = mean_s
         self._wires: dict[Call, Wire] = {}
         self._cut_until_s: dict[tuple[Process, Process], float] = {}  # by sender and receiver
 
@@ -76,6 +77,12 @@ class SimulatedNetwork(MemoryNetwork):
         process.on_end.append(lambda: self.stop(server.address, server))
         return server
 
+    def stop(self, address: str, server: MemoryServer) -> None:
+        super().stop(address, server)
+        if isinstance(server, SimulatedServer):
+            process = server.process
+            self._scheduler.at(1.0, lambda: self.break_calls(process, served=True) and None)
+
     # -- calls ---------------------------------------------------------------------------------------------
 
     def begin(self, call: Call, address: str, details: Details) -> None:
@@ -90,7 +97,13 @@ class SimulatedNetwork(MemoryNetwork):
         self.carry(call, partial(self._accept, call, server, details), True)
 
     def _accept(self, call: Call, server: SimulatedServer, details: Details) -> None:
-        self._scheduler.spawn(server.process, "accept", partial(server.handle, call, details))
+        self._scheduler.spawn(server.process, "accept", partial(self._handle, call, server, details))
+
+    def _handle(self, call: Call, server: SimulatedServer, details: Details) -> None:
+        try:
+            server.handle(call, details)
+        except RuntimeError:  # its threads were stopped meanwhile
+            self._break(call, "the server has stopped")
 
     def _connected_or_not(self, call: Call) -> None:
         wire = self._wires.get(call)
@@ -135,14 +148,16 @@ class SimulatedNetwork(MemoryNetwork):
         if seconds > KEEPALIVE_S:
             self._scheduler.at(KEEPALIVE_S, lambda: self.break_calls(one, other))
 
-    def break_calls(self, one: Process, other: Process | None = None) -> int:
-        """Break all calls between two processes, or all calls of one; returns how many."""
+    def break_calls(self, one: Process, other: Process | None = None, served: bool = False) -> int:
+        """Break all calls between two processes, or all calls of one, or those that it serves; returns how many."""
         ends = {one, other}
-        broken = [
-            call
-            for call, wire in self._wires.items()
-            if (one in (wire.client, wire.server) if other is None else {wire.client, wire.server} == ends)
-        ]
+
+        def hit(wire: Wire) -> bool:
+            if other is not None:
+                return {wire.client, wire.server} == ends
+            return wire.server is one or (wire.client is one and not served)
+
+        broken = [call for call, wire in self._wires.items() if hit(wire)]
         for call in broken:
             self._break(call, "connection reset")
         return len(broken)

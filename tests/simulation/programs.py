@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 import dbelief
 from coordinator import process as coordinator
-from dbelief.errors import RuntimeFailure, Unavailable
+from dbelief.errors import DbeliefError
 from dbelief.process.runtime import Event, runtime
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.session import JobContext
 from ps_server import process as ps_server
 from worker import process as worker
 
+from .groups import Groups, SimulatedRendezvous
+from .marks import LENGTH, PROCESSES, ROWS, marker
 from .scheduler import Process, Scheduler
 
 COORDINATOR = "127.0.0.1:7070"
@@ -24,7 +30,7 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def operating_system(scheduler: Scheduler, registry: Any) -> Iterator[None]:
+def operating_system(scheduler: Scheduler, registry: Any, groups: Groups) -> Iterator[None]:
     """Replace what the programs take from the operating system past the seams: signals, ports, cores, tokens."""
 
     def interrupts() -> Any:
@@ -41,6 +47,7 @@ def operating_system(scheduler: Scheduler, registry: Any) -> Iterator[None]:
             "ps_server.controller.freeze": lambda: None,
             "ps_server.controller.collect": lambda: None,
             "worker.process.threadpool_limits": lambda _: nullcontext(),
+            "worker.process.Rendezvous": lambda *words: SimulatedRendezvous(groups, words[4]),
             "os.sched_getaffinity": lambda _: {0, 1},
             "dbelief.rpc.channel.loopback_address": lambda _: None,
             "dbelief.rpc.server.server.must_show": lambda _: None,
@@ -102,3 +109,21 @@ def run_worker(process: Process) -> None:
     with closing(Metrics("worker")) as metrics:
         task = JobContext.fetch(COORDINATOR, PATIENCE_S)
         worker.run(task, worker.Options(name=process.name, shared_memory=False), metrics)
+
+
+def run_client(process: Process) -> None:
+    """A program with a loop of its own."""
+    batch = 4
+    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=False) as job:
+        while not job.over:
+            job.pull()
+            marker.compute()
+            gradient = np.zeros((ROWS, LENGTH), np.float32)
+            gradient[:, PROCESSES + process.number] = batch
+            job.push({"marks": gradient}, samples=batch, loss=1.0)
+
+
+def run_scale(shards: int) -> None:
+    """`dbelief scale ps`, once the job trains; without effect where it does not answer."""
+    with closing(CoordinatorClient(COORDINATOR, 0.0)) as client, suppress(DbeliefError):
+        client.call("Scale", wire.ScaleRequest(shards=shards))

@@ -238,7 +238,7 @@ class Scheduler:
         """Unwind every task that has not ended."""
         self._closing = True
         for task in list(self._tasks):
-            if not task.greenlet.dead:
+            if task.greenlet:  # it has begun, and not ended
                 self.current = task
                 task.greenlet.throw(ProcessEnded)
         self.current = None

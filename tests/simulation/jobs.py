@@ -1,0 +1,86 @@
+"""The jobs of the simulation: every strategy, on a model whose result can be checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .marks import MODEL, SAMPLES
+
+EPOCHS = 4
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """One way to train.
+
+    Attributes
+    ----------
+    strategy
+        Section of the job file.
+    counts
+        Whether the parameters are exact counts of what was applied (`marks`).
+    replication
+        Copies of each segment.
+    clients
+        Whether programs with loops of their own train, not replicas.
+    limits
+        Section of the job file.
+    push_samples
+        Most samples behind a push.
+    """
+
+    strategy: str
+    counts: bool = False
+    replication: int = 2
+    clients: bool = False
+    limits: str = f"epochs: {EPOCHS}"
+    push_samples: int = 4
+
+    def text(self, data: Path) -> str:
+        """The job file."""
+        source = "source: none" if self.clients else f"source: npz, file: {data}"
+        return f"""
+name: simulated
+model: {{python: "{MODEL}:{'counts' if self.counts else 'bowl'}"}}
+data: {{{source}}}
+strategy: {{{self.strategy}}}
+limits: {{{self.limits}}}
+shards: 2
+replication: {self.replication}
+replicas: {0 if self.clients else 3}
+deadlines: {{beat_s: 1.0, lease_s: 0.5, progress_s: 20, join_s: 120}}
+snapshots: {{every_s: 1.0}}
+evaluate: {{every: {2 * SAMPLES}}}
+"""
+
+
+_COUNT = "batch: 4, warm_start: null, rule: {name: sgd, rate: 1}"
+_TWO = "batch: 2, warm_start: null, rule: {name: sgd, rate: 1}, n_push: 2"
+JOBS = {
+    "downpour": SimulatedJob(f"name: downpour, {_COUNT}", counts=True),
+    "downpour-cadence": SimulatedJob(f"name: downpour, {_TWO}, n_fetch: 2", counts=True),
+    "downpour-literal": SimulatedJob(f"name: downpour, {_TWO}, n_fetch: 1, literal: true", counts=True),
+    "downpour-overlap": SimulatedJob(f"name: downpour, {_COUNT}, overlap: true", counts=True),
+    "downpour-warm": SimulatedJob(
+        "name: downpour, batch: 4, rule: {name: sgd, rate: 1}, warm_start: {samples: 200}", counts=True
+    ),
+    "bounded": SimulatedJob(f"name: downpour, {_COUNT}, staleness: 2", counts=True),
+    "synchronous": SimulatedJob("name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}"),
+    "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}"),
+    "async-sgd": SimulatedJob("name: async-sgd, batch: 4, rate: 1", counts=True),
+    "async-msgd": SimulatedJob("name: async-msgd, batch: 4, rate: 0.01"),
+    "hogwild-sgd": SimulatedJob("name: hogwild-sgd, batch: 4, rate: 1", counts=True, replication=1),
+    "own-loop": SimulatedJob(
+        "name: async-sgd, batch: 4, rate: 1", counts=True, clients=True, limits=f"samples: {EPOCHS * SAMPLES}"
+    ),
+    "easgd": SimulatedJob("name: easgd, batch: 4, rate: 0.1"),
+    "async-easgd": SimulatedJob("name: async-easgd, batch: 4, rate: 0.1"),
+    "async-measgd": SimulatedJob("name: async-measgd, batch: 4, rate: 0.01"),
+    "hogwild-easgd": SimulatedJob("name: hogwild-easgd, batch: 4, rate: 0.1", replication=1),
+    "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
+    "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2"),
+    "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3"),
+    "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 0.1}"),
+    "sandblaster": SimulatedJob("name: sandblaster, portion: 8, bundle: 1, iterations: 6", limits="epochs: 20"),
+}

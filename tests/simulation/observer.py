@@ -1,0 +1,186 @@
+"""What the simulation sees of a run, and the invariants that hold after every step.
+
+The observer stands at the calls of clients (pull, push, exchange), where a user stands, and at the shards' pushes. It
+knows no rule of the protocol but these:
+
+* a pull sees every push that was acknowledged before it began, and none that was not sent (linearizable counts)
+* the version of a segment never falls
+* of a segment and an incarnation of its shard, one process applies pushes
+* where both copies of a segment were lost, what is missing is counted
+* a sample is trained once an epoch, unless it is counted as trained twice or lost
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from dbelief.core.push import PARAMETERS, Push
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from ps_server.controller import ShardController
+from ps_server.store.shard import Shard
+
+from .jobs import EPOCHS, SimulatedJob
+from .marks import LENGTH, PROCESSES, ROWS, SAMPLES
+from .scheduler import Process, Scheduler
+
+
+class Observer:
+    """Counts what clients sent and what was acknowledged, and compares it with what they see.
+
+    Attributes
+    ----------
+    violations
+        Texts; a run ends at the first.
+    pushes
+        Pushes and exchanges that were acknowledged.
+    leaders
+        By shard, the process that served it last.
+    restored
+        Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
+    """
+
+    def __init__(self, scheduler: Scheduler, job: SimulatedJob) -> None:
+        self._scheduler = scheduler
+        self._job = job
+        self.violations: list[str] = []
+        self.pushes = 0
+        self.restored = 0
+        self.sent = np.zeros(LENGTH - PROCESSES)
+        self.acknowledged = np.zeros(LENGTH - PROCESSES)
+        self._versions = np.full(ROWS, -1, np.int64)
+        self._appliers: dict[tuple[int, int], int] = {}
+        self.leaders: dict[int, Process] = {}
+
+    def violation(self, text: str) -> None:
+        """Record a violation."""
+        self.violations.append(f"{self._scheduler.now_s:.4f} s: {text}")
+
+    @property
+    def _process(self) -> int:
+        assert self._scheduler.current is not None
+        return self._scheduler.current.process.number
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe all processes of the simulation within the `with` block."""
+        with ExitStack() as stack:
+            for owner, name, wrapper in (
+                (ShardedParameterClient, "pull", self._pull),
+                (ShardedParameterClient, "push", self._push),
+                (ShardedParameterClient, "exchange", self._exchange),
+                (ShardController, "shard_for", self._shard_for),
+                (ShardController, "restore", self._restore),
+            ):
+                real = getattr(owner, name)
+                stack.enter_context(mock.patch.object(owner, name, _method(wrapper, real)))
+            yield
+
+    # -- clients -------------------------------------------------------------------------------------------
+
+    def _pull(self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any) -> float:
+        floor, known, restored = self.acknowledged.copy(), self._versions.copy(), self.restored
+        waited_s = real(client, out, versions, **named)
+        if named.get("vector", PARAMETERS) == PARAMETERS:
+            self._saw(out, floor if restored == self.restored == 0 else None)
+            self._saw_versions(versions, known)
+        return waited_s
+
+    def _saw(self, out: np.ndarray, floor: np.ndarray | None) -> None:
+        if not self._job.counts:
+            return
+        seen = -out.reshape(ROWS, LENGTH)[:, PROCESSES:]
+        if (seen > self.sent).any():
+            row, of = np.argwhere(seen > self.sent)[0]
+            self.violation(
+                f"segment {row} has {seen[row, of]:g} samples of process {of}, which has sent {self.sent[of]:g}"
+            )
+        if floor is not None and (seen < floor).any():
+            row, of = np.argwhere(seen < floor)[0]
+            self.violation(
+                f"a pull of process {self._process} sees {seen[row, of]:g} samples of process {of} in segment {row}: "
+                f"{floor[of]:g} were acknowledged before it began"
+            )
+
+    def _saw_versions(self, versions: np.ndarray, known: np.ndarray) -> None:
+        if (versions < known).any():
+            row = int(np.argmax(versions < known))
+            self.violation(f"segment {row} has version {versions[row]}, and {known[row]} was read before")
+        np.maximum(self._versions, versions, out=self._versions)
+
+    def _push(self, real: Callable[..., Any], client: Any, values: Any, versions: np.ndarray, push: Push) -> Any:
+        if push.assign or push.vector != PARAMETERS or push.bundle is not None:
+            result = real(client, values, versions, push)
+            self.pushes += push.bundle is not None
+            return result
+        number = self._process
+        self.sent[number] += push.samples
+        result = real(client, values, versions, push)
+        self.acknowledged[number] += push.samples
+        self.pushes += 1
+        return result
+
+    def _exchange(
+        self, real: Callable[..., Any], client: Any, values: Any, out: np.ndarray, versions: np.ndarray, push: Push
+    ) -> Any:
+        result = real(client, values, out, versions, push)
+        self.pushes += 1
+        return result
+
+    # -- shards --------------------------------------------------------------------------------------------
+
+    def _shard_for(self, real: Callable[..., Shard], controller: Any, target: Any) -> Shard:
+        shard = real(controller, target)
+        key = controller.index, controller.epoch
+        if controller.has_segments and self._scheduler.current is not None and target.shard_epoch:
+            self.leaders[controller.index] = self._scheduler.current.process
+        process = self._appliers.setdefault(key, self._process)
+        if process != self._process and controller.has_segments:
+            self.violation(
+                f"processes {process} and {self._process} both serve shard {key[0]} in its incarnation {key[1]}"
+            )
+        return shard
+
+    def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
+        self.restored += 1
+        return real(controller, request)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def check_end(self, folder: Path) -> None:
+        """Compare the result with what was trained, and with what the summary counts."""
+        summary = json.loads((folder / "summary.json").read_text())
+        if summary["state"] != "done":
+            self.violation(f"the job is {summary['state']}: {summary['reason']}")
+        if not self._job.counts or self.violations:
+            return
+        counts = -load_file(folder / "model.safetensors")["marks"]
+        seen, lost = counts[:, PROCESSES:], summary["pushes_lost"] * self._job.push_samples
+        if (seen > self.sent).any():
+            self.violation("the result has pushes that were not sent")
+        missing = np.maximum(self.acknowledged - seen, 0).sum(axis=1).max()
+        if missing > lost:
+            self.violation(f"{missing:g} acknowledged samples are missing, {lost} of pushes lost are counted")
+        if self._job.clients:
+            return
+        trained = counts[:, :SAMPLES] - EPOCHS
+        skipped, doubled = np.maximum(-trained, 0).sum(axis=1).max(), np.maximum(trained, 0).sum(axis=1).max()
+        twice = summary["pushes_trained_twice"] * self._job.push_samples
+        if skipped > lost:
+            self.violation(f"{skipped:g} samples were skipped, {lost} of pushes lost are counted")
+        if doubled > twice:
+            self.violation(f"{doubled:g} samples were trained twice, {twice} are counted")
+
+
+def _method(wrapper: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    def method(own: Any, *words: Any, **named: Any) -> Any:
+        return wrapper(real, own, *words, **named)
+
+    return method

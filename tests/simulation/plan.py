@@ -1,0 +1,134 @@
+"""A plan: the job, the faults and the moments of a simulation, all drawn from its seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .jobs import JOBS
+
+BATCHES = 200
+"""Mini-batches during which faults begin."""
+MACHINES = ("leader-0", "leader-1", "shard-0", "shard-1", "shard-2", "shard-3", "worker-0", "worker-1", "worker-2")
+COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
+KINDS = {
+    "kill": 5,
+    "fail": 2,
+    "pause": 4,
+    "cut": 3,
+    "break": 3,
+    "slow": 1,
+    "full": 1,
+    "away": 1,
+    "wall": 1,
+    "scale": 2,
+    "signal": 1,
+}
+"""Kinds of faults, each with its weight."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes
+    ----------
+    kind
+        A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; pause: SIGSTOP, and SIGCONT later; cut: a
+        link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer; wall:
+        a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
+    batches, after_s
+        It begins so many seconds after this number of mini-batches was computed.
+    target, other
+        Names of processes; "leader-N": the one that serves shard N, "coordinator": the one that leads.
+    seconds
+        How long it lasts, or until the process starts again.
+    both
+        Of a cut: in both directions.
+    """
+
+    kind: str
+    batches: int
+    after_s: float
+    target: str
+    other: str = ""
+    seconds: float = 0.0
+    both: bool = True
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind} {self.target}"]
+        if self.other:
+            parts.append(f"{'and' if self.both else 'towards'} {self.other}")
+        return f"at mini-batch {self.batches} + {1000 * self.after_s:.1f} ms: {' '.join(parts)}, {self.seconds:.3f} s"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One simulation.
+
+    Attributes
+    ----------
+    seed
+        Of every choice in it.
+    job
+        A name of `JOBS`.
+    faults
+        In the order in which they begin.
+    preempt
+        Probability of a task switch at each operation.
+    delay_s
+        Mean delay of a message in seconds.
+    drift
+        Most that a process's clock is too fast or too slow, as a share.
+    """
+
+    seed: int
+    job: str
+    faults: tuple[Fault, ...]
+    preempt: float
+    delay_s: float
+    drift: float
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms"]
+        return "\n".join([*lines, *(f"  {number}: {fault}" for number, fault in enumerate(self.faults))])
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    draw = random.Random(f"plan {seed}")
+    job = list(JOBS)[seed % len(JOBS)]
+    moments = sorted(_moments(draw, 3 + int(draw.expovariate(0.7))))
+    faults = tuple(_fault(draw, batches, after_s) for batches, after_s in moments)
+    return Plan(seed, job, faults, draw.choice([0.02, 0.1, 0.3]), draw.choice([0.0002, 0.001, 0.005]), draw.choice([0.0, 0.03]))
+
+
+def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
+    """Moments; half of them shortly after another one."""
+    batches = draw.randrange(BATCHES)
+    for _ in range(count):
+        if draw.random() < 0.5:
+            batches = draw.randrange(BATCHES)
+        yield batches, draw.expovariate(1 / 0.3)
+
+
+def _fault(draw: random.Random, batches: int, after_s: float) -> Fault:
+    kind = draw.choices(list(KINDS), list(KINDS.values()))[0]
+    target = draw.choice(COORDINATORS) if draw.random() < 0.2 else draw.choice(MACHINES)
+    short = draw.random() < 0.6
+    if kind in ("kill", "fail"):
+        return Fault(kind, batches, after_s, target, seconds=draw.expovariate(1 / 0.3))
+    if kind == "pause":
+        most_s = 13.0 if target in COORDINATORS else 3.0
+        return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 0.3 if short else most_s))
+    if kind in ("cut", "break"):
+        other = draw.choice([one for one in (*COORDINATORS, *MACHINES) if one != target])
+        return Fault(kind, batches, after_s, target, other, draw.uniform(0, 0.3 if short else 3.0), draw.random() < 0.5)
+    if kind == "scale":
+        return Fault(kind, batches, after_s, draw.choice(["3", "1", "2"]))
+    if kind == "wall":
+        return Fault(kind, batches, after_s, target, seconds=draw.choice([-1, 1]) * draw.uniform(1, 1e5))
+    if kind == "signal":
+        return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 1))
+    return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 2))
