@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import grpc
 
-from dbelief.process.runtime import Empty, Queue, runtime
+from dbelief.process.runtime import Empty, Event, Queue, runtime
 from dbelief.rpc.transport import Options, Transport
 
 _END = object()
@@ -145,9 +145,8 @@ class MemoryServer:
         self._network.start(self.address, self)
 
     def stop(self, grace_s: float | None) -> Any:
-        self._network.stop(self.address, self)
         stopped = runtime.event()
-        stopped.set()
+        self._network.stop(self.address, self, grace_s, stopped)
         return stopped
 
     def handle(self, call: Call, details: Details) -> None:
@@ -301,11 +300,12 @@ class MemoryNetwork(Transport):
         for callback in waiting:
             callback(grpc.ChannelConnectivity.READY)
 
-    def stop(self, address: str, server: MemoryServer) -> None:
-        """Accept no further calls."""
+    def stop(self, address: str, server: MemoryServer, grace_s: float | None, stopped: Event) -> None:
+        """Accept no further calls; set `stopped`."""
         with self._lock:
             if self._servers.get(address) is server:
                 del self._servers[address]
+        stopped.set()
 
     def begin(self, call: Call, address: str, details: Details) -> None:
         """Connect a call to the server at an address."""

@@ -126,11 +126,12 @@ class EffectExecutor:
         self._thread.join()
 
     def run(self) -> None:
-        """Run queued actions until `end` is called."""
-        while (action := self._queue.get()) is not _Signal.END:
-            self._run_urgent()
-            if not isinstance(action, _Signal):
-                self._carry_out(action)
+        """Run queued actions until `end` is called, or another coordinator leads."""
+        with suppress(Rejected):  # of a step: the event loop ends this process, and no further action may run
+            while (action := self._queue.get()) is not _Signal.END:
+                self._run_urgent()
+                if not isinstance(action, _Signal):
+                    self._carry_out(action)
 
     def _run_urgent(self) -> None:
         with suppress(Empty):
@@ -138,10 +139,11 @@ class EffectExecutor:
                 self._carry_out(self._urgent.get(block=False))
 
     def _carry_out(self, action: effects.Action) -> None:
-        """Run an action and retry it until it is done or no longer needed."""
+        """Run an action and retry it until it is done or no longer needed, or this coordinator ends."""
         try:
             while not self._done(action):
-                self._clock.wait(self._ended, RETRY_S)
+                if self._clock.wait(self._ended, RETRY_S):
+                    return  # it leaves the job: the next coordinator issues the action again
                 self.retries += 1
                 self._run_urgent()
         except Exception as error:  # any error: a job must not wait for a thread that has ended

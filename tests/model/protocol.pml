@@ -20,6 +20,21 @@
  * A name PLANT_... defined for the compiler plants one error, which the search must find.
  */
 
+/* Failures are numbered: 0 .. 3 the process of a slot ends, 4 .. 7 it is declared failed, 8 and 9 a worker is. A search
+ * with FIRST_FAILURE explores the runs whose first failure is that one, or that have none, and so SECOND_FAILURE: the
+ * searches of all ten together explore all runs, in less memory. */
+#ifdef FIRST_FAILURE
+#define FIRST_IS(number) ((number) == FIRST_FAILURE)
+#else
+#define FIRST_IS(number) 1
+#endif
+#ifdef SECOND_FAILURE
+#define SECOND_IS(number) ((number) == SECOND_FAILURE)
+#else
+#define SECOND_IS(number) 1
+#endif
+#define MAY_FAIL(number)                                                                                              \
+    (crashes < CRASHES && (crashes != 0 || FIRST_IS(number)) && (crashes != 1 || SECOND_IS(number)))
 #ifndef CRASHES
 #define CRASHES 2
 #endif

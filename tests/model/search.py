@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,10 @@ PLANTED = {
 
 COMPLETE: Mapping[str, int] = {"CRASHES": 2, "MOVES": 1, "TAKEOVERS": 1, "CUTS": 0, "FIRST": 2}
 """The size of `make model`: pushes of worker 0, and how often each kind of disturbance happens at most."""
+FAILURES = range(10)
+"""Numbers of the first and the second failure, by which the complete search is divided."""
+LARGE = (4,)
+"""First failures after which there are so many states that the second failure divides them further."""
 DEPTH = 10_000
 STOPPED = ("Search not completed", "max search depth too small", "out of memory", "MEMLIM")
 """Texts of a search that was ended before all states were visited."""
@@ -103,6 +107,23 @@ def search(
     return _read(printed)
 
 
+def search_divided(sizes: Mapping[str, int], states: int = 1 << 26) -> Iterator[tuple[str, Found]]:
+    """Search completely in parts, by the first failure, each in less memory than the whole; see `search`.
+
+    States of several parts are visited in each of them.
+
+    Returns
+    -------
+    iterator of tuple
+        Name of a part, and its outcome.
+    """
+    for first in FAILURES:
+        for second in FAILURES if first in LARGE else (None,):
+            part = {"FIRST_FAILURE": first} | ({} if second is None else {"SECOND_FAILURE": second})
+            name = f"first failure {first}" + ("" if second is None else f", second {second}")
+            yield name, search({**sizes, **part}, states=states)
+
+
 def _run(command: list[str], folder: str, timeout_s: float = 300.0) -> str:
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
     if ended.returncode:
@@ -149,9 +170,13 @@ def main() -> int:
     found = {name: search(small, planted=name) for name in PLANTED}
     for name, one in found.items():
         print(f"planted, {PLANTED[name]}: {one}", flush=True)
-    whole = search(COMPLETE, states=1 << 27)
-    print(f"complete search ({', '.join(f'{name} {value}' for name, value in COMPLETE.items())}): {whole}")
-    sound = [one.complete and not one.error for one in (none, one_failure, cycles, cut, whole)]
+    print(f"complete search ({', '.join(f'{name} {value}' for name, value in COMPLETE.items())}):", flush=True)
+    parts = []
+    for name, part in search_divided(COMPLETE):
+        print(f"  {name}: {part}", flush=True)
+        parts.append(part)
+    print(f"  all: {sum(part.states for part in parts):,} states, {max(part.bytes for part in parts) / 2**30:.2f} GiB")
+    sound = [one.complete and not one.error for one in (none, one_failure, cycles, cut, *parts)]
     return 0 if all(sound) and all(one.error for one in found.values()) else 1
 
 

@@ -40,7 +40,7 @@
     fi;
     lose_link(p) }
 /* A failure: the process ends; or it is declared failed, and continues until the reply to its next heartbeat. */
-:: d_step { crashes < CRASHES && ALIVE(p) && IS_MEMBER(p) -> crashes++; end_process(p) }
-:: d_step { crashes < CRASHES && ALIVE(p) && IS_MEMBER(p) -> crashes++; declare_failed(p) }
+:: d_step { MAY_FAIL(p) && ALIVE(p) && IS_MEMBER(p) -> crashes++; end_process(p) }
+:: d_step { MAY_FAIL(4 + p) && ALIVE(p) && IS_MEMBER(p) -> crashes++; declare_failed(p) }
 :: d_step { !ALIVE(p) && IS_MEMBER(p) -> declare_failed(p); join(p) }
 :: d_step { ALIVE(p) && !IS_MEMBER(p) -> end_process(p); join(p) }

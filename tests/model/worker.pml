@@ -30,7 +30,7 @@
     fi;
     clear_message(now[w]); worker[w].state = READY }
 /* It is declared failed, and ends or continues. */
-:: d_step { crashes < CRASHES && !(dead & BIT(w)) && worker[w].state < DONE ->
+:: d_step { MAY_FAIL(8 + w) && !(dead & BIT(w)) && worker[w].state < DONE ->
     crashes++; dead = dead | BIT(w); due_fence = due_fence | BIT(w) }
 :: d_step { (dead & BIT(w)) && worker[w].state < DONE && !now[w].used -> worker[w].state = ENDED }
 /* EffectExecutor._fence: both shards refuse its pushes; once that is replicated, its ledger is read and settled. */

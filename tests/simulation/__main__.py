@@ -1,27 +1,103 @@
-"""`python -m tests.simulation`."""
-import argparse, gc, logging, sys, tempfile, time, os
-from pathlib import Path
-from .cluster import Cluster
-from .marks import write_data
-from .plan import draw_plan
-import dataclasses
+"""`python -m tests.simulation`: run seeds, in all strategies and with all kinds of faults; replay and shrink one.
 
-def main():
-    p=argparse.ArgumentParser(); p.add_argument("--seeds",type=int,default=20); p.add_argument("--first",type=int,default=0); p.add_argument("-v",action="store_true"); p.add_argument("--none",action="store_true")
-    a=p.parse_args()
-    if os.environ.get("PYTHONHASHSEED")!="0":
-        os.execve(sys.executable,[sys.executable,"-m","tests.simulation",*sys.argv[1:]],{**os.environ,"PYTHONHASHSEED":"0"})
-    logging.disable(0 if a.v else logging.CRITICAL)
-    base=Path(tempfile.mkdtemp(dir="/dev/shm")); data=base/"data.npz"; write_data(data)
-    gc.disable()
-    for seed in range(a.first,a.first+a.seeds):
-        plan=draw_plan(seed)
-        if a.none: plan=dataclasses.replace(plan,faults=())
-        began=time.process_time()
-        got=Cluster(plan,base,data).run()
-        used=time.process_time()-began
-        gc.collect()
-        print(f"{seed} {plan.job}: {got.pushes} pushes, {got.faults} faults, {got.restores} restores, {got.virtual_s:.1f} s, {got.steps} steps, cpu {used:.2f}, {got.trace}", flush=True)
-        if got.violations or a.v:
-            print(plan); print("\n".join(got.log)); print("VIOLATION", *got.violations)
-main()
+Every choice of a run follows from its seed, its hashes too: the interpreter starts again with a fixed hash seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .jobs import JOBS
+from .plan import draw_plan
+from .seeds import Result, run_plan, run_seeds, seeds_of, shrink
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command; 0 where no invariant was violated."""
+    options = _options(words)
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *words],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    if options.replay is not None:
+        return _replay(options.replay, options.faults, options.verbose)
+    results: list[Result] = []
+    seeds = seeds_of(options.first, options.seeds, options.job)
+    for result in run_seeds(seeds, options.processes, options.results):
+        results.append(result)
+        if result.violations:
+            print(f"seed {result.seed}, {result.job}: {result.violations[0]}", flush=True)
+        if len(results) % 100 == 0:
+            print(f"{len(results)} of {len(seeds)} seeds", file=sys.stderr, flush=True)
+    print(_table(results))
+    failed = [result for result in results if result.violations]
+    for result in failed[:3]:
+        _replay_smallest(result.seed)
+    return 1 if failed else 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many to run (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--job", action="append", default=[], choices=list(JOBS), help="of these jobs only; repeatable")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
+    parser.add_argument("--results", type=Path, help="file of results: seeds in it are not run again")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed, and print its plan and its log")
+    parser.add_argument("--faults", help="of a replay: numbers of the faults to keep, as 0,2; all by default")
+    parser.add_argument("--verbose", action="store_true", help="of a replay: with the log of all processes")
+    return parser.parse_args(words)
+
+
+def _replay(seed: int, faults: str | None, verbose: bool) -> int:
+    """Run a seed and print what happened."""
+    plan = draw_plan(seed)
+    if faults is not None:
+        kept = [int(number) for number in faults.split(",") if number]
+        plan = replace(plan, faults=tuple(plan.faults[number] for number in kept))
+    logging.disable(logging.NOTSET if verbose else logging.CRITICAL)
+    outcome = run_plan(plan)
+    print(plan)
+    print("\n".join(outcome.log))
+    print(f"{outcome.pushes} pushes, {outcome.steps} steps, {outcome.virtual_s:.3f} s, trace {outcome.trace:x}")
+    print("\n".join(outcome.violations) or "no violation")
+    return 1 if outcome.violations else 0
+
+
+def _replay_smallest(seed: int) -> None:
+    """Print the smallest plan that still fails, and the command that replays it."""
+    logging.disable(logging.CRITICAL)
+    whole = draw_plan(seed)
+    smallest = shrink(whole)
+    kept = ",".join(str(whole.faults.index(fault)) for fault in smallest.faults)
+    print(f"\n{smallest}\n  {run_plan(smallest).violations}\n  python -m tests.simulation --replay {seed} --faults '{kept}'")
+
+
+def _table(results: Sequence[Result]) -> str:
+    """Figures by job, and of all seeds."""
+    lines = [f"{'job':18} {'seeds':>6} {'faults':>7} {'restores':>8} {'pushes':>7} {'cpu s':>6}  violations"]
+    for name in (*JOBS, ""):
+        mine = [one for one in results if name in ("", one.job)]
+        if mine:
+            lines.append(
+                f"{name or 'all':18} {len(mine):6} {sum(len(one.kinds) for one in mine):7} "
+                f"{sum(one.restores for one in mine):8} {statistics.median(one.pushes for one in mine):7.0f} "
+                f"{statistics.median(one.cpu_s for one in mine):6.2f}  {sum(bool(one.violations) for one in mine)}"
+            )
+    kinds = Counter(kind for one in results for kind in one.kinds)
+    lines.append("faults: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

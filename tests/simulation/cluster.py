@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ RESTART_S = 0.3
 """Seconds until a process that has failed by itself starts again."""
 BATCH_S = 0.03
 """Mean time of a mini-batch."""
+SLOW_S = 0.05
+"""Mean delay of a message while the network is slow."""
 JOB = "simulated"
 
 
@@ -48,8 +51,10 @@ class Outcome:
         Of the invariants; empty: none.
     log
         Starts, ends and faults, each with its virtual time.
-    pushes, faults, restores
-        Pushes acknowledged, faults that had an effect, shards restored from a snapshot set.
+    pushes, batches, restores
+        Pushes acknowledged, mini-batches computed, shards restored from a snapshot set.
+    kinds
+        Of the faults that had an effect.
     virtual_s, steps
         Length of the run.
     trace
@@ -59,7 +64,8 @@ class Outcome:
     violations: tuple[str, ...]
     log: tuple[str, ...]
     pushes: int
-    faults: int
+    batches: int
+    kinds: tuple[str, ...]
     restores: int
     virtual_s: float
     steps: int
@@ -97,7 +103,8 @@ class Cluster:
         self._programs: dict[str, Callable[[Process], None]] = {}
         self._log: list[str] = []
         self._due = list(plan.faults)
-        self._batches = self._faults = self._running = 0
+        self._kinds: list[str] = []
+        self._batches = self._running = 0
         self._over = False
 
     def run(self) -> Outcome:
@@ -132,7 +139,8 @@ class Cluster:
             tuple(observer.violations),
             tuple(self._log),
             observer.pushes,
-            self._faults,
+            self._batches,
+            tuple(self._kinds),
             observer.restored,
             scheduler.now_s,
             scheduler.steps,
@@ -187,7 +195,9 @@ class Cluster:
 
     def _task_failed(self, task: Task) -> None:
         if task.process.alive:
-            self._observer.violation(f"{task.process.name}, thread {task.name}: {task.error!r}")
+            where = traceback.extract_tb(task.error.__traceback__)[-1] if task.error is not None else None
+            place = f" ({Path(where.filename).name}, line {where.lineno})" if where else ""
+            self._observer.violation(f"{task.process.name}, thread {task.name}: {task.error!r}{place}")
 
     def _note(self, text: str) -> None:
         self._log.append(f"{self._scheduler.now_s:9.4f} {text}")
@@ -197,8 +207,7 @@ class Cluster:
     def _compute(self) -> None:
         self._batches += 1
         self._begin_faults()
-        use_time = self._scheduler.random.expovariate(1 / BATCH_S)
-        self._scheduler.wait(use_time)
+        self._scheduler.wait(self._scheduler.random.expovariate(1 / BATCH_S))
 
     def _begin_faults(self) -> None:
         while self._due and self._due[0].batches <= self._batches:
@@ -208,9 +217,11 @@ class Cluster:
     def _inject(self, fault: Fault) -> None:
         if self._over:
             return
-        before = self._faults
-        getattr(self, f"_{fault.kind}")(fault)
-        self._note(f"{fault}{'' if self._faults > before else ': without effect'}")
+        if getattr(self, f"_{fault.kind}")(fault):
+            self._kinds.append(fault.kind)
+            self._note(str(fault))
+        else:
+            self._note(f"{fault}: without effect")
 
     def _find(self, name: str) -> Process | None:
         """The running process that a target names."""
@@ -218,73 +229,79 @@ class Cluster:
             process = self._observer.leaders.get(int(name.removeprefix("leader-")))
         elif name == "coordinator":
             holder = self._behind.holder(JOB)
-            process = self._processes.get(holder[0].partition("#")[0]) if holder else None
+            process = self._processes.get(holder[0]) if holder else None
         else:
             process = self._processes.get(name)
         return process if process is not None and process.alive else None
 
-    def _kill(self, fault: Fault) -> None:
+    def _kill(self, fault: Fault) -> bool:
         process = self._find(fault.target)
-        if process is not None:
-            self._faults += 1
-            self._note(f"{process.name} is killed")
-            self._exit(process, fault.seconds)
+        if process is None:
+            return False
+        self._note(f"{process.name} is killed")
+        self._exit(process, fault.seconds)
+        return True
 
-    def _fail(self, fault: Fault) -> None:
+    def _fail(self, fault: Fault) -> bool:
         process = self._find(fault.target)
-        if process is not None:
-            self._faults += 1
-            lost = self._disk.machine_failed(process)
-            self._note(f"the machine of {process.name} fails; lost: {', '.join(lost) or 'nothing'}")
-            self._exit(process, fault.seconds, vanishes=True)
+        if process is None:
+            return False
+        lost = self._disk.machine_failed(process)
+        self._note(f"the machine of {process.name} fails; lost: {', '.join(lost) or 'nothing'}")
+        self._exit(process, fault.seconds, vanishes=True)
+        return True
 
-    def _pause(self, fault: Fault) -> None:
+    def _pause(self, fault: Fault) -> bool:
         process = self._find(fault.target)
-        if process is not None and not process.paused:
-            self._faults += 1
-            self._note(f"{process.name} is paused")
-            self._scheduler.pause(process)
-            self._scheduler.at(fault.seconds, partial(self._scheduler.resume, process))
+        if process is None or process.paused:
+            return False
+        self._note(f"{process.name} is paused")
+        self._scheduler.pause(process)
+        self._scheduler.at(fault.seconds, partial(self._scheduler.resume, process))
+        return True
 
-    def _cut(self, fault: Fault) -> None:
+    def _cut(self, fault: Fault) -> bool:
         one, other = self._find(fault.target), self._find(fault.other)
-        if one is not None and other is not None and one is not other:
-            self._faults += 1
-            self._network.cut(one, other, fault.seconds, fault.both)
+        if one is None or other is None or one is other:
+            return False
+        self._network.cut(one, other, fault.seconds, fault.both)
+        return True
 
-    def _break(self, fault: Fault) -> None:
+    def _break(self, fault: Fault) -> bool:
         one, other = self._find(fault.target), self._find(fault.other)
-        if one is not None and other is not None:
-            self._faults += self._network.break_calls(one, other) > 0
+        return one is not None and other is not None and self._network.break_calls(one, other) > 0
 
-    def _slow(self, fault: Fault) -> None:
-        self._faults += 1
-        before, self._network.mean_s = self._plan.delay_s, 0.05
-        self._scheduler.at(fault.seconds, partial(setattr, self._network, "mean_s", before))
+    def _slow(self, fault: Fault) -> bool:
+        self._network.mean_s = SLOW_S
+        self._scheduler.at(fault.seconds, partial(setattr, self._network, "mean_s", self._plan.delay_s))
+        return True
 
-    def _full(self, fault: Fault) -> None:
+    def _full(self, fault: Fault) -> bool:
         process = self._find(fault.target)
-        if process is not None:
-            self._faults += 1
-            self._disk.full_until_s[process] = self._scheduler.now_s + fault.seconds
+        if process is None:
+            return False
+        self._disk.full_until_s[process] = self._scheduler.now_s + fault.seconds
+        return True
 
-    def _away(self, fault: Fault) -> None:
-        self._faults += 1
+    def _away(self, fault: Fault) -> bool:
         self._registry.away_until_s = self._scheduler.now_s + fault.seconds
+        return True
 
-    def _wall(self, fault: Fault) -> None:
+    def _wall(self, fault: Fault) -> bool:
         process = self._find(fault.target)
-        if process is not None:
-            self._faults += 1
-            process.wall_s += fault.seconds
+        if process is None:
+            return False
+        process.wall_s += fault.seconds
+        return True
 
-    def _scale(self, fault: Fault) -> None:
-        self._faults += 1
+    def _scale(self, fault: Fault) -> bool:
         process = self._scheduler.process("operator")
         self._scheduler.spawn(process, "main", partial(run_scale, int(fault.target)))
+        return True
 
-    def _signal(self, fault: Fault) -> None:
+    def _signal(self, fault: Fault) -> bool:
         process = self._find(fault.target)
-        if process is not None:
-            self._faults += 1
-            interrupt_of(process).set()
+        if process is None:
+            return False
+        interrupt_of(process).set()
+        return True

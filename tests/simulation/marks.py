@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-ROWS = 4
+ROWS = 3
 LENGTH = 1_024
-SAMPLES = 240
+SAMPLES = 204
 """Training samples; fewer than `PROCESSES`."""
 PROCESSES = 512
 """Where the counts of processes begin, and how many there are."""

@@ -14,6 +14,7 @@ from typing import Any, Sequence
 
 import grpc
 
+from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.keepalive import KEEPALIVE
 from dbelief.rpc.transport import Options
 from tests.memory_network import Call, Details, Failure, MemoryChannel, MemoryNetwork, MemoryServer
@@ -61,6 +62,7 @@ class SimulatedNetwork(MemoryNetwork):
         self._scheduler = scheduler
         self.mean_s = mean_s
         self._wires: dict[Call, Wire] = {}
+        self._nothing = runtime.event()
         self._cut_until_s: dict[tuple[Process, Process], float] = {}  # by sender and receiver
 
     @property
@@ -74,14 +76,25 @@ class SimulatedNetwork(MemoryNetwork):
     def server(self, threads: Executor, interceptors: Sequence[Any], options: Options, calls: int) -> Any:
         process = self._process
         server = SimulatedServer(self, threads, interceptors, process)
-        process.on_end.append(lambda: self.stop(server.address, server))
+        process.on_end.append(lambda: self.stop(server.address, server, None, self._nothing))
         return server
 
-    def stop(self, address: str, server: MemoryServer) -> None:
-        super().stop(address, server)
+    def stop(self, address: str, server: MemoryServer, grace_s: float | None, stopped: Event) -> None:
+        super().stop(address, server, grace_s, self._nothing)
         if isinstance(server, SimulatedServer):
-            process = server.process
-            self._scheduler.at(1.0, lambda: self.break_calls(process, served=True) and None)
+            self._scheduler.at(0.05, partial(self._stopping, server, self._scheduler.now_s + (grace_s or 0.0), stopped))
+            if not grace_s:
+                self.break_calls(server.process, served=True)
+
+    def _stopping(self, server: SimulatedServer, until_s: float, stopped: Event) -> None:
+        """Set `stopped` once no call is open any more; at the end of the grace period all are broken."""
+        if self._scheduler.now_s >= until_s:
+            self.break_calls(server.process, served=True)
+            stopped.set()
+        elif any(wire.server is server.process for wire in self._wires.values()):
+            self._scheduler.at(0.05, partial(self._stopping, server, until_s, stopped))
+        else:
+            stopped.set()
 
     # -- calls ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,12 @@ from dbelief.process.runtime import Empty, Runtime
 from .scheduler import Process, Scheduler, Task, join_task
 
 
+def _remove(waiting: list[Task], task: Task) -> None:
+    """Remove a task whose wait has timed out; a notification that came too late may have removed it before."""
+    if task in waiting:
+        waiting.remove(task)
+
+
 class SimulatedLock:
     """A lock; also a semaphore, with `free` above one."""
 
@@ -33,15 +39,14 @@ class SimulatedLock:
             assert task is not None, "a timer waits for a lock"
             self._waiting.append(task)
             if not scheduler.wait(None if timeout < 0 else timeout):
-                self._waiting.remove(task)
+                _remove(self._waiting, task)
                 return False
         self._free -= 1
         return True
 
     def release(self) -> None:
         self._free += 1
-        if self._waiting:
-            self._scheduler.wake(self._waiting.pop(0))
+        self._scheduler.wake_one(self._waiting)
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -111,7 +116,7 @@ class SimulatedCondition(SimulatedReentrantLock):
         count = self.release_all()
         woken = self._scheduler.wait(timeout)
         if not woken:
-            self._notified.remove(task)
+            _remove(self._notified, task)
         self.restore(count)
         return woken
 
@@ -129,9 +134,8 @@ class SimulatedCondition(SimulatedReentrantLock):
         return result
 
     def notify(self, n: int = 1) -> None:
-        woken, self._notified = self._notified[:n], self._notified[n:]
-        for task in woken:
-            self._scheduler.wake(task)
+        for _ in range(n):
+            self._scheduler.wake_one(self._notified)
 
     def notify_all(self) -> None:
         self.notify(len(self._notified))
@@ -165,7 +169,7 @@ class SimulatedEvent:
             task = self._scheduler.current
             self._waiting.append(task)
             if not self._scheduler.wait(timeout):
-                self._waiting.remove(task)
+                _remove(self._waiting, task)
         return self._set
 
 
@@ -181,8 +185,7 @@ class SimulatedQueue:
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        if self._waiting:
-            self._scheduler.wake(self._waiting.pop(0))
+        self._scheduler.wake_one(self._waiting)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         scheduler = self._scheduler
@@ -193,7 +196,7 @@ class SimulatedQueue:
                 raise Empty
             self._waiting.append(task)
             if not scheduler.wait(timeout):
-                self._waiting.remove(task)
+                _remove(self._waiting, task)
                 raise Empty
         return self._items.popleft()
 

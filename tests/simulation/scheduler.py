@@ -15,6 +15,10 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 
+AT_ONCE = 100_000
+"""Most steps at one moment of virtual time: a task that never waits takes more."""
+
+
 class ProcessEnded(BaseException):
     """Raised in a task of an ended process when the simulation is closed, so that its frames are freed."""
 
@@ -160,11 +164,19 @@ class Scheduler:
         self._switch()
         return task.woken
 
-    def wake(self, task: Task) -> None:
-        """End a task's wait."""
-        if task.waits:
-            task.woken = True
-            self._make_ready(task)
+    def wake(self, task: Task) -> bool:
+        """End a task's wait; False where its timeout has ended it already."""
+        if not task.waits:
+            return False
+        task.woken = True
+        self._make_ready(task)
+        return True
+
+    def wake_one(self, waiting: list[Task]) -> None:
+        """End the wait of the first of these tasks that still waits, and remove those before it."""
+        while waiting:
+            if self.wake(waiting.pop(0)):
+                return
 
     def _make_ready(self, task: Task) -> None:
         task.waits = False
@@ -178,10 +190,18 @@ class Scheduler:
     # -- called from outside -------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool], limit_s: float) -> bool:
-        """Run until a condition holds; False where nothing can run any more, or virtual time has reached the limit."""
-        ready, choose = self._ready, self.random.random
+        """Run until a condition holds.
+
+        False where nothing can run any more, virtual time has reached the limit, or some task runs without end while
+        it stands still.
+        """
+        ready, choose, last_s, most = self._ready, self.random.random, -1.0, 0
         while not until():
+            if self.now_s > last_s:
+                last_s, most = self.now_s, self.steps + AT_ONCE
             if ready:
+                if self.steps > most:
+                    return False
                 index = int(choose() * len(ready))
                 task = ready[index]
                 ready[index] = ready[-1]

@@ -1,0 +1,142 @@
+"""Seeds: run one, run many in several processes with their results in a file, and shrink the plan of one that fails."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from .cluster import Cluster, Outcome
+from .jobs import JOBS
+from .marks import write_data
+from .plan import Plan, draw_plan
+
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures of one seed.
+
+    Attributes
+    ----------
+    kinds
+        Kinds of faults that had an effect.
+    cpu_s
+        Processor time, in seconds.
+    """
+
+    seed: int
+    job: str
+    pushes: int
+    batches: int
+    kinds: tuple[str, ...]
+    restores: int
+    virtual_s: float
+    steps: int
+    trace: int
+    cpu_s: float
+    violations: tuple[str, ...]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory, where there is one, with the data of all jobs."""
+    folder = Path(tempfile.mkdtemp(prefix="dbelief-simulation-", dir=MEMORY if MEMORY.is_dir() else None))
+    try:
+        write_data(folder / "data.npz")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_plan(plan: Plan) -> Outcome:
+    """Run a plan in a folder of its own."""
+    with scratch() as folder:
+        return Cluster(plan, folder, folder / "data.npz").run()
+
+
+def run_seed(seed: int, folder: Path) -> Result:
+    """Run the plan of a seed."""
+    began_s = time.process_time()
+    plan = draw_plan(seed)
+    outcome = Cluster(plan, folder, folder / "data.npz").run()
+    gc.collect()
+    return Result(
+        seed,
+        plan.job,
+        outcome.pushes,
+        outcome.batches,
+        outcome.kinds,
+        outcome.restores,
+        outcome.virtual_s,
+        outcome.steps,
+        outcome.trace,
+        time.process_time() - began_s,
+        outcome.violations,
+    )
+
+
+def run_seeds(seeds: Sequence[int], processes: int, results: Path | None = None) -> Iterator[Result]:
+    """Run seeds, and yield the result of each, those in the file `results` first.
+
+    Parameters
+    ----------
+    results
+        File of results, a line of JSON each; new ones are appended, and seeds that are in it are not run again.
+    """
+    known = {one.seed: one for one in _read(results)} if results is not None else {}
+    yield from (known[seed] for seed in seeds if seed in known)
+    rest = [seed for seed in seeds if seed not in known]
+    with scratch() as folder, ProcessPoolExecutor(processes, get_context("spawn"), _prepare) as pool:
+        for result in pool.map(partial(run_seed, folder=folder), rest, chunksize=4):
+            if results is not None:
+                with results.open("a") as file:
+                    file.write(json.dumps(asdict(result)) + "\n")
+            yield result
+
+
+def _prepare() -> None:
+    """Prepare a process that runs seeds: cycles are freed between them, not at a moment that the seed does not decide."""
+    logging.disable(logging.CRITICAL)
+    gc.disable()
+
+
+def _read(results: Path) -> Iterator[Result]:
+    if results.is_file():
+        for line in results.read_text().splitlines():
+            fields = json.loads(line)
+            yield Result(**fields | {name: tuple(fields[name]) for name in ("kinds", "violations")})
+
+
+def shrink(plan: Plan) -> Plan:
+    """The plan with as few faults as still end in a violation: each is left out in turn."""
+    number = 0
+    while number < len(plan.faults):
+        smaller = replace(plan, faults=plan.faults[:number] + plan.faults[number + 1 :])
+        if run_plan(smaller).violations:
+            plan = smaller
+        else:
+            number += 1
+    return plan
+
+
+def seeds_of(first: int, count: int, jobs: Collection[str] = ()) -> list[int]:
+    """The next `count` seeds from `first`, of these jobs where there are any."""
+    names = list(JOBS)
+    found: list[int] = []
+    while len(found) < count:
+        if not jobs or names[first % len(names)] in jobs:
+            found.append(first)
+        first += 1
+    return found
