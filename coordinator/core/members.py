@@ -208,7 +208,7 @@ class Members:
         return {
             "dead": sorted(self.dead - self.settled),
             "unforgotten": sorted(self.unforgotten),
-            "latest": [asdict(member) for member in self._latest.values()],
+            "latest": [dict(vars(member)) for member in self._latest.values()],
         }
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:

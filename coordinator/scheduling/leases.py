@@ -8,7 +8,7 @@ some segments had applied and others had not, is trained twice.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
@@ -232,7 +232,7 @@ class Leases:
             "outside": self.outside,
             "done": self.done,
             "returned": list(self.returned),
-            "held": [[asdict(h.lease), h.replica, h.incarnation, h.pushes] for h in held],
+            "held": [[dict(vars(h.lease)), h.replica, h.incarnation, h.pushes] for h in held],
         }
 
     def take_over(self, state: dict[str, Any]) -> None:
