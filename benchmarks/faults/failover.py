@@ -18,7 +18,6 @@ import itertools
 import json
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -91,7 +90,7 @@ class Servers:
     def start(self) -> None:
         """One more."""
         name = f"ps-{next(self._numbers)}"
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{runs.free_port()}"
         self.processes[address] = self._run.start(name, ["ps", *self._options, "--listen", address])
 
     def standing(self) -> tuple[list[str], list[str]] | None:
@@ -116,11 +115,6 @@ class Servers:
     def close(self) -> None:
         """Close the connection to the coordinator."""
         self._client.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def measure(kills: int, shards: int, clients: int, parameters: int, seed: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,12 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float) -> T:
             raise TimeoutError(f"waited {deadline_s:g} s for {what}")
         time.sleep(0.05)
     return found
+
+
+def free_port() -> int:
+    """A port of loopback that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def status_kib(pid: int, field: str) -> int:

@@ -1,0 +1,316 @@
+"""Churn: processes drawn over all roles die by SIGKILL for the whole of a job, and are started again at once.
+
+    DBELIEF_DATA=... python -m benchmarks.faults.churn --plan a|b --job mnist|elastic [--seconds 600] [--seed 0]
+        [--repeats 5] [--systems dbelief,torchrun] [--json rows.jsonl]
+
+A deployment on loopback (`deployment.py`): registry, leading and standby coordinator, two shards with a follower each,
+three workers; a supervisor starts again whatever ends. Plan "a" kills one process every 15 s, drawn uniformly over all;
+plan "b" gives each process an exponential life of mean 30 s (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
+(Downpour), "elastic" the same net by elastic averaging. Beside them torch's elastic launcher (`churn_torch.py`).
+
+Each repeat first runs the job undisturbed for so many seconds, and then, under the plan, the same job until it has as
+many samples. So the accuracies compare. Training begins when every worker has trained, and ends with the last sample.
+
+Reported are samples/s of both and their ratio; the time from each death until the speed is back (`recovery_time.py`),
+p50 and p99, also by part of the killed process, and the same moments in the undisturbed run; the test accuracies; and
+pushes lost, with each shard that was restored set against the deaths of its two copies (`lost_pushes.py`).
+
+A finished run is one line of the file of --json; the command started again continues after the last of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.faults import churn_torch, lost_pushes, recovery_time
+from benchmarks.faults.churn_plan import PLANS, make_plan
+from benchmarks.faults.deployment import COPIES, SHARDS, WORKERS, deployed
+from benchmarks.faults.supervisor import Supervisor
+from benchmarks.harness import checkout, options, report, runs, timing
+from dbelief.rundir.events import read_events
+
+JOBS: dict[str, dict[str, str]] = {
+    "mnist": {},
+    "elastic": {"strategy": "{name: async-easgd, batch: 100, rate: 0.3, period: 4}"},
+}
+SYSTEMS = ("dbelief", "torchrun")
+START_S, END_S = 180.0, 20.0
+LONGEST = 8.0
+"""A disturbed run may take this many times the undisturbed one's time."""
+RATIO, BACK_S, POINTS = 0.85, 5.0, 0.3
+"""What plan "a" is held against: samples/s kept, p99 of the recovery time, and points of accuracy."""
+KEPT = checkout.ROOT / ".cache" / "churn"
+
+
+class Disturbed(Protocol):
+    """A running job whose processes can be killed by name; a `Deployment` or a `TorchJob`."""
+
+    supervisor: Supervisor
+    names: Any
+
+    def starts(self) -> dict[str, int]: ...
+    def kill(self, names: list[str]) -> None: ...
+    def trains(self) -> bool: ...
+    def ended(self) -> bool: ...
+    def looks(self) -> list[tuple[float, float]]: ...
+
+
+def follow(job: Disturbed, plan: str, seed: str, limit_s: float) -> dict[str, Any]:
+    """Supervise the job to its end, and kill by the plan once it trains; its course and deaths."""
+    supervisor = job.supervisor
+
+    def begun() -> bool | None:
+        supervisor.look()
+        return job.trains() or None
+
+    runs.wait_for(begun, "the first samples of every worker", START_S)
+    began_s, drawn = time.monotonic(), make_plan(plan, job.names, seed)
+    row: dict[str, Any] = {"trouble": ""}
+
+    def over() -> bool | None:
+        if job.ended():
+            return True
+        job.kill(drawn.due(time.monotonic() - began_s, job.starts()))
+        supervisor.look()
+        return None
+
+    try:
+        runs.wait_for(over, "the end of the job", limit_s)
+    except TimeoutError as error:
+        row["trouble"] = str(error)
+    looks = [(at_s - began_s, more) for at_s, more in job.looks()]
+    seconds = max((at_s for at_s, more in looks if more), default=0.0)
+    row |= {"trained_s": seconds, "speeds": recovery_time.speeds(looks, seconds)}
+    row["before"] = sum(more for at_s, more in looks if at_s <= 0)
+    row["counted"] = sum(more for _, more in looks)
+    row["deaths"] = [{**asdict(death), "at_s": death.at_s - began_s} for death in supervisor.deaths]
+    return row
+
+
+def train(name: str, limits: dict[str, float], plan: str, seed: int, limit_s: float, label: str) -> dict[str, Any]:
+    """One run of dbelief; its figures."""
+    fields = {"shards": SHARDS, "replication": COPIES, "replicas": WORKERS, "snapshots.every_s": 5, "seed": seed}
+    fields |= {"evaluate.keep": "last", "limits": str(limits), **JOBS[name]}
+    with runs.temporary_run("mnist") as run:
+        with deployed(run, checkout.EXAMPLES / "mnist.yaml", fields) as job:
+            row = follow(job, plan, f"{seed}", limit_s)
+            row["codes"] = ends(job.supervisor)
+            deaths = job.supervisor.deaths
+        row |= run.figures()
+        row["pushes"] = run.summary().get("pushes")
+        events = run.run / "events.jsonl"
+        row["restored"] = lost_pushes.restored(read_events(events), deaths) if events.exists() else []
+        row["unexplained"] = lost_pushes.unexplained(row["restored"])
+        keep(run.folder, label)
+    return row
+
+
+def ends(supervisor: Supervisor) -> dict[str, int | None]:
+    """Wait for the end of all processes of a job that is over; exit codes other than 0 (None: it still ran)."""
+
+    def left() -> list[str]:
+        return [unit.name for unit in supervisor.units.values() if unit.ends and unit.process.poll() is None]
+
+    try:
+        runs.wait_for(lambda: None if left() else True, "the processes", END_S)
+    except TimeoutError as error:
+        print(f"{error}: {', '.join(left())}", file=sys.stderr)
+    codes = {unit.name: unit.process.poll() for unit in supervisor.units.values() if unit.ends}
+    return {name: code for name, code in codes.items() if code != 0}
+
+
+def train_torch(limits: dict[str, float], plan: str, seed: int, limit_s: float, python: Path) -> dict[str, Any]:
+    """One run of torchrun; its figures."""
+    given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": 100, "rate": 0.03, "seed": seed}
+    given |= {"samples": limits["samples"]} if "samples" in limits else {"seconds": limits["wall_s"]}
+    with runs.temporary_run("torchrun") as run:
+        job = churn_torch.TorchJob(run, python, given)
+        try:
+            row = follow(job, plan, f"{seed}", limit_s)
+        finally:
+            job.close()
+        row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
+    return row
+
+
+def keep(folder: Path, label: str) -> None:
+    """Keep logs and events of a run, in place of an earlier one's of this label."""
+    shutil.rmtree(KEPT / label, ignore_errors=True)
+    (KEPT / label).mkdir(parents=True)
+    for path in [*folder.glob("*.log"), *folder.glob("mnist/*.json*")]:
+        shutil.copy(path, KEPT / label)
+
+
+def speed(row: dict[str, Any]) -> float:
+    """Samples/s, from the begin of training to its last sample."""
+    if not row["samples"] or not row["trained_s"]:
+        return 0.0
+    return float((row["samples"] - row["before"]) / row["trained_s"])
+
+
+def missing(rows: runs.Rows, key: dict[str, Any]) -> bool:
+    """Whether no row of the file is of this run."""
+    return not any(all(row.get(name) == value for name, value in key.items()) for row in rows)
+
+
+def measure(arguments: argparse.Namespace, rows: runs.Rows) -> None:
+    """All runs that the file does not hold yet."""
+    python = churn_torch.torch_python() if "torchrun" in arguments.systems else None
+    systems = [system for system in arguments.systems if system == "dbelief" or python is not None]
+    for repeat in range(arguments.repeats):
+        for system in systems:
+            shared = {"system": system, "job": arguments.job, "beside": arguments.plan, "seconds": arguments.seconds}
+            shared |= {"seed": arguments.seed + repeat}
+            for plan in ("none", arguments.plan):
+                key = {**shared, "plan": plan}
+                if not missing(rows, key):
+                    continue
+                limits, limit_s = {"wall_s": arguments.seconds}, arguments.seconds + START_S
+                if plan != "none":
+                    calm = next(row for row in rows if row.items() >= {**shared, "plan": "none"}.items())
+                    limits, limit_s = {"samples": calm["samples"]}, LONGEST * arguments.seconds + START_S
+                row = one(key, limits, limit_s, python)
+                rows.append({**key, **row})
+                short = {name: value for name, value in row.items() if name not in ("speeds", "deaths", "restored")}
+                report.progress({**key, "speed": speed(row), **short})
+
+
+def one(key: dict[str, Any], limits: dict[str, float], limit_s: float, python: Path | None) -> dict[str, Any]:
+    """One run; a start that fails is a row too."""
+    try:
+        if key["system"] == "torchrun":
+            assert python is not None
+            return train_torch(limits, key["plan"], key["seed"], limit_s, python)
+        label = f"{key['job']}-{key['beside']}-{key['plan']}-{key['seed']}"
+        return train(key["job"], limits, key["plan"], key["seed"], limit_s, label)
+    except TimeoutError as error:
+        raise SystemExit(f"{key}: {error}") from error
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Undisturbed and disturbed run of each repeat."""
+    by_seed = timing.grouped(rows, "seed").values()
+    found = [{row["plan"] == "none": row for row in group} for group in by_seed]
+    return [(pair[True], pair[False]) for pair in found if len(pair) == 2]
+
+
+def recovered(calm: dict[str, Any], disturbed: dict[str, Any], course: str) -> list[tuple[str, float | None]]:
+    """(part, recovery time in s) of each kill, in the course of the disturbed or of the calm run."""
+    usual = statistics.median(calm["speeds"])
+    kills = [death for death in disturbed["deaths"] if death["code"] is None and death["at_s"] <= calm["trained_s"]]
+    speeds = disturbed["speeds"] if course == "disturbed" else calm["speeds"]
+    times = recovery_time.recoveries(speeds, [death["at_s"] for death in kills], usual)
+    return [(death["part"], seconds) for death, seconds in zip(kills, times, strict=True)]
+
+
+def quantiles(times: list[float | None]) -> dict[str, Any]:
+    """Number, p50 and p99 in s; those that never came back count as infinite."""
+    known = [float("inf") if seconds is None else seconds for seconds in times]
+    p50, p99 = (float(np.quantile(known, q, method="higher")) if known else None for q in (0.5, 0.99))
+    return {"deaths": len(known), "p50_s": p50, "p99_s": p99}
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figures of all repeats of one system, job and plan."""
+    both = pairs(rows)
+    felt = [one for calm, disturbed in both for one in recovered(calm, disturbed, "disturbed")]
+    noise = [seconds for calm, disturbed in both for _, seconds in recovered(calm, disturbed, "calm")]
+    parts = sorted({part for part, _ in felt})
+    points = [
+        100 * (disturbed["test_accuracy"] - calm["test_accuracy"]) for calm, disturbed in both if known(calm, disturbed)
+    ]
+    found: dict[str, Any] = {
+        "repeats": len(both),
+        "speeds": [(speed(calm), speed(disturbed)) for calm, disturbed in both],
+        "ratio": statistics.median(speed(disturbed) / speed(calm) for calm, disturbed in both),
+        "recovery": quantiles([seconds for _, seconds in felt]),
+        "noise": quantiles(noise),
+        "parts": {part: quantiles([seconds for other, seconds in felt if other == part]) for part in parts},
+        "points": points,
+        "kills": sum(death["code"] is None for _, row in both for death in row["deaths"]),
+        "ended_alone": [(d["name"], d["code"]) for _, row in both for d in row["deaths"] if d["code"] is not None],
+        "troubles": [row["trouble"] for _, row in both if row["trouble"]],
+    }
+    for name in ("pushes", "pushes_lost"):
+        found[name] = [row[name] for _, row in both if name in row]
+    for name in ("restored", "unexplained", "codes"):
+        found[name] = [row[name] for _, row in both if row.get(name)]
+    return found
+
+
+def known(*rows: dict[str, Any]) -> bool:
+    """Whether all of them have an accuracy."""
+    return all(row["test_accuracy"] is not None for row in rows)
+
+
+def verdict(plan: str, found: dict[str, Any]) -> str:
+    """What does not hold of what is claimed; "" where nothing."""
+    wrong = list(found["troubles"])
+    if found["unexplained"]:
+        wrong.append(f"{len(found['unexplained'])} runs lost pushes without two deaths")
+    if plan == "a":
+        if found["ratio"] < RATIO:
+            wrong.append(f"{found['ratio']:.0%} of the speed")
+        if (found["recovery"]["p99_s"] or 0) > BACK_S:
+            wrong.append(f"back after {found['recovery']['p99_s']:.1f} s")
+        if found["points"] and abs(statistics.median(found["points"])) > POINTS:
+            wrong.append(f"{statistics.median(found['points']):+.2f} points")
+    return ", ".join(wrong)
+
+
+def show(rows: list[dict[str, Any]]) -> bool:
+    """Print tables and JSON; whether all that is claimed of dbelief holds."""
+    table = Table("system", "job", "plan", "runs", "samples/s kept", "deaths", "back p50", "p99", "points", "wrong")
+    results, good = [], True
+    for (system, job, plan, seconds), mine in timing.grouped(rows, "system", "job", "beside", "seconds").items():
+        if not pairs(mine):
+            continue
+        found = figures(mine)
+        wrong = verdict(plan, found) if system == "dbelief" else ""
+        good = good and not wrong
+        results.append({"system": system, "job": job, "plan": plan, "seconds": seconds, "wrong": wrong, **found})
+        points = report.two_digits([statistics.median(found["points"])]) if found["points"] else ""
+        ratio = f"{found['ratio']:.1%}"
+        cells = [system, job, plan, f"{found['repeats']} of {seconds:g} s", ratio]
+        table.add_row(*cells, *shown(found["recovery"]), points, wrong)
+        for part, times in found["parts"].items():
+            table.add_row("", "", "", "", part, *shown(times), "", "")
+        table.add_row("", "", "", "", "no kill", *shown(found["noise"]), "", "")
+    report.show(table, {"results": results}, width=160)
+    return good
+
+
+def shown(times: dict[str, Any]) -> list[str]:
+    """Cells of `quantiles`."""
+    seconds = ["" if times[name] is None else f"{times[name]:.1f} s" for name in ("p50_s", "p99_s")]
+    return [str(times["deaths"]), *seconds]
+
+
+def main() -> None:
+    parser = options.new_parser(__doc__)
+    parser.add_argument("--plan", choices=PLANS, default="a")
+    parser.add_argument("--job", choices=JOBS, default="mnist")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of each undisturbed run")
+    parser.add_argument("--seed", type=int, default=0, help="of the job and the plan of the first repeat")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--systems", type=options.words, default=list(SYSTEMS), help="dbelief,torchrun")
+    parser.add_argument("--json", type=Path, help="JSON lines: runs that are finished, and where new ones are added")
+    arguments = parser.parse_args()
+    rows = runs.Rows(arguments.json)
+    measure(arguments, rows)
+    raise SystemExit(0 if show(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

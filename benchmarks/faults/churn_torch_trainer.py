@@ -1,0 +1,91 @@
+"""One rank of the DDP job that `torchrun` restarts: MNIST, 784-256-10, gloo, a checkpoint on disk every N steps.
+
+It runs in a virtual environment of its own, which has torch and not dbelief. `main` takes its options as one JSON
+object in the environment variable `CHURN`: `folder` (of the checkpoint, the progress, the result and the ranks' pids),
+`data` (of the IDX files), `batch`, `rate`, `seed`, and either `samples` or `seconds`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CHECKPOINT_STEPS, LOOK_STEPS = 500, 20
+
+
+def images(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images of a part ("train", "t10k") as float32 rows in 0 to 1, and their digits."""
+    pixels = np.frombuffer((folder / f"{part}-images-idx3-ubyte").read_bytes(), np.uint8, offset=16)
+    digits = np.frombuffer((folder / f"{part}-labels-idx1-ubyte").read_bytes(), np.uint8, offset=8)
+    return pixels.reshape(len(digits), -1).astype(np.float32) / 255, digits.astype(np.int64)
+
+
+def main() -> None:
+    """Train from the newest checkpoint to the end."""
+    given = json.loads(os.environ["CHURN"])
+    folder, rank = Path(given["folder"]), int(os.environ["RANK"])
+    (folder / f"rank-{rank}.pid").write_text(str(os.getpid()))
+
+    import torch
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    torch.manual_seed(given["seed"])
+    net = torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    optimizer = torch.optim.Adagrad(net.parameters(), lr=given["rate"])
+    step, file = 0, folder / "checkpoint.pt"
+    if file.exists():
+        kept = torch.load(file)
+        step = kept["step"]
+        net.load_state_dict(kept["net"])
+        optimizer.load_state_dict(kept["optimizer"])
+    step = train(torch, given, net, optimizer, step, rank)
+    if rank == 0:
+        pixels, digits = map(torch.from_numpy, images(Path(given["data"]), "t10k"))
+        with torch.no_grad():
+            accuracy = float((net(pixels).argmax(1) == digits).float().mean())
+        samples = step * given["batch"] * torch.distributed.get_world_size()
+        part = folder / "result.part"
+        part.write_text(json.dumps({"test_accuracy": accuracy, "samples": samples}))
+        part.replace(folder / "result.json")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def train(torch: Any, given: dict[str, Any], net: Any, optimizer: Any, step: int, rank: int) -> int:
+    """Train until the limit; the number of steps."""
+    folder, ranks = Path(given["folder"]), torch.distributed.get_world_size()
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    pixels, digits = map(torch.from_numpy, images(Path(given["data"]), "train"))
+    rng = np.random.default_rng([given["seed"], rank, step])
+    progress = os.open(folder / "progress", os.O_RDWR | os.O_CREAT)
+    steps = given.get("samples", 0) // (given["batch"] * ranks)
+    ends_s = time.monotonic() + given.get("seconds", float("inf"))
+    over = torch.zeros(1)
+    while step < steps or not steps:
+        chosen = torch.from_numpy(rng.integers(0, len(digits), given["batch"]))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(pixels[chosen]), digits[chosen]).backward()
+        optimizer.step()
+        step += 1
+        if rank == 0:
+            os.pwrite(progress, (step * given["batch"] * ranks).to_bytes(8, "little"), 0)
+            if step % CHECKPOINT_STEPS == 0:
+                save(torch, folder, {"step": step, "net": net.state_dict(), "optimizer": optimizer.state_dict()})
+        if not steps and step % LOOK_STEPS == 0:
+            over[0] = float(time.monotonic() > ends_s)
+            torch.distributed.broadcast(over, 0)
+            if over[0]:
+                break
+    return step
+
+
+def save(torch: Any, folder: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint."""
+    torch.save(state, folder / "checkpoint.part")
+    os.replace(folder / "checkpoint.part", folder / "checkpoint.pt")
