@@ -1,7 +1,7 @@
 """Churn: processes drawn over all roles die by SIGKILL for the whole of a job, and are started again at once.
 
     DBELIEF_DATA=... python -m benchmarks.faults.churn --plan a|b --job mnist|elastic [--seconds 600] [--seed 0]
-        [--repeats 5] [--systems dbelief,torchrun] [--json rows.jsonl]
+        [--repeats 5] [--systems dbelief,torchrun] [--every S] [--compute-wait S] [--json rows.jsonl]
 
 A deployment on loopback (`deployment.py`): registry, leading and standby coordinator, two shards with a follower each,
 three workers; a supervisor starts again whatever ends. Plan "a" kills one process every 15 s, drawn uniformly over all;
@@ -26,17 +26,18 @@ import shutil
 import statistics
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks.faults import churn_torch, lost_pushes, recovery_time
+from benchmarks.faults import churn_torch, lost_pushes, recovery_time, shard_parts
 from benchmarks.faults.churn_plan import PLANS, make_plan
 from benchmarks.faults.deployment import COPIES, SHARDS, WORKERS, deployed
-from benchmarks.faults.supervisor import Supervisor
+from benchmarks.faults.supervisor import Death, Supervisor
 from benchmarks.harness import checkout, options, report, runs, timing
 from dbelief.rundir.events import read_events
 
@@ -50,6 +51,7 @@ LONGEST = 8.0
 """A disturbed run may take this many times the undisturbed one's time."""
 RATIO, BACK_S, POINTS = 0.85, 5.0, 0.3
 """What plan "a" is held against: samples/s kept, p99 of the recovery time, and points of accuracy."""
+NEVER_S = 9999.0
 KEPT = checkout.ROOT / ".cache" / "churn"
 
 
@@ -57,7 +59,7 @@ class Disturbed(Protocol):
     """A running job whose processes can be killed by name; a `Deployment` or a `TorchJob`."""
 
     supervisor: Supervisor
-    names: Any
+    names: list[str]
 
     def starts(self) -> dict[str, int]: ...
     def kill(self, names: list[str]) -> None: ...
@@ -66,7 +68,26 @@ class Disturbed(Protocol):
     def looks(self) -> list[tuple[float, float]]: ...
 
 
-def follow(job: Disturbed, plan: str, seed: str, limit_s: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Case:
+    """What is run: the fields that identify a row of the file."""
+
+    system: str
+    job: str
+    beside: str
+    plan: str
+    seconds: float
+    every_s: float | None
+    wait_s: float
+    seed: int
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The fields, as JSON values."""
+        return asdict(self)
+
+
+def follow(job: Disturbed, case: Case, limit_s: float) -> dict[str, Any]:
     """Supervise the job to its end, and kill by the plan once it trains; its course and deaths."""
     supervisor = job.supervisor
 
@@ -75,7 +96,7 @@ def follow(job: Disturbed, plan: str, seed: str, limit_s: float) -> dict[str, An
         return job.trains() or None
 
     runs.wait_for(begun, "the first samples of every worker", START_S)
-    began_s, drawn = time.monotonic(), make_plan(plan, job.names, seed)
+    began_s, drawn = time.monotonic(), make_plan(case.plan, job.names, f"{case.seed}", case.every_s)
     row: dict[str, Any] = {"trouble": ""}
 
     def over() -> bool | None:
@@ -94,25 +115,34 @@ def follow(job: Disturbed, plan: str, seed: str, limit_s: float) -> dict[str, An
     row |= {"trained_s": seconds, "speeds": recovery_time.speeds(looks, seconds)}
     row["before"] = sum(more for at_s, more in looks if at_s <= 0)
     row["counted"] = sum(more for _, more in looks)
-    row["deaths"] = [{**asdict(death), "at_s": death.at_s - began_s} for death in supervisor.deaths]
+    row["began_s"] = began_s
     return row
 
 
-def train(name: str, limits: dict[str, float], plan: str, seed: int, limit_s: float, label: str) -> dict[str, Any]:
+def told(deaths: Sequence[Death], began_s: float) -> list[dict[str, Any]]:
+    """The deaths as JSON values, their moments since training began."""
+    return [{**asdict(death), "at_s": death.at_s - began_s} for death in deaths]
+
+
+def train(case: Case, limits: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """One run of dbelief; its figures."""
-    fields = {"shards": SHARDS, "replication": COPIES, "replicas": WORKERS, "snapshots.every_s": 5, "seed": seed}
-    fields |= {"evaluate.keep": "last", "limits": str(limits), **JOBS[name]}
+    fields: dict[str, object] = {"shards": SHARDS, "replication": COPIES, "replicas": WORKERS, "seed": case.seed}
+    fields |= {"snapshots.every_s": 5, "evaluate.keep": "last", "limits": str(limits), **JOBS[case.job]}
     with runs.temporary_run("mnist") as run:
-        with deployed(run, checkout.EXAMPLES / "mnist.yaml", fields) as job:
-            row = follow(job, plan, f"{seed}", limit_s)
-            row["codes"] = ends(job.supervisor)
-            deaths = job.supervisor.deaths
+        with deployed(run, checkout.EXAMPLES / "mnist.yaml", fields, case.wait_s) as job:
+            try:
+                row = follow(job, case, limit_s)
+                row["codes"] = ends(job.supervisor)
+            finally:
+                keep(run.folder, f"{case.job}-{case.beside}-{case.plan}-{case.seed}")
         row |= run.figures()
         row["pushes"] = run.summary().get("pushes")
-        events = run.run / "events.jsonl"
-        row["restored"] = lost_pushes.restored(read_events(events), deaths) if events.exists() else []
-        row["unexplained"] = lost_pushes.unexplained(row["restored"])
-        keep(run.folder, label)
+        file = run.run / "events.jsonl"
+        events = list(read_events(file)) if file.exists() else []
+    deaths = shard_parts.with_parts(job.supervisor.deaths, events)
+    row["deaths"] = told(deaths, row["began_s"])
+    row["restored"] = lost_pushes.restored(events, deaths)
+    row["unexplained"] = lost_pushes.unexplained(row["restored"])
     return row
 
 
@@ -130,18 +160,19 @@ def ends(supervisor: Supervisor) -> dict[str, int | None]:
     return {name: code for name, code in codes.items() if code != 0}
 
 
-def train_torch(limits: dict[str, float], plan: str, seed: int, limit_s: float, python: Path) -> dict[str, Any]:
+def train_torch(case: Case, limits: dict[str, Any], limit_s: float, python: Path) -> dict[str, Any]:
     """One run of torchrun; its figures."""
-    given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": 100, "rate": 0.03, "seed": seed}
+    given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": 100, "rate": 0.03, "seed": case.seed}
     given |= {"samples": limits["samples"]} if "samples" in limits else {"seconds": limits["wall_s"]}
     with runs.temporary_run("torchrun") as run:
-        job = churn_torch.TorchJob(run, python, given)
+        job = churn_torch.TorchJob(run, python, {**given, "wait_s": case.wait_s})
         try:
-            row = follow(job, plan, f"{seed}", limit_s)
+            row = follow(job, case, limit_s)
         finally:
             job.close()
+            keep(run.folder, f"torchrun-{case.beside}-{case.plan}-{case.seed}")
         row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
-    return row
+    return row | {"deaths": told(job.supervisor.deaths, row["began_s"])}
 
 
 def keep(folder: Path, label: str) -> None:
@@ -159,43 +190,40 @@ def speed(row: dict[str, Any]) -> float:
     return float((row["samples"] - row["before"]) / row["trained_s"])
 
 
-def missing(rows: runs.Rows, key: dict[str, Any]) -> bool:
-    """Whether no row of the file is of this run."""
-    return not any(all(row.get(name) == value for name, value in key.items()) for row in rows)
+def of(rows: runs.Rows, case: Case) -> dict[str, Any] | None:
+    """The row of this case; None where it has not run."""
+    return next((row for row in rows if row.items() >= case.key.items()), None)
 
 
 def measure(arguments: argparse.Namespace, rows: runs.Rows) -> None:
     """All runs that the file does not hold yet."""
     python = churn_torch.torch_python() if "torchrun" in arguments.systems else None
     systems = [system for system in arguments.systems if system == "dbelief" or python is not None]
+    asked = arguments.plan, arguments.seconds, arguments.every, arguments.compute_wait
     for repeat in range(arguments.repeats):
         for system in systems:
-            shared = {"system": system, "job": arguments.job, "beside": arguments.plan, "seconds": arguments.seconds}
-            shared |= {"seed": arguments.seed + repeat}
-            for plan in ("none", arguments.plan):
-                key = {**shared, "plan": plan}
-                if not missing(rows, key):
-                    continue
-                limits, limit_s = {"wall_s": arguments.seconds}, arguments.seconds + START_S
-                if plan != "none":
-                    calm = next(row for row in rows if row.items() >= {**shared, "plan": "none"}.items())
-                    limits, limit_s = {"samples": calm["samples"]}, LONGEST * arguments.seconds + START_S
-                row = one(key, limits, limit_s, python)
-                rows.append({**key, **row})
-                short = {name: value for name, value in row.items() if name not in ("speeds", "deaths", "restored")}
-                report.progress({**key, "speed": speed(row), **short})
+            plan, seconds, every_s, wait_s = asked
+            calm = Case(system, arguments.job, plan, "none", seconds, every_s, wait_s, arguments.seed + repeat)
+            before = run_case(calm, {"wall_s": seconds}, seconds + START_S, python, rows)
+            limits = {"samples": before["samples"]}
+            run_case(replace(calm, plan=plan), limits, LONGEST * seconds + START_S, python, rows)
 
 
-def one(key: dict[str, Any], limits: dict[str, float], limit_s: float, python: Path | None) -> dict[str, Any]:
-    """One run; a start that fails is a row too."""
+def run_case(
+    case: Case, limits: dict[str, Any], limit_s: float, python: Path | None, rows: runs.Rows
+) -> dict[str, Any]:
+    """The row of this case, from the file or from a run that is added to it."""
+    if (known := of(rows, case)) is not None:
+        return known
     try:
-        if key["system"] == "torchrun":
-            assert python is not None
-            return train_torch(limits, key["plan"], key["seed"], limit_s, python)
-        label = f"{key['job']}-{key['beside']}-{key['plan']}-{key['seed']}"
-        return train(key["job"], limits, key["plan"], key["seed"], limit_s, label)
+        found = train(case, limits, limit_s) if python is None or case.system == "dbelief" else None
+        found = found or train_torch(case, limits, limit_s, python or Path())
     except TimeoutError as error:
-        raise SystemExit(f"{key}: {error}") from error
+        raise SystemExit(f"{case}: {error}; its logs are in {KEPT}") from error
+    rows.append({**case.key, **found})
+    short = {name: value for name, value in found.items() if name not in ("speeds", "deaths", "restored")}
+    report.progress({**case.key, "speed": speed(found), **short})
+    return rows[-1]
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -208,15 +236,16 @@ def pairs(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, An
 def recovered(calm: dict[str, Any], disturbed: dict[str, Any], course: str) -> list[tuple[str, float | None]]:
     """(part, recovery time in s) of each kill, in the course of the disturbed or of the calm run."""
     usual = statistics.median(calm["speeds"])
-    kills = [death for death in disturbed["deaths"] if death["code"] is None and death["at_s"] <= calm["trained_s"]]
-    speeds = disturbed["speeds"] if course == "disturbed" else calm["speeds"]
+    ran = disturbed if course == "disturbed" else calm
+    speeds, last_s = ran["speeds"], ran["trained_s"] - BACK_S  # a later one has no time to be back
+    kills = [death for death in disturbed["deaths"] if death["code"] is None and death["at_s"] <= last_s]
     times = recovery_time.recoveries(speeds, [death["at_s"] for death in kills], usual)
     return [(death["part"], seconds) for death, seconds in zip(kills, times, strict=True)]
 
 
 def quantiles(times: list[float | None]) -> dict[str, Any]:
-    """Number, p50 and p99 in s; those that never came back count as infinite."""
-    known = [float("inf") if seconds is None else seconds for seconds in times]
+    """Number, p50 and p99 in s; a death after which the speed never came back counts as `NEVER_S`."""
+    known = [NEVER_S if seconds is None else seconds for seconds in times]
     p50, p99 = (float(np.quantile(known, q, method="higher")) if known else None for q in (0.5, 0.99))
     return {"deaths": len(known), "p50_s": p50, "p99_s": p99}
 
@@ -273,13 +302,15 @@ def show(rows: list[dict[str, Any]]) -> bool:
     """Print tables and JSON; whether all that is claimed of dbelief holds."""
     table = Table("system", "job", "plan", "runs", "samples/s kept", "deaths", "back p50", "p99", "points", "wrong")
     results, good = [], True
-    for (system, job, plan, seconds), mine in timing.grouped(rows, "system", "job", "beside", "seconds").items():
+    names = ("system", "job", "beside", "seconds", "every_s", "wait_s")
+    for (system, job, plan, seconds, every_s, wait_s), mine in timing.grouped(rows, *names).items():
         if not pairs(mine):
             continue
         found = figures(mine)
         wrong = verdict(plan, found) if system == "dbelief" else ""
         good = good and not wrong
-        results.append({"system": system, "job": job, "plan": plan, "seconds": seconds, "wrong": wrong, **found})
+        asked = {"system": system, "job": job, "plan": plan, "seconds": seconds, "every_s": every_s, "wait_s": wait_s}
+        results.append({**asked, "wrong": wrong, **found})
         points = report.two_digits([statistics.median(found["points"])]) if found["points"] else ""
         ratio = f"{found['ratio']:.1%}"
         cells = [system, job, plan, f"{found['repeats']} of {seconds:g} s", ratio]
@@ -304,6 +335,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="of each undisturbed run")
     parser.add_argument("--seed", type=int, default=0, help="of the job and the plan of the first repeat")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--every", type=float, help="seconds between deaths of plan a, or mean life of b; else 15, 30")
+    waits = "seconds that a worker waits before each gradient, as if it had a processor of its own to compute it"
+    parser.add_argument("--compute-wait", type=float, default=0.0, help=waits)
     parser.add_argument("--systems", type=options.words, default=list(SYSTEMS), help="dbelief,torchrun")
     parser.add_argument("--json", type=Path, help="JSON lines: runs that are finished, and where new ones are added")
     arguments = parser.parse_args()

@@ -72,8 +72,14 @@ class Lives:
         return due
 
 
-def make_plan(plan: str, names: Sequence[str], seed: str) -> Plan:
-    """The plan of this name over these processes; the same draws for the same seed."""
+def make_plan(plan: str, names: Sequence[str], seed: str, every_s: float | None = None) -> Plan:
+    """The plan of this name over these processes; the same draws for the same seed.
+
+    Parameters
+    ----------
+    every_s
+        Instead of `PERIOD_S`, or of `LIFE_S`.
+    """
     if plan == "none":
         return NoKill()
-    return OneByOne(names, seed) if plan == "a" else Lives(names, seed)
+    return OneByOne(names, seed, every_s or PERIOD_S) if plan == "a" else Lives(names, seed, every_s or LIFE_S)

@@ -25,7 +25,7 @@ from benchmarks.faults.supervisor import Death, Supervisor, Unit
 from benchmarks.harness import checkout, runs
 
 RANKS = 3
-TORCH = "torch==2.13.0"
+TORCH = "torch==2.13.0+cpu"
 INDEX = "https://download.pytorch.org/whl/cpu"
 INSTALL_S = 900.0
 LOOKS_PER_S = 20.0
@@ -40,7 +40,19 @@ def torch_python() -> Path | None:
         return python
     print(f"installing {TORCH} for the comparison into {folder} (once)", file=sys.stderr)
     venv.create(folder, with_pip=True, clear=True)
-    command = [str(python), "-m", "pip", "install", "-q", f"{TORCH}+cpu", "numpy", "--index-url", INDEX, "--retries", "0"]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        f"{TORCH}+cpu",
+        "numpy",
+        "--index-url",
+        INDEX,
+        "--retries",
+        "0",
+    ]
     try:
         subprocess.run(command, check=True, timeout=INSTALL_S, stdout=sys.stderr)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

@@ -2,7 +2,8 @@
 
 It runs in a virtual environment of its own, which has torch and not dbelief. `main` takes its options as one JSON
 object in the environment variable `CHURN`: `folder` (of the checkpoint, the progress, the result and the ranks' pids),
-`data` (of the IDX files), `batch`, `rate`, `seed`, and either `samples` or `seconds`.
+`data` (of the IDX files), `batch`, `rate`, `seed`, `wait_s` (before each
+gradient), and either `samples` or `seconds`.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def train(torch: Any, given: dict[str, Any], net: Any, optimizer: Any, step: int
     while step < steps or not steps:
         chosen = torch.from_numpy(rng.integers(0, len(digits), given["batch"]))
         optimizer.zero_grad()
+        time.sleep(given["wait_s"])
         torch.nn.functional.cross_entropy(model(pixels[chosen]), digits[chosen]).backward()
         optimizer.step()
         step += 1

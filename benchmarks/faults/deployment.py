@@ -72,9 +72,11 @@ class Deployment:
     ----------
     supervisor
         Its processes: registry, coordinator-N, ps-N, worker-N.
+    names
+        Their names.
     """
 
-    def __init__(self, run: runs.Run, job: Path, fields: Mapping[str, object]) -> None:
+    def __init__(self, run: runs.Run, job: Path, fields: Mapping[str, object], wait_s: float) -> None:
         self._run = run
         self.supervisor = Supervisor()
         registry, listen = runs.free_port(), f"127.0.0.1:{runs.free_port()}"
@@ -93,16 +95,13 @@ class Deployment:
         for number in range(WORKERS):
             name, port = f"worker-{number}", runs.free_port()
             arguments = ["worker", "--coordinator", listen, "--name", name, "--number", str(number)]
-            self._add(name, "worker", [*runs.COMMAND, *arguments, "--metrics", f"127.0.0.1:{port}"])
+            command = ["env", f"DBELIEF_COMPUTE_WAIT={wait_s}", *runs.COMMAND]
+            self._add(name, "worker", [*command, *arguments, "--metrics", f"127.0.0.1:{port}"])
             self.counters.append(Counter(port))
+        self.names = list(self.supervisor.units)
 
     def _add(self, name: str, role: str, command: list[str], leads: Path | None = None, ends: bool = True) -> None:
         self.supervisor.add(Unit(self._run, name, role, command, leads, ends))
-
-    @property
-    def names(self) -> list[str]:
-        """Names of its processes."""
-        return list(self.supervisor.units)
 
     def starts(self) -> dict[str, int]:
         """How often each process was started so far, by name."""
@@ -145,9 +144,9 @@ def registry_command(folder: Path, port: int) -> list[str]:
 
 
 @contextmanager
-def deployed(run: runs.Run, job: Path, fields: Mapping[str, object]) -> Iterator[Deployment]:
-    """The deployment, all its processes started; the run's end ends them."""
-    deployment = Deployment(run, job, fields)
+def deployed(run: runs.Run, job: Path, fields: Mapping[str, object], wait_s: float) -> Iterator[Deployment]:
+    """The deployment, all its processes started; the run's end ends them. Workers wait so long before each gradient."""
+    deployment = Deployment(run, job, fields, wait_s)
     try:
         yield deployment
     finally:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from benchmarks.faults.shard_parts import wall_s
 from benchmarks.faults.supervisor import Death
+
 
 @dataclass
 class Copies:
@@ -40,7 +41,7 @@ def restored(events: Iterable[dict[str, Any]], deaths: Sequence[Death]) -> list[
         what = event["event"]
         if what not in ("member", "followed", "promoted", "shard_back"):
             continue
-        at_s = datetime.fromisoformat(event["time"]).timestamp()
+        at_s = wall_s(event)
         copies = shards.setdefault(event["id"] if what == "member" else event["shard"], Copies())
         if what == "member" and event["what"] == "joined" and event["role"] in ("shard", "follower"):
             copies.joined = event["name"]
@@ -62,9 +63,14 @@ def _set_against(event: dict[str, Any], copies: Copies, at_s: float, deaths: Seq
         mine = [death for death in deaths if death.name == name and death.wall_s <= at_s]
         # The follower that was in sync last may have died before this pair's leader took over; the leader after it.
         died[part] = [round(death.wall_s, 3) for death in mine if death.wall_s >= copies.since_s][-1:]
-    return {"samples": event["of"] - event["samples"], "set": event["set"], "names": [copies.leader, copies.follower], **died}
+    names = [copies.leader, copies.follower]
+    return {"samples": event["of"] - event["samples"], "set": event["set"], "names": names, **died}
 
 
 def unexplained(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Losses without the death of both copies."""
-    return [row for row in rows if row["samples"] > 0 and not (row["leader"] and (row["follower"] or not row["names"][1]))]
+
+    def both_died(row: dict[str, Any]) -> bool:
+        return bool(row["leader"]) and bool(row["follower"] or not row["names"][1])
+
+    return [row for row in rows if row["samples"] > 0 and not both_died(row)]
