@@ -246,7 +246,8 @@ def recovered(calm: dict[str, Any], disturbed: dict[str, Any], course: str) -> l
 def quantiles(times: list[float | None]) -> dict[str, Any]:
     """Number, p50 and p99 in s; a death after which the speed never came back counts as `NEVER_S`."""
     known = [NEVER_S if seconds is None else seconds for seconds in times]
-    p50, p99 = (float(np.quantile(known, q, method="higher")) if known else None for q in (0.5, 0.99))
+    p50 = statistics.median(known) if known else None
+    p99 = float(np.quantile(known, 0.99, method="higher")) if known else None
     return {"deaths": len(known), "p50_s": p50, "p99_s": p99}
 
 
