@@ -8,6 +8,7 @@ gradient), and either `samples` or `seconds`.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -21,9 +22,14 @@ CHECKPOINT_STEPS, LOOK_STEPS = 500, 20
 
 def images(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Images of a part ("train", "t10k") as float32 rows in 0 to 1, and their digits."""
-    pixels = np.frombuffer((folder / f"{part}-images-idx3-ubyte").read_bytes(), np.uint8, offset=16)
-    digits = np.frombuffer((folder / f"{part}-labels-idx1-ubyte").read_bytes(), np.uint8, offset=8)
+    pixels = np.frombuffer(content(folder / f"{part}-images-idx3-ubyte"), np.uint8, offset=16)
+    digits = np.frombuffer(content(folder / f"{part}-labels-idx1-ubyte"), np.uint8, offset=8)
     return pixels.reshape(len(digits), -1).astype(np.float32) / 255, digits.astype(np.int64)
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file that may be compressed."""
+    return path.read_bytes() if path.exists() else gzip.decompress(Path(f"{path}.gz").read_bytes())
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,17 +15,70 @@ def wall_s(event: dict[str, Any]) -> float:
     return datetime.fromisoformat(event["time"]).timestamp()
 
 
+@dataclass
+class Copies:
+    """The processes of one shard, by name; "" where there is none.
+
+    Attributes
+    ----------
+    leader
+        The process that serves it.
+    follower
+        The process that follows it, in sync or not.
+    whole
+        The follower that was in sync last with this leader.
+    next_leader
+        The process that takes over once it is loaded.
+    since_s
+        Moment from which a death of `leader` or `whole` ends this pair.
+    """
+
+    leader: str = ""
+    follower: str = ""
+    whole: str = ""
+    next_leader: str = ""
+    since_s: float = 0.0
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Follow an event of this shard."""
+        what = event["event"]
+        if what == "member" and event["role"] == "follower":
+            self.follower = event["name"] if event["what"] == "joined" else ""
+        elif what == "member" and event["what"] == "joined":
+            self.next_leader = event["name"]
+            self.leader = self.leader or event["name"]
+        elif what == "member":
+            self.next_leader, self.follower = self.follower, ""
+        elif what == "followed":
+            self.whole, self.since_s = event["name"], wall_s(event)
+        elif what in ("promoted", "shard_back"):
+            self.leader, self.whole = self.next_leader, ""
+            self.since_s = self.since_s if what == "promoted" else wall_s(event)
+
+
+def followed(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Copies]]:
+    """(event, the copies of its shard before it) of every event of a shard; the copies follow it afterwards."""
+    shards: dict[int, Copies] = {}
+    for event in events:
+        if event["event"] == "member" and event["role"] in ("shard", "follower"):
+            copies = shards.setdefault(event["id"], Copies())
+        elif event["event"] in ("followed", "promoted", "shard_back"):
+            copies = shards.setdefault(event["shard"], Copies())
+        else:
+            continue
+        yield event, copies
+        copies.apply(event)
+
+
 def changes(events: Iterable[dict[str, Any]]) -> list[tuple[float, str, str]]:
     """(wall_s, name of the process, its part from then on), in order."""
     found: list[tuple[float, str, str]] = []
-    followers: dict[int, str] = {}
-    for event in events:
-        if event["event"] == "member" and event["what"] == "joined" and event["role"] in ("shard", "follower"):
+    for event, copies in followed(events):
+        if event["event"] == "member" and event["what"] == "joined":
             part = "leading shard" if event["role"] == "shard" else "following shard"
             found.append((wall_s(event), event["name"], part))
-            followers[event["id"]] = event["name"]
-        elif event["event"] in ("promoted", "shard_back") and event["shard"] in followers:
-            found.append((wall_s(event), followers[event["shard"]], "leading shard"))
+        elif event["event"] in ("promoted", "shard_back"):
+            found.append((wall_s(event), copies.next_leader, "leading shard"))
     return found
 
 

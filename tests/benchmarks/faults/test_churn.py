@@ -68,6 +68,10 @@ def event(at_s: float, what_happened: str, /, **fields: Any) -> dict[str, Any]:
     return {"time": datetime.fromtimestamp(at_s, UTC).isoformat(), "event": what_happened, **fields}
 
 
+def died(at_s: float, role: str, name: str) -> dict[str, Any]:
+    return event(at_s, "member", what="died", role=role, id=0, name=name)
+
+
 def joined(at_s: float, role: str, name: str) -> dict[str, Any]:
     return event(at_s, "member", what="joined", role=role, id=0, name=name)
 
@@ -76,6 +80,7 @@ def death(at_s: float, name: str) -> Death:
     return Death(at_s, at_s, name, 1, "shard")
 
 
+PROMOTED = [died(6, "shard", "ps-0"), joined(6, "follower", "ps-0"), event(6, "promoted", shard=0, set=None)]
 START = [joined(0, "shard", "ps-0"), joined(1, "follower", "ps-1"), event(2, "followed", shard=0, name="ps-1")]
 BACK = event(20, "shard_back", shard=0, set="3", samples=900, of=1_000)
 
@@ -94,12 +99,12 @@ def test_a_loss_with_a_living_copy_is_unexplained(survivor: str) -> None:
 
 
 def test_a_promoted_leader_that_dies_alone_has_lost_its_predecessor() -> None:
-    rows = restored([*START, event(6, "promoted", shard=0, set=None), BACK], [death(5, "ps-0"), death(10, "ps-1")])
+    rows = restored([*START, *PROMOTED, BACK], [death(5, "ps-0"), death(10, "ps-1")])
     assert unexplained(rows) == []
 
 
 def test_a_shard_that_takes_part_in_both_roles() -> None:
-    events = [*START, event(6, "promoted", shard=0, set=None)]
-    deaths = [death(3, "ps-1"), death(4, "ps-0"), death(7, "ps-1"), death(8, "worker-0")]
+    events = [*START, *PROMOTED]
+    deaths = [death(3, "ps-1"), death(4, "ps-0"), death(7, "ps-1"), death(8, "ps-0"), death(8, "x")]
     parts = [one.part for one in with_parts(deaths, events)]
-    assert parts == ["following shard", "leading shard", "leading shard", "shard"]
+    assert parts == ["following shard", "leading shard", "leading shard", "following shard", "shard"]
