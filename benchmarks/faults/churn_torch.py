@@ -74,7 +74,9 @@ class TorchJob:
     def __init__(self, run: runs.Run, python: Path, given: dict[str, Any]) -> None:
         self._run, self._folder = run, run.folder
         variables = [f"CHURN={json.dumps({**given, 'folder': str(run.folder)})}", f"PYTHONPATH={checkout.ROOT}"]
-        variables += ["OMP_NUM_THREADS=1", f"MASTER_PORT={runs.free_port()}"]
+        variables.append("OMP_NUM_THREADS=1")
+        # In the store that torch shares by default, ranks of a restart find their predecessors' addresses, and fail.
+        variables.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
         launch = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
         launch += ["--max-restarts", "1000000", "--no-python", str(python), "-c", MAIN]
         self._launcher = Unit(run, "launcher", "launcher", ["env", *variables, *launch])
