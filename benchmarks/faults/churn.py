@@ -35,7 +35,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.faults import churn_torch, lost_pushes, recovery_time, shard_parts
-from benchmarks.faults.churn_plan import PLANS, make_plan
+from benchmarks.faults.churn_plan import LIFE_S, PERIOD_S, PLANS, make_plan
 from benchmarks.faults.deployment import COPIES, SHARDS, WORKERS, deployed
 from benchmarks.faults.supervisor import Death, Supervisor
 from benchmarks.harness import checkout, options, report, runs, timing
@@ -205,6 +205,8 @@ def measure(arguments: argparse.Namespace, rows: runs.Rows) -> None:
             plan, seconds, every_s, wait_s = asked
             calm = Case(system, arguments.job, plan, "none", seconds, every_s, wait_s, arguments.seed + repeat)
             before = run_case(calm, {"wall_s": seconds}, seconds + START_S, python, rows)
+            if not before["samples"]:
+                raise SystemExit(f"{calm}: {before['trouble']}: the undisturbed run did not end")
             limits = {"samples": before["samples"]}
             run_case(replace(calm, plan=plan), limits, LONGEST * seconds + START_S, python, rows)
 
@@ -273,7 +275,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "troubles": [row["trouble"] for _, row in both if row["trouble"]],
     }
     for name in ("pushes", "pushes_lost"):
-        found[name] = [row[name] for _, row in both if name in row]
+        found[name] = [row[name] for _, row in both if row.get(name) is not None]
     for name in ("restored", "unexplained", "codes"):
         found[name] = [row[name] for _, row in both if row.get(name)]
     return found
@@ -301,7 +303,9 @@ def verdict(plan: str, found: dict[str, Any]) -> str:
 
 def show(rows: list[dict[str, Any]]) -> bool:
     """Print tables and JSON; whether all that is claimed of dbelief holds."""
-    table = Table("system", "job", "plan", "runs", "samples/s kept", "deaths", "back p50", "p99", "points", "wrong")
+    table = Table(
+        "system", "job", "plan", "runs", "samples/s kept", "deaths", "back p50", "p99", "points", "lost", "wrong"
+    )
     results, good = [], True
     names = ("system", "job", "beside", "seconds", "every_s", "wait_s")
     for (system, job, plan, seconds, every_s, wait_s), mine in timing.grouped(rows, *names).items():
@@ -314,11 +318,13 @@ def show(rows: list[dict[str, Any]]) -> bool:
         results.append({**asked, "wrong": wrong, **found})
         points = report.two_digits([statistics.median(found["points"])]) if found["points"] else ""
         ratio = f"{found['ratio']:.1%}"
-        cells = [system, job, plan, f"{found['repeats']} of {seconds:g} s", ratio]
-        table.add_row(*cells, *shown(found["recovery"]), points, wrong)
+        rate = f"{plan}: {every_s or (PERIOD_S if plan == 'a' else LIFE_S):g} s"
+        cells = [system, job, rate, f"{found['repeats']} of {seconds:g} s", ratio]
+        lost = f"{sum(found['pushes_lost'])} of {sum(found['pushes'])}" if found["pushes"] else ""
+        table.add_row(*cells, *shown(found["recovery"]), points, lost, wrong)
         for part, times in found["parts"].items():
-            table.add_row("", "", "", "", part, *shown(times), "", "")
-        table.add_row("", "", "", "", "no kill", *shown(found["noise"]), "", "")
+            table.add_row("", "", "", "", part, *shown(times), "", "", "")
+        table.add_row("", "", "", "", "no kill", *shown(found["noise"]), "", "", "")
     report.show(table, {"results": results}, width=160)
     return good
 
