@@ -119,7 +119,7 @@ def follow(job: Disturbed, case: Case, limit_s: float) -> dict[str, Any]:
     return row
 
 
-def told(deaths: Sequence[Death], began_s: float) -> list[dict[str, Any]]:
+def as_rows(deaths: Sequence[Death], began_s: float) -> list[dict[str, Any]]:
     """The deaths as JSON values, their moments since training began."""
     return [{**asdict(death), "at_s": death.at_s - began_s} for death in deaths]
 
@@ -140,7 +140,7 @@ def train(case: Case, limits: dict[str, Any], limit_s: float) -> dict[str, Any]:
         file = run.run / "events.jsonl"
         events = list(read_events(file)) if file.exists() else []
     deaths = shard_parts.with_parts(job.supervisor.deaths, events)
-    row["deaths"] = told(deaths, row["began_s"])
+    row["deaths"] = as_rows(deaths, row["began_s"])
     row["restored"] = lost_pushes.restored(events, deaths)
     row["unexplained"] = lost_pushes.unexplained(row["restored"])
     return row
@@ -172,7 +172,7 @@ def train_torch(case: Case, limits: dict[str, Any], limit_s: float, python: Path
             job.close()
             keep(run.folder, f"torchrun-{case.beside}-{case.plan}-{case.seed}")
         row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
-    return row | {"deaths": told(job.supervisor.deaths, row["began_s"])}
+    return row | {"deaths": as_rows(job.supervisor.deaths, row["began_s"])}
 
 
 def keep(folder: Path, label: str) -> None:

@@ -53,7 +53,7 @@ class OneByOne:
         return drawn[-1:]
 
 
-class Lives:
+class Lifetimes:
     """Plan "b"; the life of a process is drawn from the seed, its name and the number of its start."""
 
     def __init__(self, names: Sequence[str], seed: str, mean_s: float = LIFE_S) -> None:
@@ -82,4 +82,4 @@ def make_plan(plan: str, names: Sequence[str], seed: str, every_s: float | None 
     """
     if plan == "none":
         return NoKill()
-    return OneByOne(names, seed, every_s or PERIOD_S) if plan == "a" else Lives(names, seed, every_s or LIFE_S)
+    return OneByOne(names, seed, every_s or PERIOD_S) if plan == "a" else Lifetimes(names, seed, every_s or LIFE_S)
