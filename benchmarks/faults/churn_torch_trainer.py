@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-CHECKPOINT_STEPS, LOOK_STEPS = 100, 20
+CHECKPOINT_STEPS, LOOK_STEPS = 50, 20
 
 
 def images(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
