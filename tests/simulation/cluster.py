@@ -30,7 +30,7 @@ from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
 
-LIMIT_S = 900.0
+LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
 RESTART_S = 0.3
 """Seconds until a process that has failed by itself starts again."""
@@ -113,7 +113,7 @@ class Cluster:
         with ExitStack() as stack:
             runtime = SimulatedRuntime(scheduler)
             self._behind = MemoryRegistry(_GlobalClock(scheduler))  # with real locks: it is shared, and its holders may be killed
-            self._registry = SimulatedRegistry(scheduler, self._behind)
+            self._registry = SimulatedRegistry(scheduler, self._behind, observer.stored)
             self._groups = Groups(scheduler)
             self._network = SimulatedNetwork(scheduler, self._plan.delay_s)
             self._make_folder(stack)

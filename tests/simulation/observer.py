@@ -3,6 +3,8 @@
 The observer stands at the calls of clients (pull, push, exchange), where a user stands, and at the shards' pushes. It
 knows no rule of the protocol but these:
 
+* the parameters of a segment are what its ledger counts, after every push; all copies of a version are the same bits
+* no sample is leased twice at once
 * a pull sees every push that was acknowledged before it began, and none that was not sent (linearizable counts)
 * the version of a segment never falls
 * of a segment and an incarnation of its shard, one process applies pushes
@@ -13,8 +15,10 @@ knows no rule of the protocol but these:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,9 +26,10 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load_file
 
-from dbelief.core.push import PARAMETERS, Push
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.controller import ShardController
+from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 
 from .jobs import EPOCHS, SimulatedJob
@@ -56,6 +61,9 @@ class Observer:
         self.sent = np.zeros(LENGTH - PROCESSES)
         self.acknowledged = np.zeros(LENGTH - PROCESSES)
         self._versions = np.full(ROWS, -1, np.int64)
+        self._pushers: dict[Pusher, int] = {}  # the process of each
+        self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
+        self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
         self.leaders: dict[int, Process] = {}
 
@@ -76,6 +84,8 @@ class Observer:
                 (ShardedParameterClient, "pull", self._pull),
                 (ShardedParameterClient, "push", self._push),
                 (ShardedParameterClient, "exchange", self._exchange),
+                (Segment, "apply", self._apply),
+                (Segment, "_count", self._count),
                 (ShardController, "shard_for", self._shard_for),
                 (ShardController, "restore", self._restore),
             ):
@@ -122,6 +132,8 @@ class Observer:
             return result
         number = self._process
         self.sent[number] += push.samples
+        self._pushers[push.pusher] = number
+        self._sums[push.pusher, push.sequence] = self.sent[number]
         result = real(client, values, versions, push)
         self.acknowledged[number] += push.samples
         self.pushes += 1
@@ -135,6 +147,43 @@ class Observer:
         return result
 
     # -- shards --------------------------------------------------------------------------------------------
+
+    def _apply(self, real: Callable[..., Any], segment: Segment, push: Push, *rest: Any) -> Any:
+        """After a push, the ledger and the parameters of a segment agree, at its leader and at its follower."""
+        outcome = real(segment, push, *rest)
+        if self._job.counts and not segment.lock_free:
+            last = segment.ledger.last[PARAMETERS, push.pusher]
+            counted = self._sums.get((push.pusher, last), 0.0)
+            found = -float(segment.vectors[PARAMETERS][PROCESSES + self._pushers[push.pusher]])
+            if found > counted or (found < counted and not self.restored):
+                self.violation(
+                    f"segment {segment.span.index} in process {self._process} has {found:g} samples of process "
+                    f"{self._pushers[push.pusher]}, and its ledger counts {counted:g}"
+                )
+        return outcome
+
+    def _count(self, real: Callable[..., Any], segment: Segment) -> None:
+        """All copies of a version of a segment are the same bits."""
+        real(segment)
+        if not segment.lock_free:
+            content = zlib.crc32(segment.vectors[PARAMETERS])
+            if self._contents.setdefault((segment.span.index, segment.version), content) != content:
+                self.violation(
+                    f"segment {segment.span.index} at version {segment.version} differs between process "
+                    f"{self._process} and another"
+                )
+
+    def stored(self, values: Mapping[str, bytes | None]) -> None:
+        """No sample is leased twice at once, or leased and waiting to be leased, in what a coordinator stores."""
+        text = values.get("training")
+        leases = json.loads(text).get("leases") if text else None
+        if not leases:
+            return
+        ranges = [(lease["epoch"], lease["start"], lease["stop"]) for lease, *_ in leases["held"]]
+        ranges = sorted([*ranges, *map(tuple, leases["returned"])])
+        for (epoch, _, stop), (other, start, _) in pairwise(ranges):
+            if epoch == other and start < stop:
+                self.violation(f"samples {start} to {stop} of epoch {epoch} are leased twice")
 
     def _shard_for(self, real: Callable[..., Shard], controller: Any, target: Any) -> Shard:
         shard = real(controller, target)

@@ -26,7 +26,7 @@ from .marks import LENGTH, PROCESSES, ROWS, marker
 from .scheduler import Process, Scheduler
 
 COORDINATOR = "127.0.0.1:7070"
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 
 
 @contextmanager

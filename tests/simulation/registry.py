@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dbelief.errors import Unavailable
@@ -15,14 +15,22 @@ from .scheduler import Scheduler
 class SimulatedRegistry:
     """A `Registry`, shared by all coordinators.
 
+    Parameters
+    ----------
+    stored
+        Called with what a coordinator has written.
+
     Attributes
     ----------
     away_until_s
         Virtual time until which no call is answered.
     """
 
-    def __init__(self, scheduler: Scheduler, behind: MemoryRegistry) -> None:
+    def __init__(
+        self, scheduler: Scheduler, behind: MemoryRegistry, stored: Callable[[Mapping[str, bytes | None]], None]
+    ) -> None:
         self._scheduler = scheduler
+        self._stored = stored
         self._behind = behind
         self.away_until_s = 0.0
 
@@ -51,6 +59,7 @@ class SimulatedRegistry:
 
     def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
         self._call("write", job, epoch, values)
+        self._stored(values)
 
     def read(self, job: str) -> dict[str, bytes]:
         found: dict[str, bytes] = self._call("read", job)
