@@ -3,6 +3,7 @@
 A history is a file of JSON lines, in any order, one for each call of a client on one segment:
 
     {"client": 2, "segment": 0, "start": 1.25, "end": 1.31, "push": true, "read": [3, 0, 7]}
+    {"client": 0, "segment": 0, "start": 1.27, "end": 1.33, "exchange": -41, "read": [3, 0, 8]}
 
 client
     Index from 0. A client makes one call at a time.
@@ -10,17 +11,23 @@ start, end
     Seconds on one clock; `end` null: the client ended, or got no answer, so the call may have had an effect or not.
 push
     Whether the call adds 1 to the client's own number in the segment.
+exchange
+    The client's own number x in what it sends; its other numbers are 0. The rate is 2: the centre w becomes 2 x - w.
 read
-    The numbers of all clients that the call returned, from before its own push; null where it returned none.
+    The numbers of all clients that the call returned, from before its own effect; null where it returned none.
+clock
+    Of a push or pull under a bound on staleness, which `guarantees.py` checks; not needed here.
 
 A line with `"promotion": true`, `segment`, `start` and `end` is a window in which the segment's server was replaced by
 its follower. What was applied and not acknowledged by then may be gone, though calls have read it; its client repeats
-it.
+it. A follower has all effects up to some moment and none after it, so nothing that was applied after a lost effect
+survives.
 
-The object is a vector of counters. A pull reads, a push adds, an exchange does both. `check` searches for an order of
-the calls that respects real time and explains every read: Wing and Gong (Testing and Verifying Concurrent Objects,
-1993), with a memo of configurations (Lowe, Testing for Linearizability, 2017), one search for each segment
-(P-compositionality: Horn and Kroening, 2015).
+The object is a vector of numbers, 0 at first. A pull reads, a push adds, an exchange reads and reflects. A reflection
+is exact in float32, and applied twice it is none: an exchange that is lost or doubled shows in every later read.
+`check` searches for an order of the calls that respects real time and explains every read: Wing and Gong (Testing and
+Verifying Concurrent Objects, 1993), with a memo of configurations (Lowe, Testing for Linearizability, 2017), one search
+for each segment (P-compositionality: Horn and Kroening, 2015).
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ from numba import njit, types
 from numba.typed import Dict
 
 CALL, PHANTOM, PROMOTION = 0, 1, 2
-"""Kinds of operations: a call; the effect of a push that a promotion may undo; a promotion."""
+"""Kinds of operations: a call; an effect of a call that a promotion undoes; a promotion."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +101,38 @@ def check(lines: Iterable[Mapping[str, Any]]) -> list[Verdict]:
 
 
 def _check_segment(segment: int, rows: Sequence[Mapping[str, Any]]) -> Verdict:
-    promotions = [row for row in rows if row.get("promotion")]
+    windows = [row for row in rows if row.get("promotion")]
     calls = [row for row in rows if not row.get("promotion")]
-    operations = [(CALL, row) for row in calls] + [(PROMOTION, row) for row in promotions]
-    operations += [(PHANTOM, row) for row in calls if row.get("push") and any(_overlap(row, one) for one in promotions)]
+    operations = [(CALL, row) for row in calls] + [(PROMOTION, row) for row in windows]
+    owner = list(range(len(operations)))  # of a phantom: its call
+    promotion = [-1] * len(operations)  # of a phantom: the promotion that undoes it
+    for place, row in enumerate(calls):
+        for number, window in enumerate(windows):
+            if (row.get("push") or row.get("exchange") is not None) and _overlap(row, window):
+                operations.append((PHANTOM, row))
+                owner.append(place)
+                promotion.append(len(calls) + number)
     clients = max((max(row["client"] + 1, len(row.get("read") or ())) for row in calls), default=0)
-    kinds = np.array([kind for kind, _ in operations], np.int64)
-    client = np.array([row.get("client", 0) for _, row in operations], np.int64)
-    adds = np.array([kind != PROMOTION and bool(row.get("push")) for kind, row in operations])
     reads = np.zeros((len(operations), clients), np.int64)
     returned = np.zeros(len(operations), np.bool_)
-    for place, (kind, row) in enumerate(operations):
-        if kind == CALL and row.get("read") is not None:
+    for place, row in enumerate(calls):
+        if row.get("read") is not None:
             reads[place, : len(row["read"])], returned[place] = row["read"], True
-    optional = np.array([kind == PHANTOM or row["end"] is None for kind, row in operations])
     order, starts = _entries(operations)
-    best, visited, explained = _search(kinds, client, adds, reads, returned, optional, order, starts)
+    best, visited, explained = _search(
+        np.array([kind for kind, _ in operations], np.int64),
+        np.array([row.get("client", 0) for _, row in operations], np.int64),
+        np.array([bool(row.get("push")) for _, row in operations]),
+        np.array([row.get("exchange") is not None for _, row in operations]),
+        np.array([row.get("exchange") or 0 for _, row in operations], np.int64),
+        reads,
+        returned,
+        np.array([kind == PHANTOM or row["end"] is None for kind, row in operations]),
+        np.array(owner, np.int64),
+        np.array(promotion, np.int64),
+        order,
+        starts,
+    )
     stuck = "" if explained else json.dumps(dict(operations[best][1]))
     return Verdict(segment, len(calls), bool(explained), stuck, int(visited))
 
@@ -144,12 +167,14 @@ def _mixed(place: int) -> tuple[np.uint64, np.uint64]:  # pragma: no cover (comp
 
 @njit(cache=True)
 def _key(
-    low: np.uint64, high: np.uint64, phantom: np.ndarray, n: int
+    low: np.uint64, high: np.uint64, state: np.ndarray, kept: np.ndarray, torn: bool
 ) -> tuple[np.uint64, np.uint64]:  # pragma: no cover (compiled)
-    """Hash of a configuration: its operations, and phantoms, as the operations do not say which were undone."""
-    for one in range(len(phantom)):
-        if phantom[one]:
-            a, b = _mixed(n + one)
+    """Hash of a configuration: its operations, and the numbers: the order of exchanges decides them."""
+    for one in range(len(state)):
+        a, b = _mixed(state[one] * 8192 + 2 * one + 4096)
+        low, high = low * np.uint64(3) ^ a, high * np.uint64(5) ^ b
+        if torn:
+            a, b = _mixed(kept[one] * 8192 + 2 * one + 4097)
             low, high = low ^ a, high ^ b
     return low, high
 
@@ -167,15 +192,11 @@ def _relink(after: np.ndarray, before: np.ndarray, entry: int) -> None:  # pragm
 
 
 @njit(cache=True)
-def _fits(
-    kind: int, own: int, read: np.ndarray, returned: bool, counts: np.ndarray, phantom: np.ndarray
-) -> bool:  # pragma: no cover (compiled)
-    """Whether an operation may be next: its read is what the object holds; one phantom a client."""
-    if returned:
-        for one in range(len(counts)):
-            if read[one] != counts[one] + phantom[one]:
-                return False
-    return kind != PHANTOM or phantom[own] == 0
+def _fits(read: np.ndarray, state: np.ndarray) -> bool:  # pragma: no cover (compiled)
+    for one in range(len(state)):
+        if read[one] != state[one]:
+            return False
+    return True
 
 
 @njit(cache=True)
@@ -183,9 +204,13 @@ def _search(
     kinds: np.ndarray,
     client: np.ndarray,
     adds: np.ndarray,
+    exchanges: np.ndarray,
+    sent: np.ndarray,
     reads: np.ndarray,
     returned: np.ndarray,
     optional: np.ndarray,
+    owner: np.ndarray,
+    promotion: np.ndarray,
     order: np.ndarray,
     starts: np.ndarray,
 ) -> tuple[int, int, bool]:  # pragma: no cover (compiled)
@@ -199,8 +224,9 @@ def _search(
             own_start[order[entry]] = entry
         else:
             own_end[order[entry]] = entry
-    counts, phantom = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
-    chosen, undone = np.empty(n, np.int64), np.zeros((n, clients), np.int64)  # undone: phantoms before a promotion
+    state, kept, torn = np.zeros(clients, np.int64), np.zeros(clients, np.int64), False  # kept: without phantoms
+    placed, chosen = np.zeros(n, np.bool_), np.empty(n, np.int64)
+    states, keeps, tears = np.empty((n, clients), np.int64), np.empty((n, clients), np.int64), np.empty(n, np.bool_)
     seen = Dict.empty(types.uint64, types.uint64)
     low, high, left = np.uint64(0), np.uint64(0), n - optional.sum()
     depth, best, best_depth, visited, entry = 0, 0, -1, 0, after[m]
@@ -208,22 +234,30 @@ def _search(
         if entry < m and starts[entry]:  # the start of an operation: may it be the next one?
             place = order[entry]
             entry = after[entry]
-            if not _fits(kinds[place], client[place], reads[place], returned[place], counts, phantom):
+            kind, changes = kinds[place], adds[place] or exchanges[place]
+            if kind == CALL and ((torn and changes) or (returned[place] and not _fits(reads[place], state))):
                 continue
-            undone[depth] = phantom
-            if kinds[place] == PROMOTION:
-                phantom[:] = 0
-            elif kinds[place] == PHANTOM:
-                phantom[client[place]] = 1
+            if kind == PHANTOM and (placed[owner[place]] or placed[promotion[place]]):
+                continue
+            states[depth], keeps[depth], tears[depth] = state, kept, torn
+            if kind == PROMOTION and torn:
+                state[:], torn = kept, False
+            if kind == PHANTOM and not torn:
+                kept[:], torn = state, True
+            if exchanges[place]:
+                for one in range(clients):
+                    state[one] = -state[one]
+                state[client[place]] += 2 * sent[place]
+            elif adds[place]:
+                state[client[place]] += 1
             a, b = _mixed(place)
-            key, other = _key(low ^ a, high ^ b, phantom, n)
+            key, other = _key(low ^ a, high ^ b, state, kept, torn)
             if key in seen and seen[key] == other:
-                phantom[:] = undone[depth]
+                state[:], kept[:], torn = states[depth], keeps[depth], tears[depth]
                 continue
             seen[key] = other
             visited += 1
-            low, high, chosen[depth] = low ^ a, high ^ b, place
-            counts[client[place]] += kinds[place] == CALL and adds[place]
+            low, high, chosen[depth], placed[place] = low ^ a, high ^ b, place, True
             depth, left = depth + 1, left - (not optional[place])
             _unlink(after, before, own_start[place])
             _unlink(after, before, own_end[place])
@@ -236,9 +270,8 @@ def _search(
         depth -= 1
         place = chosen[depth]
         a, b = _mixed(place)
-        low, high, left = low ^ a, high ^ b, left + (not optional[place])
-        counts[client[place]] -= kinds[place] == CALL and adds[place]
-        phantom[:] = undone[depth]
+        low, high, left, placed[place] = low ^ a, high ^ b, left + (not optional[place]), False
+        state[:], kept[:], torn = states[depth], keeps[depth], tears[depth]
         _relink(after, before, own_end[place])
         _relink(after, before, own_start[place])
         entry = after[own_start[place]]
