@@ -1,41 +1,175 @@
-"""A program that calls a job's segments and records a history: `python client.py ADDRESS CLIENT CLIENTS FILE SHARED`.
+"""A program that calls a job's segments and records a history: `python client.py OPTIONS`, as JSON (`Options`).
 
-Each tensor of the job's model is one object of the history: number c of it counts the pushes of client c, since the
-rule subtracts a gradient of -1. A line is written before each call and after it: a killed program leaves its last call.
+Segment s is numbers 1024 s to 1024 s + 1023 of the job's only tensor. The first of them are the object of the history,
+one number for each client. A line is written before each call and after it: a killed program leaves its last call. The
+calls are those of a worker: the program has its session, and with a bound on staleness also its leases.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import dbelief
+from dbelief.core.push import PARAMETERS, Push
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.session import JobContext, Session
+
+SEGMENT = 1024
+"""Numbers of a segment: the least that a shard makes one of."""
+LARGEST = 1000
+"""Largest number that an exchange sends: after 10,000 exchanges the centre is still exact in float32."""
+RATE = np.float32(2.0)
+"""Moving rate of exchanges: w + 2 (x - w) = 2 x - w."""
 
 
-def main(address: str, client: int, clients: int, file: str, shared: bool) -> None:
-    """Push and pull in turn until the job is over; `shared`: through shared memory."""
-    record = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+@dataclass(frozen=True)
+class Options:
+    """What a client program does.
 
-    def write(**fields: object) -> None:
-        os.write(record, (json.dumps({"client": client, "time": time.monotonic(), **fields}) + "\n").encode())
+    Attributes
+    ----------
+    address
+        Of the coordinator, host:port.
+    client, clients
+        Its index in the history, and how many there are at most.
+    folder
+        Where it writes `client-INDEX.jsonl`, and looks for a file `stop`.
+    calls
+        Calls that it makes at least; it ends then, if there is a file `stop`.
+    shared_memory
+        Whether it shares memory with shards of its machine.
+    exchanges
+        Whether it exchanges and pulls; else it pushes and pulls.
+    staleness
+        The job's bound on staleness, at least 1; the client is a replica then, with leases. None: none.
+    """
 
-    with dbelief.connect(address, shared_memory=shared) as job:
-        names = list(job.pull())
-        gradient = {name: np.zeros_like(values) for name, values in job.pull().items()}
-        for values in gradient.values():
-            values[client] = -1.0
-        while not job.over:
-            write(push=True)
-            pushed = job.push(gradient, samples=1)
-            write(done=True, lost=pushed.lost)
-            write(push=False)
-            numbers = job.pull()
-            write(done=True, read={name: numbers[name][:clients].astype(int).tolist() for name in names})
+    address: str
+    client: int
+    clients: int
+    folder: str
+    calls: int
+    shared_memory: bool
+    exchanges: bool = False
+    staleness: int | None = None
+
+
+class Program:
+    """One client with its session and its record."""
+
+    def __init__(self, options: Options, session: Session, record: int) -> None:
+        self._options, self._session, self._record = options, session, record
+        parameters, size = session.parameters, session.layout.size
+        self._segments = size // SEGMENT
+        self._values, self._gradient = parameters.array(size), parameters.array(size)
+        self._versions = np.full(len(parameters.placement.spans), -1, np.int64)
+        self._random = random.Random(options.client)
+        self._gradient.reshape(self._segments, SEGMENT)[:, options.client] = -1.0
+        self._made = 0
+
+    def _write(self, **fields: Any) -> None:
+        line = {"client": self._options.client, "time": time.monotonic(), **fields}
+        os.write(self._record, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+    def _read(self) -> list[list[int]]:
+        numbers = self._values.reshape(self._segments, SEGMENT)[:, : self._options.clients]
+        read: list[list[int]] = numbers.astype(np.int64).tolist()
+        return read
+
+    def _call(self, call: Callable[[], dict[str, Any]], **fields: Any) -> None:
+        self._write(**fields)
+        answer = call()
+        self._write(done=True, **answer)
+        self._made += 1
+
+    def pull(self, clock: int | None = None) -> None:
+        """Read all segments."""
+
+        def call() -> dict[str, Any]:
+            self._session.parameters.pull(self._values, self._versions, clock=clock or 0)
+            return {"read": self._read()}
+
+        self._call(call, **_clocked(clock, self._options.staleness))
+
+    def push(self, clock: int | None = None) -> None:
+        """Add 1 to the own number of each segment."""
+
+        def call() -> dict[str, Any]:
+            pushed = self._session.push(self._gradient, self._versions, 1.0, 1, clock or 0)
+            return {"lost": pushed.lost} if pushed.lost else {}
+
+        self._call(call, push=True, **_clocked(clock, self._options.staleness))
+
+    def exchange(self) -> None:
+        """Move all segments towards a random number, and get what they were."""
+        sent = self._random.randrange(-LARGEST, LARGEST + 1)
+        session = self._session
+        self._gradient.reshape(self._segments, SEGMENT)[:, self._options.client] = sent
+        session.sequences[PARAMETERS] = session.next_sequence()
+        push = Push(session.pusher, session.sequences[PARAMETERS], RATE)
+
+        def call() -> dict[str, Any]:
+            pushed = session.parameters.exchange(self._gradient, self._values, self._versions, push)
+            return {"read": self._read(), **({"lost": pushed.lost} if pushed.lost else {})}
+
+        self._call(call, exchange=sent)
+
+    def run(self) -> None:
+        """Make calls until there are enough."""
+        stop = Path(self._options.folder) / "stop"
+        while not (self._made >= self._options.calls and stop.exists()):
+            if self._session.member.over:
+                raise SystemExit(f"the job is over for this client: {self._session.member.lost or 'it ended'}")
+            if self._options.staleness is not None:
+                self._lease()
+            elif self._random.random() < 0.5:
+                self.pull()
+            elif self._options.exchanges:
+                self.exchange()
+            else:
+                self.push()
+
+    def _lease(self) -> None:
+        """Make the calls of one lease: a pull and a push for each mini-batch, which is one sample."""
+        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
+        reply: wire.LeaseReply = self._session.member.call("Lease", request)
+        if not reply.HasField("training"):
+            time.sleep(min(0.05, reply.wait_s))
+            return
+        lease = reply.training
+        steps = lease.stop - lease.start
+        for step in range(steps):
+            self.pull(lease.clock + step)
+            self.push(lease.clock + step)
+        done = wire.Progress(lease=lease.lease, pushes=steps, samples=steps, steps=steps)
+        self._session.member.call("Report", wire.ReportRequest(progress=done))
+
+
+def _clocked(clock: int | None, staleness: int | None) -> dict[str, int | None]:
+    return {} if clock is None else {"clock": clock, "staleness": staleness}
+
+
+def main(options: Options) -> None:
+    """Join the job, and make calls until there are enough."""
+    record = os.open(
+        str(Path(options.folder) / f"client-{options.client}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    )
+    role = wire.ROLE_CLIENT if options.staleness is None else wire.ROLE_REPLICA
+    session = Session.open(JobContext.fetch(options.address, 60.0), role, shares_memory=options.shared_memory)
+    try:
+        Program(options, session, record).run()
+    finally:
+        session.close("it has made its calls")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5] == "1")
+    main(Options(**json.loads(sys.argv[1])))
