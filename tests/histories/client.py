@@ -47,6 +47,8 @@ class Options:
         Calls that it makes at least; it ends then, if there is a file `stop`.
     shared_memory
         Whether it shares memory with shards of its machine.
+    pulls
+        Share of pulls among its calls.
     exchanges
         Whether it exchanges and pulls; else it pushes and pulls.
     staleness
@@ -59,6 +61,7 @@ class Options:
     folder: str
     calls: int
     shared_memory: bool
+    pulls: float = 0.5
     exchanges: bool = False
     staleness: int | None = None
 
@@ -93,6 +96,9 @@ class Program:
 
     def pull(self, clock: int | None = None) -> None:
         """Read all segments."""
+
+        if self._options.exchanges:
+            self._versions.fill(-1)  # an exchange has stored the version after it, and the numbers from before it
 
         def call() -> dict[str, Any]:
             self._session.parameters.pull(self._values, self._versions, clock=clock or 0)
@@ -131,7 +137,7 @@ class Program:
                 raise SystemExit(f"the job is over for this client: {self._session.member.lost or 'it ended'}")
             if self._options.staleness is not None:
                 self._lease()
-            elif self._random.random() < 0.5:
+            elif self._random.random() < self._options.pulls:
                 self.pull()
             elif self._options.exchanges:
                 self.exchange()

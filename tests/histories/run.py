@@ -25,6 +25,8 @@ from .recorded import merge
 
 CLIENTS, MOST_CLIENTS, SHARDS = 4, 6, 2
 """Clients at first; and with those that replace killed ones; shards."""
+READER = 0.97
+"""Share of pulls among the calls of the first client: it is the last to find out that a leader was replaced."""
 SEGMENTS = 8 * SHARDS
 UNPLANNED_S = 30.0
 """How long before the event of a promotion that no fault asked for its leader may have been unreachable, in seconds."""
@@ -118,6 +120,7 @@ class Run:
             str(self.operator.folder),
             self.calls // CLIENTS,
             self.plan.transport is Transport.SHARED_MEMORY,
+            READER if number == 0 else 0.5,
             self.plan.exchanges,
             self.plan.staleness,
         )
@@ -228,12 +231,12 @@ class Run:
                 leader.process.send_signal(signal.SIGSTOP)
                 try:
                     self.until("promoted", times)
-                    self.windows[shard] = began_s, time.monotonic()
                     time.sleep(rng.choice([0.0, rng.uniform(0.0, 1.0)]))
                 finally:
                     leader.process.send_signal(signal.SIGCONT)
+                leader.ends()  # it finds out that it was replaced
                 self.faults["leader paused, follower promoted, leader resumed"] += 1
-            self.windows.setdefault(shard, (began_s, time.monotonic()))
+            self.windows[shard] = began_s, time.monotonic()
 
     def _pause(self) -> None:
         rng = self.plan.random
