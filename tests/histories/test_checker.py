@@ -10,36 +10,22 @@ from typing import Any
 
 import pytest
 
+from .anomalies import (
+    ANOMALIES,
+    Plant,
+    bound_exceeded,
+    by_clocks,
+    exchanging,
+    promoted,
+    reads_go_back,
+    reads_of,
+    unread_own_push,
+)
 from .checker import check, read_history
+from .guarantees import violations
+from .reference import atomic, bounded, effect, replicated
 
 Line = dict[str, Any]
-
-
-def atomic(calls: int, clients: int, seed: int, pending: float = 0.0) -> list[Line]:
-    """A history of an object that executes each call at one moment between its start and its end."""
-    rng = random.Random(seed)
-    counts, clock, lines = [0] * clients, [0.0] * clients, []
-    moments: list[tuple[float, Line]] = []
-    for _ in range(calls):
-        client = rng.randrange(clients)
-        if clock[client] < 0:
-            continue
-        start = clock[client] + rng.random()
-        moment, end = sorted(start + rng.random() for _ in range(2))
-        line: Line = {"client": client, "segment": 0, "start": start, "end": end, "push": rng.random() < 0.6}
-        clock[client] = end
-        if rng.random() < pending:
-            line["end"], clock[client] = None, -1.0
-        moments.append((moment, line))
-    for _, line in sorted(moments, key=lambda pair: pair[0]):
-        if line["end"] is None and rng.random() < 0.5:
-            line["read"] = None
-        else:
-            line["read"] = counts.copy() if line["end"] is not None and rng.random() < 0.8 else None
-            counts[line["client"]] += line["push"]
-        lines.append(line)
-    rng.shuffle(lines)
-    return lines
 
 
 def explained(lines: Sequence[Line]) -> bool:
@@ -54,7 +40,7 @@ def explained(lines: Sequence[Line]) -> bool:
                 continue
             if line["read"] is not None and tuple(line["read"]) != counts:
                 continue
-            after = tuple(n + (client == line["client"] and line["push"]) for client, n in enumerate(counts))
+            after = tuple(effect(counts, line))
             if extend(tuple(other for other in left if other != one), after):
                 return True
         return False
@@ -74,10 +60,11 @@ def test_a_history_of_an_atomic_object_passes(seed: int) -> None:
     assert verdict.calls == len(lines)
 
 
-def test_verdicts_are_those_of_a_search_of_all_orders() -> None:
+@pytest.mark.parametrize("exchanges", [0.0, 0.5])
+def test_verdicts_are_those_of_a_search_of_all_orders(exchanges: float) -> None:
     rng, found = random.Random(7), set()
     for seed in range(400):
-        lines = atomic(7, 3, seed, pending=0.1)
+        lines = atomic(7, 3, seed, pending=0.1, exchanges=exchanges)
         for line in lines:
             if line["read"] is not None and rng.random() < 0.3:
                 line["read"][rng.randrange(3)] += rng.choice([-1, 1])
@@ -86,79 +73,58 @@ def test_verdicts_are_those_of_a_search_of_all_orders() -> None:
     assert found == {True, False}
 
 
-def _reads(lines: list[Line]) -> list[Line]:
-    return sorted((line for line in lines if line["read"] is not None), key=lambda line: line["start"])
+@pytest.mark.parametrize("correct", [exchanging, promoted, by_clocks])
+def test_a_correct_history_passes(correct: Callable[[int], list[Line]]) -> None:
+    for seed in range(10):
+        lines = correct(seed)
+        assert passes(lines), seed
+        assert violations(lines) == [], seed
 
 
-def _pushes(lines: list[Line]) -> list[Line]:
-    return sorted((line for line in lines if line["push"]), key=lambda line: line["start"])
+def test_a_correct_history_of_exchanges_and_a_promotion_passes() -> None:
+    for seed in range(20):
+        assert passes(replicated(400, 8, seed, exchanges=0.7)), seed
 
 
-def lost(lines: list[Line]) -> None:
-    """An acknowledged push that no later read has."""
-    gone = _pushes(lines)[300]
-    for line in lines:
-        if line["read"] is not None and line["read"][gone["client"]] > 300 // 4:
-            line["read"][gone["client"]] -= 1
+@pytest.mark.parametrize("plant", ANOMALIES, ids=lambda plant: plant.__name__)
+def test_an_anomaly_is_found(plant: Plant) -> None:
+    for seed in range(3):
+        lines = ANOMALIES[plant](seed)
+        plant(lines)
+        (verdict,) = check(lines)
+        assert not verdict.linearizable, seed
+        assert json.loads(verdict.stuck_at)["segment"] == 0
 
 
-def doubled(lines: list[Line]) -> None:
-    """A push that every later read has twice."""
-    twice = _pushes(lines)[300]
-    for line in lines:
-        if line["read"] is not None and line["start"] > twice["end"]:
-            line["read"][twice["client"]] += 1
+@pytest.mark.parametrize(
+    ("plant", "text"),
+    [
+        (bound_exceeded, "staleness: the pull of clock"),
+        (unread_own_push, "read-your-writes: client"),
+        (reads_go_back, "monotonic reads: client 2"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_weaker_guarantee_names_its_violation(plant: Plant, text: str) -> None:
+    lines = ANOMALIES[plant](1)
+    plant(lines)
+    assert any(text in found for found in violations(lines))
 
 
-def stale(lines: list[Line]) -> None:
-    """A read that returns what an earlier one did."""
-    _reads(lines)[500]["read"] = list(_reads(lines)[400]["read"])
-
-
-def early(lines: list[Line]) -> None:
-    """A read that returns what a later one does."""
-    _reads(lines)[400]["read"] = list(_reads(lines)[500]["read"])
-
-
-def mixed(lines: list[Line]) -> None:
-    """A read that returns one number of a later read."""
-    _reads(lines)[400]["read"][1] = _reads(lines)[500]["read"][1]
-
-
-def backwards(lines: list[Line]) -> None:
-    """From some moment on the object is that of before: a leader of before has come back."""
-    first = _reads(lines)[500]
-    for line in _reads(lines)[500:]:
-        line["read"] = [max(0, n - m // 10) for n, m in zip(line["read"], first["read"], strict=True)]
-
-
-def unread(lines: list[Line]) -> None:
-    """A client's own push that its next read does not have."""
-    for line in _reads(lines)[300:]:
-        if line["read"][line["client"]]:
-            line["read"][line["client"]] -= 1
-            return
-
-
-def invented(lines: list[Line]) -> None:
-    """A read with a push of a client before that client has begun it."""
-    line = _reads(lines)[10]
-    line["read"][0] += 50
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("spoil", [lost, doubled, stale, early, mixed, backwards, unread, invented])
-def test_an_anomaly_is_found(spoil: Callable[[list[Line]], None], seed: int) -> None:
-    lines = atomic(2000, 4, seed)
-    spoil(lines)
-    (verdict,) = check(lines)
-    assert not verdict.linearizable
-    assert json.loads(verdict.stuck_at)["segment"] == 0
+def test_the_bound_on_staleness_is_checked_beside_linearizability() -> None:
+    """A client that runs ahead sees the newest numbers, and may not see them yet."""
+    lines = bounded(200, 3, 1, staleness=2)
+    ahead = {"client": 0, "segment": 0, "clock": 99, "staleness": 2, "start": 900.0, "end": 901.0, "read": None}
+    final = [sum(line["push"] and line["client"] == client for line in lines) for client in range(3)]
+    late = call(1, 902.0, 903.0, push=True) | {"clock": 90, "staleness": 2}
+    lines += [ahead | {"read": final}, late]
+    assert passes(lines)
+    assert [text.split(":")[1] for text in violations(lines)] == [" staleness"]
 
 
 def test_segments_are_checked_apart() -> None:
     good, bad = atomic(200, 3, 1), atomic(200, 3, 2)
-    _reads(bad)[50]["read"][0] += 7
+    reads_of(bad)[50]["read"][0] += 7
     verdicts = check(good + [line | {"segment": 1} for line in bad])
     assert [(verdict.segment, verdict.linearizable) for verdict in verdicts] == [(0, True), (1, False)]
 
