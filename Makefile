@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm model bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm simulate model histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -84,6 +84,9 @@ test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host
 
 model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, over 24 GiB, half an hour
 	@$(BIN)/python -m tests.model.search
+
+histories: .venv/ready-to-develop ## 10 million operations of real processes under faults, checked; hours, goes on where it ended
+	@$(BIN)/python -m tests.histories $(ARGS)
 
 ##@ Benchmarks
 

@@ -145,9 +145,7 @@ def same_centre_twice(lines: list[Line]) -> None:
 def centre_after_the_move(lines: list[Line]) -> None:
     """An exchange that returns the centre after its own effect, not before it."""
     line = _exchanges(lines)[200]
-    line["read"] = [
-        2 * line["exchange"] * (one == line["client"]) - number for one, number in enumerate(line["read"])
-    ]
+    line["read"] = [2 * line["exchange"] * (one == line["client"]) - number for one, number in enumerate(line["read"])]
 
 
 def torn_centre(lines: list[Line]) -> None:

@@ -193,10 +193,7 @@ def _relink(after: np.ndarray, before: np.ndarray, entry: int) -> None:  # pragm
 
 @njit(cache=True)
 def _fits(read: np.ndarray, state: np.ndarray) -> bool:  # pragma: no cover (compiled)
-    for one in range(len(state)):
-        if read[one] != state[one]:
-            return False
-    return True
+    return bool(np.all(read == state))
 
 
 @njit(cache=True)

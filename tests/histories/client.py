@@ -96,7 +96,6 @@ class Program:
 
     def pull(self, clock: int | None = None) -> None:
         """Read all segments."""
-
         if self._options.exchanges:
             self._versions.fill(-1)  # an exchange has stored the version after it, and the numbers from before it
 

@@ -1,4 +1,4 @@
-"""Further checks of a history, weaker than linearizability and each with a message of its own; the format is `checker`'s.
+"""Further checks of a history, weaker than linearizability, each with a message of its own; the format: `checker.py`.
 
 They hold for segments without exchanges, whose numbers only rise. Read-your-writes and monotonic reads are two of the
 session guarantees of Terry et al. (Session Guarantees for Weakly Consistent Replicated Data, 1994). Bounded staleness

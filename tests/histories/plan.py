@@ -1,4 +1,4 @@
-"""Which history is recorded next: its kind, transport and operations follow from its number, the moments from a seed."""
+"""Plan of a history: its kind, transport and operations follow from its number, the moments of faults from a seed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""One history of real processes: starts a job and its clients, lets the plan's faults happen, merges what was recorded."""
+"""One history of real processes: starts a job and its clients, carries out the plan's faults, merges the records."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -131,9 +130,7 @@ class Run:
         root = str(Path(__file__).parents[2])
         launcher = ["env", "-C", root, *launcher[1:]]
         arguments = json.dumps(asdict(options))
-        self.clients.append(
-            self.operator.start(f"client-{number}", arguments, launcher=launcher, program=program)
-        )
+        self.clients.append(self.operator.start(f"client-{number}", arguments, launcher=launcher, program=program))
         wait_for(lambda: self._has_begun(number), f"client {number} to begin")
 
     def _has_begun(self, number: int) -> bool | None:
