@@ -93,6 +93,8 @@ class ShardController:
         None until segments are assigned.
     link
         State of the replication link to the follower.
+    leads_until_s
+        Returns until when no follower can be promoted in its place, by the monotonic clock.
     threads
         Thread pool for the segments of one request.
     """
@@ -115,6 +117,7 @@ class ShardController:
         self._leader_epoch = 0
         self._held_by = 0, 0  # the last command that set the segments it owns
         self.link = ReplicationLink()
+        self.leads_until_s: Callable[[], float] = lambda: math.inf
         self.threads = ThreadPool()
         self._follower: FollowerSender | None = None
         self._programs: ProgramExecutor | None = None
@@ -286,6 +289,22 @@ class ShardController:
         """
         if self.link.state is not LinkState.UNREPLICATED:
             self.link.wait(min(self.deadline_s, patience_s))
+
+    def confirm_leads(self, shard: Shard) -> None:
+        """Check before the reply to a read that no follower had been promoted when its numbers were read.
+
+        Cost: a comparison, while heartbeats are answered. A shard that was suspended, or cannot reach the coordinator,
+        sends its follower a record without effect instead, and waits until the follower has it: a promoted one refuses.
+
+        Raises
+        ------
+        Moved
+            The follower does not have it in time.
+        """
+        if self.link.state is LinkState.UNREPLICATED or runtime.monotonic() < self.leads_until_s():
+            return
+        shard.append_empty_record()
+        self.wait_replicated()
 
     def close(self) -> None:
         """Stop the background threads."""

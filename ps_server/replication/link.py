@@ -7,7 +7,8 @@ if the shard failed too, the coordinator might promote a follower that lacks ack
 
 Source: van Renesse and Schneider, Chain Replication for Supporting High Throughput and Availability (OSDI 2004), with
 chains of two whose head answers queries: what a worker reads before the follower has it may be lost with the head; the
-effect is then as if the worker had never read it.
+effect is then as if the worker had never read it. A head that may have been replaced asks before it answers
+(`ShardController.confirm_leads`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class PullHandler:
         Raises
         ------
         Moved
-            The shard's incarnation has ended meanwhile.
+            The shard's incarnation has ended meanwhile, or its follower may have been promoted.
         """
         request, shard = self._request, self._shard
         if shard.staleness is not None and request.HasField("pusher"):
@@ -60,6 +60,7 @@ class PullHandler:
         for message in self._written() if request.HasField("shared") else self._encoded():
             if self._controller.shard_for(request.target) is not shard:
                 raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")
+            self._controller.confirm_leads(shard)
             yield message
 
     def _encoded(self) -> Iterator[bytes]:

@@ -182,6 +182,14 @@ class Shard:
             with segment.lock:
                 segment.forget(ended)
 
+    def append_empty_record(self) -> None:
+        """Append a journal record that changes nothing, for a segment that the follower has."""
+        for segment in self.segments.values():
+            with segment.lock:
+                if segment.journal is not None:
+                    segment.forget(frozenset())
+                    return
+
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `StalenessBarrier.set_membership`."""
         return self.barrier.set_membership(member_epoch, rounds)

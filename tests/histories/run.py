@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -123,12 +122,10 @@ class Run:
             self.plan.exchanges,
             self.plan.staleness,
         )
-        launcher = []
+        launcher = ["env", "-C", str(Path(__file__).parents[2])]
         if self.plan.transport is Transport.TLS:
-            launcher = ["env", f"DBELIEF_CREDENTIALS={self.operator.folder / 'certs' / 'worker'}"]
+            launcher.append(f"DBELIEF_CREDENTIALS={self.operator.folder / 'certs' / 'worker'}")
         program = [sys.executable, "-m", "tests.histories.client"]
-        root = str(Path(__file__).parents[2])
-        launcher = ["env", "-C", root, *launcher[1:]]
         arguments = json.dumps(asdict(options))
         self.clients.append(self.operator.start(f"client-{number}", arguments, launcher=launcher, program=program))
         wait_for(lambda: self._has_begun(number), f"client {number} to begin")
@@ -228,6 +225,7 @@ class Run:
                 leader.process.send_signal(signal.SIGSTOP)
                 try:
                     self.until("promoted", times)
+                    self.start_client(CLIENTS + times - 1)  # it knows the new leader alone: the former one is behind
                     time.sleep(rng.choice([0.0, rng.uniform(0.0, 1.0)]))
                 finally:
                     leader.process.send_signal(signal.SIGCONT)
@@ -266,7 +264,12 @@ class Run:
         lines, calls, lost = merge(sorted(self.operator.folder.glob("client-*.jsonl")), SEGMENTS)
         return Recorded(lines + self._promotions(), calls, self.faults, lost)
 
-    def _promotions(self) -> Sequence[dict[str, Any]]:
+    def close(self) -> None:
+        """Break all links for good."""
+        for proxy in self.proxies:
+            proxy.close()
+
+    def _promotions(self) -> list[dict[str, Any]]:
         """Windows of all promotions, also of those that no fault asked for: a busy machine may miss heartbeats."""
         behind_s = time.time() - time.monotonic()
         windows = dict(self.windows)
@@ -301,7 +304,7 @@ def record(plan: Plan, folder: Path, calls: int) -> Recorded:
     with ExitStack() as stack:
         operator = stack.enter_context(operating(folder))
         run = Run(plan, operator, calls)
-        stack.callback(lambda: [proxy.close() for proxy in run.proxies])
+        stack.callback(run.close)
         run.start()
         run.break_things()
         return run.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -94,6 +95,8 @@ class MemberView:
         Of the job, as of the last heartbeat.
     lost
         Why this membership is over though the job may not be; "" while it is valid.
+    heard_s
+        When the last heartbeat that the coordinator answered as this member's was sent, by the monotonic clock.
     ending, may_leave
         Of a shard: it was requested to exit, and reports so in each heartbeat; the coordinator permits its exit.
     when_ended
@@ -117,6 +120,7 @@ class MemberView:
         self.lost = ""
         self.ending = False
         self.may_leave = False
+        self.heard_s = -math.inf
         self.when_ended: Callable[[int], None] = lambda _: None
         self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
         self._changed = runtime.condition()
@@ -130,6 +134,7 @@ class MemberView:
         self, leaving: bool = False, reason: str = "", patience_s: float | None = None, failed: bool = False
     ) -> None:
         """Send a heartbeat to the coordinator, and store the job's state from the reply."""
+        sent_s = runtime.monotonic()
         reply = self.client.call(
             "Beat",
             wire.BeatRequest(
@@ -149,6 +154,8 @@ class MemberView:
         with self._changed:
             self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
             self.may_leave = reply.may_leave
+            if reply.member:
+                self.heard_s = max(self.heard_s, sent_s)
             if reply.HasField("placement"):
                 self.placement = placement_from_wire(reply.placement)
             if not reply.member and not leaving:
@@ -193,6 +200,11 @@ class MembershipClient(MemberView):
         name.
     train_samples
         Number of its training samples; 0: none.
+
+    Attributes
+    ----------
+    timeout_s
+        The coordinator does not remove this member for so long after `heard_s`, in seconds.
     """
 
     def __init__(
@@ -224,7 +236,8 @@ class MembershipClient(MemberView):
         )
         super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
         self.job = job
-        self._pause_s: float = reply.heartbeat_timeout_s / 4
+        self.timeout_s: float = reply.heartbeat_timeout_s
+        self._pause_s = self.timeout_s / 4
         self._ended = runtime.event()
         self.beat()
         self._thread = runtime.spawn(self._keep_beating, "beat")

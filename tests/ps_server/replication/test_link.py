@@ -519,3 +519,22 @@ def test_replaced_leader_acknowledges_nothing(chained: Chained) -> None:
     np.testing.assert_array_equal(job.read(), 0.0)
     before.controller.close()
     server.close(0.0)
+
+
+@pytest.mark.processes
+def test_replaced_leader_answers_no_pulls(chained: Chained) -> None:
+    """One that was suspended: without an answered heartbeat it asks its follower before it answers."""
+    job = chained
+    job.whole(0)
+    before, old, target = job.services[0].controller, job.stubs[0], job.target(0)
+    request = wire.PullRequest(target=target, vector="w", segments=[0])
+    assert len(list(old.Pull(iter([request])))) == 1
+    before.leads_until_s = lambda: 0.0
+    assert len(list(old.Pull(iter([request])))) == 1  # its follower has confirmed that it is one
+    server, job.servers[0] = job.servers[0], Server("127.0.0.1:0", lambda _: None)
+    job.promote(0)
+    before.deadline_s = 0.2
+    code, why = status(lambda: list(old.Pull(iter([request]))))
+    assert (code, "nothing is acknowledged without the follower" in why) == (grpc.StatusCode.ABORTED, True), why
+    before.close()
+    server.close(0.0)

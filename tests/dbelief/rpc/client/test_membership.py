@@ -1,0 +1,33 @@
+"""What a member knows about how long the coordinator keeps it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from dbelief.process.runtime import runtime
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
+from dbelief.rpc.pb import coordination_pb2 as wire
+
+
+class Coordinator:
+    """Notes when it is called, and answers that the caller is a member, or not."""
+
+    def __init__(self) -> None:
+        self.member = True
+        self.called_s = 0.0
+
+    def call(self, method: str, request: Any, patience_s: float | None = None) -> wire.BeatReply:
+        self.called_s = runtime.monotonic()
+        return wire.BeatReply(member=self.member)
+
+
+def test_a_heartbeat_counts_from_when_it_was_sent_and_only_if_the_member_is_known() -> None:
+    coordinator = Coordinator()
+    member = MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_SHARD, 0, 1, 0)
+    before_s = runtime.monotonic()
+    member.beat()
+    assert before_s <= member.heard_s <= coordinator.called_s
+    known_s, coordinator.member = member.heard_s, False
+    member.beat()
+    assert member.heard_s == known_s
+    assert member.over
