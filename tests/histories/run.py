@@ -107,6 +107,8 @@ class Run:
             proxy = Proxy()
             self.proxies.append(proxy)
             links = ["--listen", f"127.0.0.1:{proxy.target}", "--advertise", f"127.0.0.1:{proxy.port}"]
+            if self.plan.transport is not Transport.TLS:
+                links.append("--insecure")  # the token of a process on loopback names its port, which is the proxy's
         return self.operator.start(name, "ps", "--coordinator", self.address, *links, *self.credentials("ps"))
 
     def start_client(self, number: int) -> None:
@@ -132,6 +134,7 @@ class Run:
 
     def _has_begun(self, number: int) -> bool | None:
         path = self.operator.folder / f"client-{number}.jsonl"
+        assert self.clients[-1].process.poll() is None, self.clients[-1].log.read_text()
         return True if path.exists() and path.stat().st_size > 500 else None
 
     def start(self) -> None:
