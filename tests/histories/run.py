@@ -49,7 +49,7 @@ evaluate: {{every: 1000000000}}
 shards: {shards}
 replication: {replication}
 replicas: {replicas}
-snapshots: {{every_s: {snapshots}}}
+snapshots: {{every_s: null}}
 deadlines: {{beat_s: 4, lease_s: 2}}
 """
 DOWNPOUR = "{{name: downpour, batch: 1, staleness: {staleness}, rule: {{name: sgd, rate: 1.0}}, warm_start: {warm}}}"
@@ -152,7 +152,6 @@ class Run:
                 shards=SHARDS,
                 replication=1 + plan.followers,
                 replicas=CLIENTS if plan.staleness else 0,
-                snapshots="null",
             )
         )
         if plan.transport is Transport.TLS:

@@ -1,4 +1,4 @@
-"""The long run's results: what a run that was ended left is where the next one goes on; plans cover all combinations."""
+"""The long run's results: the next run goes on where one was ended; its plans cover all combinations."""
 
 from __future__ import annotations
 
