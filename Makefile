@@ -82,6 +82,9 @@ test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host
 	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
 	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
 
+simulate: .venv/ready-to-develop ## whole clusters under seeds, virtual time and faults: make simulate ARGS="--seeds 1000"
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(ARGS)
+
 model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, over 24 GiB, half an hour
 	@$(BIN)/python -m tests.model.search
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from .jobs import JOBS
 from .plan import draw_plan
+from .planted import PLANTED
+from .planted_search import search_for
 from .seeds import Result, run_plan, run_seeds, seeds_of, shrink
 
 
@@ -31,12 +33,16 @@ def main(words: Sequence[str]) -> int:
         )
     if options.replay is not None:
         return _replay(options.replay, options.faults, options.verbose)
+    if options.planted is not None:
+        return _planted(options.planted, options.seeds, options.processes)
     results: list[Result] = []
     seeds = seeds_of(options.first, options.seeds, options.job)
     for result in run_seeds(seeds, options.processes, options.results):
         results.append(result)
         if result.violations:
             print(f"seed {result.seed}, {result.job}: {result.violations[0]}", flush=True)
+            if options.stop:
+                return 1
         if len(results) % 100 == 0:
             print(f"{len(results)} of {len(seeds)} seeds", file=sys.stderr, flush=True)
     print(_table(results))
@@ -53,10 +59,24 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--job", action="append", default=[], choices=list(JOBS), help="of these jobs only; repeatable")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
     parser.add_argument("--results", type=Path, help="file of results: seeds in it are not run again")
+    parser.add_argument("--stop", action="store_true", help="stop at the first violation")
+    parser.add_argument("--planted", nargs="*", metavar="NAME", help="search for planted errors: these, or all")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed, and print its plan and its log")
     parser.add_argument("--faults", help="of a replay: numbers of the faults to keep, as 0,2; all by default")
     parser.add_argument("--verbose", action="store_true", help="of a replay: with the log of all processes")
     return parser.parse_args(words)
+
+
+def _planted(names: Sequence[str], seeds: int, processes: int) -> int:
+    """Search for planted errors; 0 where at least 48 of 50, or all that were named, were found."""
+    chosen = [one for one in PLANTED if not names or one.name in names]
+    missed = []
+    for one in chosen:
+        found = search_for(one, seeds, processes)
+        print(f"{one.name}: {found or f'not found in {seeds} seeds'}", flush=True)
+        missed += [] if found else [one.name]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} found; not found: {', '.join(missed) or 'none'}")
+    return 1 if len(missed) > (0 if names else 2) else 0
 
 
 def _replay(seed: int, faults: str | None, verbose: bool) -> int:
@@ -80,7 +100,8 @@ def _replay_smallest(seed: int) -> None:
     whole = draw_plan(seed)
     smallest = shrink(whole)
     kept = ",".join(str(whole.faults.index(fault)) for fault in smallest.faults)
-    print(f"\n{smallest}\n  {run_plan(smallest).violations}\n  python -m tests.simulation --replay {seed} --faults '{kept}'")
+    violations = "; ".join(run_plan(smallest).violations)
+    print(f"\n{smallest}\n  {violations}\n  python -m tests.simulation --replay {seed} --faults '{kept}'")
 
 
 def _table(results: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""A simulated cluster: starts the programs, injects the plan's faults, restarts what ended too early, until the job ends."""
+"""A simulated cluster: starts the programs, injects the plan's faults, restarts what failed, until the job ends."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ class Cluster:
         scheduler, observer = self._scheduler, self._observer
         with ExitStack() as stack:
             runtime = SimulatedRuntime(scheduler)
-            self._behind = MemoryRegistry(_GlobalClock(scheduler))  # with real locks: it is shared, and its holders may be killed
+            # Before the runtime is replaced, so that its lock is a real one: a simulated one's holder may be killed.
+            self._behind = MemoryRegistry(_GlobalClock(scheduler))
             self._registry = SimulatedRegistry(scheduler, self._behind, observer.stored)
             self._groups = Groups(scheduler)
             self._network = SimulatedNetwork(scheduler, self._plan.delay_s)

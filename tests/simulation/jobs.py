@@ -42,7 +42,7 @@ class SimulatedJob:
         source = "source: none" if self.clients else f"source: npz, file: {data}"
         return f"""
 name: simulated
-model: {{python: "{MODEL}:{'counts' if self.counts else 'bowl'}"}}
+model: {{python: "{MODEL}:{"counts" if self.counts else "bowl"}"}}
 data: {{{source}}}
 strategy: {{{self.strategy}}}
 limits: {{{self.limits}}}
@@ -66,7 +66,9 @@ JOBS = {
         "name: downpour, batch: 4, rule: {name: sgd, rate: 1}, warm_start: {samples: 200}", counts=True
     ),
     "bounded": SimulatedJob(f"name: downpour, {_COUNT}, staleness: 2", counts=True),
-    "synchronous": SimulatedJob("name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}"),
+    "synchronous": SimulatedJob(
+        "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}"
+    ),
     "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}"),
     "async-sgd": SimulatedJob("name: async-sgd, batch: 4, rate: 1", counts=True),
     "async-msgd": SimulatedJob("name: async-msgd, batch: 4, rate: 0.01"),

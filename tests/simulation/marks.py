@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,7 +94,7 @@ counts, bowl = CountingModel(), Bowl()
 def write_data(file: Path) -> None:
     """Write the samples: each is its own number."""
     numbers = {"train": SAMPLES, "validation": 4, "test": 4}
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, count in numbers.items():
         arrays[f"{name}_inputs"] = np.arange(count, dtype=np.float32)[:, None]
         arrays[f"{name}_targets"] = np.zeros((count, 1), np.float32)

@@ -7,10 +7,10 @@ know whether its request was executed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Sequence
+from typing import Any
 
 import grpc
 
@@ -148,7 +148,7 @@ class SimulatedNetwork(MemoryNetwork):
     def over(self, call: Call) -> None:
         wire = self._wires.get(call)
         if wire is not None:  # a cancellation may still be under way to the server
-            self._scheduler.at(KEEPALIVE_S, lambda: self._wires.pop(call, None) and None)
+            self._scheduler.at(KEEPALIVE_S, lambda: self._wires.pop(call, None))
 
     # -- faults --------------------------------------------------------------------------------------------
 
@@ -188,4 +188,4 @@ class SimulatedNetwork(MemoryNetwork):
 
     def ended(self, process: Process, vanished: bool) -> None:
         """A process has ended: its peers notice that at once, or by keepalive where its machine has vanished."""
-        self._scheduler.at(KEEPALIVE_S if vanished else self._delay_s(), lambda: self.break_calls(process) and None)
+        self._scheduler.at(KEEPALIVE_S if vanished else self._delay_s(), lambda: self.break_calls(process))

@@ -95,7 +95,9 @@ class Observer:
 
     # -- clients -------------------------------------------------------------------------------------------
 
-    def _pull(self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any) -> float:
+    def _pull(
+        self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any
+    ) -> float:
         floor, known, restored = self.acknowledged.copy(), self._versions.copy(), self.restored
         waited_s = real(client, out, versions, **named)
         if named.get("vector", PARAMETERS) == PARAMETERS:
@@ -166,7 +168,7 @@ class Observer:
         """All copies of a version of a segment are the same bits."""
         real(segment)
         if not segment.lock_free:
-            content = zlib.crc32(segment.vectors[PARAMETERS])
+            content = zlib.crc32(segment.vectors[PARAMETERS].data)
             if self._contents.setdefault((segment.span.index, segment.version), content) != content:
                 self.violation(
                     f"segment {segment.span.index} at version {segment.version} differs between process "

@@ -36,8 +36,8 @@ class Fault:
     ----------
     kind
         A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; pause: SIGSTOP, and SIGCONT later; cut: a
-        link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer; wall:
-        a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
+        link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer;
+        wall: a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
     batches, after_s
         It begins so many seconds after this number of mini-batches was computed.
     target, other
@@ -101,7 +101,8 @@ def draw_plan(seed: int) -> Plan:
     job = list(JOBS)[seed % len(JOBS)]
     moments = sorted(_moments(draw, 3 + int(draw.expovariate(0.7))))
     faults = tuple(_fault(draw, batches, after_s) for batches, after_s in moments)
-    return Plan(seed, job, faults, draw.choice([0.02, 0.1, 0.3]), draw.choice([0.0002, 0.001, 0.005]), draw.choice([0.0, 0.03]))
+    preempt, delay_s, drift = (draw.choice(of) for of in ([0.02, 0.1, 0.3], [0.0002, 0.001, 0.005], [0.0, 0.03]))
+    return Plan(seed, job, faults, preempt, delay_s, drift)
 
 
 def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:

@@ -63,7 +63,8 @@ def interrupt_of(process: Process) -> Event:
     """The event that a signal to the process sets."""
     if process.interrupt is None:
         process.interrupt = runtime.event()
-    return process.interrupt
+    event: Event = process.interrupt
+    return event
 
 
 def run_coordinator(process: Process, job: Path, folder: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-
 AT_ONCE = 100_000
 """Most steps at one moment of virtual time: a task that never waits takes more."""
 
@@ -111,7 +110,7 @@ class Scheduler:
         self.trace = 0
         self._main = getcurrent()
         self._ready: list[Task] = []
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._timer_count = 0
         self._tasks: set[Task] = set()
         self._processes = 0
@@ -131,7 +130,7 @@ class Scheduler:
         self._ready.append(task)
         return task
 
-    def at(self, delay_s: float, call: Callable[[], None]) -> None:
+    def at(self, delay_s: float, call: Callable[[], object]) -> None:
         """Call a function after some virtual time; it must not wait."""
         self._timer_count += 1
         heapq.heappush(self._timers, (self.now_s + max(0.0, delay_s), self._timer_count, call))
@@ -272,5 +271,3 @@ def join_task(scheduler: Scheduler, task: Task, timeout_s: float | None) -> None
     if not task.over and scheduler.current is not None:
         task.joiners.append(scheduler.current)
         scheduler.wait(timeout_s)
-
-

@@ -98,16 +98,20 @@ def run_seeds(seeds: Sequence[int], processes: int, results: Path | None = None)
     known = {one.seed: one for one in _read(results)} if results is not None else {}
     yield from (known[seed] for seed in seeds if seed in known)
     rest = [seed for seed in seeds if seed not in known]
-    with scratch() as folder, ProcessPoolExecutor(processes, get_context("spawn"), _prepare) as pool:
-        for result in pool.map(partial(run_seed, folder=folder), rest, chunksize=4):
-            if results is not None:
-                with results.open("a") as file:
-                    file.write(json.dumps(asdict(result)) + "\n")
-            yield result
+    with scratch() as folder:
+        pool = ProcessPoolExecutor(processes, get_context("spawn"), _prepare)
+        try:
+            for result in pool.map(partial(run_seed, folder=folder), rest, chunksize=4):
+                if results is not None:
+                    with results.open("a") as file:
+                        file.write(json.dumps(asdict(result)) + "\n")
+                yield result
+        finally:  # also where the caller wants no further result
+            pool.shutdown(cancel_futures=True)
 
 
 def _prepare() -> None:
-    """Prepare a process that runs seeds: cycles are freed between them, not at a moment that the seed does not decide."""
+    """Prepare a process that runs seeds: cycles are freed between them only, never at a moment of the machine's."""
     logging.disable(logging.CRITICAL)
     gc.disable()
 

@@ -1,0 +1,54 @@
+"""The search for a planted error: seeds run on a copy of the project that has it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .planted import Planted
+
+PROJECT = Path(__file__).parents[2]
+PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/simulation")
+FILES = ("tests/__init__.py", "tests/memory_network.py")
+TIMEOUT_S = 3600.0
+
+
+def plant(error: Planted, project: Path) -> None:
+    """Change a copy of the project.
+
+    Raises
+    ------
+    ValueError
+        The text to replace does not occur exactly once.
+    """
+    file = project / error.file
+    text = file.read_text()
+    if text.count(error.before) != 1:
+        raise ValueError(f"{error.name}: its text occurs {text.count(error.before)} times in {error.file}")
+    file.write_text(text.replace(error.before, error.after))
+
+
+def search_for(error: Planted, seeds: int, processes: int) -> str:
+    """The first violation in these seeds, with its seed; "" where there is none."""
+    copy = Path(tempfile.gettempdir()) / "dbelief-planted"  # always the same: compiled code is cached by path
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
+        for part in PARTS:
+            shutil.copytree(PROJECT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in FILES:
+            if (PROJECT / name).exists():
+                shutil.copy2(PROJECT / name, copy / name)
+        plant(error, copy)
+        command = [sys.executable, "-m", "tests.simulation", "--stop", f"--seeds={seeds}", f"--processes={processes}"]
+        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        ended = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        lines = ended.stdout.splitlines()
+        return lines[0] if ended.returncode and lines else ended.stderr.strip()[-300:] if ended.returncode else ""
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
