@@ -85,7 +85,7 @@ test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host
 simulate: .venv/ready-to-develop ## whole clusters under seeds, virtual time and faults: make simulate ARGS="--seeds 1000"
 	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(ARGS)
 
-model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, over 24 GiB, half an hour
+model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, 8 GiB, 40 minutes
 	@$(BIN)/python -m tests.model.search
 
 histories: .venv/ready-to-develop ## 10 million operations of real processes under faults, checked; hours, goes on where it ended

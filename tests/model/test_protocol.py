@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from .search import COMPLETE, HERE, PLANTED, PROGRAMS, Found, _read, search
+from .search import COMPLETE, FAILURES, HERE, PLANTED, PROGRAMS, Found, _read, search
 
 ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]
 needs_spin = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}")
@@ -39,6 +39,12 @@ def test_a_planted_error_is_found(planted: str) -> None:
 def test_every_planted_error_is_in_the_model() -> None:
     text = "".join(path.read_text() for path in sorted(HERE.glob("*.pml")))
     assert all(f"def PLANT_{name}\n" in text for name in PLANTED)
+
+
+def test_the_divided_search_has_a_part_for_every_failure() -> None:
+    text = "".join(path.read_text() for path in HERE.glob("*.pml"))
+    assert sorted(re.findall(r"MAY_FAIL\(([^)]+)\) &&", text)) == ["4 + p", "8 + w", "p"]
+    assert list(FAILURES) == sorted([*range(4), *(4 + p for p in range(4)), *(8 + w for w in range(2))])
 
 
 def test_a_search_that_was_stopped_is_not_complete() -> None:

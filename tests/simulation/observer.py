@@ -220,12 +220,12 @@ class Observer:
             self.violation("the result has pushes that were not sent")
         if self._job.clients:  # their last pushes may be acknowledged after the result was written
             return
+        twice = summary["pushes_trained_twice"] * self._job.push_samples
         missing = np.maximum(self.acknowledged - seen, 0).sum(axis=1).max()
-        if missing > lost:
-            self.violation(f"{missing:g} acknowledged samples are missing, {lost} of pushes lost are counted")
+        if missing > lost + twice:  # those of a failed worker that were not reported are trained again
+            self.violation(f"{missing:g} acknowledged samples are missing, {lost + twice} are counted")
         trained = counts[:, :SAMPLES] - EPOCHS
         skipped, doubled = np.maximum(-trained, 0).sum(axis=1).max(), np.maximum(trained, 0).sum(axis=1).max()
-        twice = summary["pushes_trained_twice"] * self._job.push_samples
         if skipped > lost:
             self.violation(f"{skipped:g} samples were skipped, {lost} of pushes lost are counted")
         if doubled > twice:

@@ -114,6 +114,7 @@ def _prepare() -> None:
     """Prepare a process that runs seeds: cycles are freed between them only, never at a moment of the machine's."""
     logging.disable(logging.CRITICAL)
     gc.disable()
+    gc.freeze()
 
 
 def _read(results: Path) -> Iterator[Result]:

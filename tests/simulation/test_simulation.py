@@ -1,0 +1,78 @@
+"""Seeds of the simulation: no invariant is violated, a seed replays bit for bit, and planted errors are found."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .jobs import JOBS
+from .plan import KINDS, draw_plan
+from .planted import PLANTED
+from .planted_search import PROJECT, plant, search_for
+
+SEEDS = 100
+PARTS = 4
+TIMEOUT_S = 900.0
+
+
+def simulate(*words: str) -> str:
+    """Run the command in a process of its own; its output."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *words],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_invariant_is_violated(part: int) -> None:
+    count = SEEDS // PARTS
+    printed = simulate(f"--first={part * count}", f"--seeds={count}", "--processes=1")
+    faults, restores, pushes = map(int, re.findall(r"^all +\d+ +(\d+) +(\d+) +(\d+)", printed, re.MULTILINE)[0])
+    assert faults >= 2 * count
+    assert restores >= 0
+    assert pushes >= 200
+
+
+@pytest.mark.processes
+def test_a_seed_replays_bit_for_bit() -> None:
+    first, again = (re.search(r"trace -?[0-9a-f]+", simulate("--replay=5")) for _ in range(2))
+    assert first is not None
+    assert again is not None
+    assert first[0] == again[0]
+
+
+def test_seeds_cover_all_strategies_and_kinds_of_faults() -> None:
+    plans = [draw_plan(seed) for seed in range(SEEDS)]
+    assert {plan.job for plan in plans} == set(JOBS)
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(KINDS)
+    assert min(len(plan.faults) for plan in plans) >= 3
+    assert plans == [draw_plan(seed) for seed in range(SEEDS)]
+
+
+def test_every_planted_error_can_be_planted(tmp_path: Path) -> None:
+    assert len({one.name for one in PLANTED}) == len(PLANTED)
+    for one in PLANTED:
+        copy = tmp_path / one.file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text((PROJECT / one.file).read_text())
+        plant(one, tmp_path)
+        compile(copy.read_text(), one.file, "exec")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["duplicates", "early"])
+def test_a_planted_error_is_found(name: str) -> None:
+    assert search_for(next(one for one in PLANTED if one.name == name), SEEDS, 2)
