@@ -11,6 +11,7 @@ One file because every event ends in `_advance`, which reads the state of all co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dbelief.core.layout import Layout
@@ -317,8 +318,13 @@ class JobMachine:
             self.commit_due = self.commit_due or bool(actions)
             self.actions += actions
 
-    def shard_recovered(self, action: effects.RecoverShard, set_id: str | None, now_s: float) -> None:
-        """Record that a shard is recovered from this set, or that a new one is ready to receive segments."""
+    def shard_recovered(
+        self, action: effects.RecoverShard, set_id: str | None, lowest: Mapping[int, int], now_s: float
+    ) -> None:
+        """Record that a shard is recovered from this set, or that a new one is ready to receive segments.
+
+        `lowest`: of a restored shard, by incarnation of a pusher: its last push that every segment has.
+        """
         if self.resharding.is_new(action.place):
             if self.resharding.shard_admitted(action):
                 self._log_event("shard_taken_in", shard=action.place.shard)
@@ -330,6 +336,7 @@ class JobMachine:
             if action.promoted:
                 self._log_event("promoted", shard=shard, set=set_id)
             else:
+                self.training.shard_restored(lowest)
                 held = self.training.snapshots.samples_in(set_id)
                 self._log_event("shard_back", shard=shard, set=set_id, samples=held, of=self.progress.samples)
             self.actions += due
@@ -402,7 +409,7 @@ class JobMachine:
 
     def snapshot_taken(self, set_id: str, now_s: float) -> None:
         """Record a complete snapshot set."""
-        self.training.end_set(now_s)
+        self.training.end_set(now_s, complete=True)
         self.recovery.set_taken(set_id)
         self._log_event("snapshot", set=set_id)
         if self.state is State.INITIALISING:
@@ -417,7 +424,7 @@ class JobMachine:
         """Record that a set could not be written; False where the job cannot continue without it."""
         if self.state is not State.READY:
             return False
-        self.training.end_set(now_s)
+        self.training.end_set(now_s, complete=False)
         self._log_event("snapshot_failed")
         return True
 

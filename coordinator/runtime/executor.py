@@ -199,9 +199,9 @@ class EffectExecutor:
             machine.ready(now_s)
 
     def _recover(self, action: effects.RecoverShard) -> None:
-        set_id = self._shards.recover(action)
+        set_id, lowest = self._shards.recover(action)
         with self._step() as (machine, now_s):
-            machine.shard_recovered(action, set_id, now_s)
+            machine.shard_recovered(action, set_id, lowest, now_s)
 
     def _attach_follower(self, action: effects.AttachFollower) -> None:
         if self._replicates(action) and not self._shards.attach_follower(action):
@@ -293,9 +293,9 @@ class EffectExecutor:
             abort_set(snapshots, set_id)
             log.warning(f"snapshot set {set_id} could not be written; the set before it stays valid: {error}")
             return
-        prune_sets(snapshots, job.snapshots.keep)
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
+        prune_sets(snapshots, job.snapshots.keep)  # after the step: the registry must never name a set that is removed
 
     def _export(self, action: effects.Export) -> None:
         with self._step() as (machine, _):

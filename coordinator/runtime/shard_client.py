@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +145,14 @@ class ShardClient:
         request.shard_epoch, request.placement_epoch = place.shard_epoch, placement.epoch
         return self._begin(place, "Configure", request, timeout_s)
 
-    def recover(self, action: effects.RecoverShard) -> str | None:
+    def recover(self, action: effects.RecoverShard) -> tuple[str | None, dict[int, int]]:
         """Recover one shard in another process, before it enters the placement.
 
-        Returns the set that was restored: an older one where the requested set is damaged, None without sets.
+        Returns
+        -------
+        set_id, lowest
+            The set that was restored: an older one where the requested set is damaged, None without sets. Where it was,
+            by incarnation of a pusher: number of its last push that every segment of the shard has.
 
         Raises
         ------
@@ -162,15 +166,18 @@ class ShardClient:
         if action.promoted:  # it was the follower, and has all data that was acknowledged
             own = {"shard_epoch": place.shard_epoch, "holdings": holdings(place.runs), "membership": members}
             self._configure_one(place, job=self.name, promoted=True, **own, **rest)
-            return action.set_id
+            return action.set_id, {}
         self._answer(place, self._begin_to_assign(self.placement, place))
         if action.set_id is None:
-            return None
+            return None, {}
         if members is not None:
             self._configure_one(place, membership=members)
-        set_id = self._restore_newest(place, action.set_id) if place.count else action.set_id
+        set_id, lowest = action.set_id, dict[int, int]()
+        if place.count:
+            set_id = self._restore_newest(place, action.set_id)
+            lowest = {incarnation: low for incarnation, low, _ in self._applied(place)}  # before rows are forgotten
         self._configure_one(place, **rest)
-        return set_id
+        return set_id, lowest
 
     def attach_follower(self, action: effects.AttachFollower) -> bool:
         """Attach a follower to a shard; False if the follower does not reply.
@@ -285,9 +292,8 @@ class ShardClient:
         found: dict[int, list[tuple[int, int]]] = {}
         holders = [place for place in self._places() if place.count]
         for place in holders:
-            for row in self.stats(place, ledgers=True).ledgers:
-                if row.vector == PARAMETERS:
-                    found.setdefault(row.pusher.incarnation, []).append((row.lowest, row.highest))
+            for incarnation, low, high in self._applied(place):
+                found.setdefault(incarnation, []).append((low, high))
         return {
             incarnation: (
                 min(low for low, _ in rows) if len(rows) == len(holders) else 0,
@@ -295,6 +301,12 @@ class ShardClient:
             )
             for incarnation, rows in found.items()
         }
+
+    def _applied(self, place: ShardPlacement) -> Iterator[tuple[int, int, int]]:
+        """Incarnations, and the lowest and the highest push number that segments of one shard have applied to "w"."""
+        for row in self.stats(place, ledgers=True).ledgers:
+            if row.vector == PARAMETERS:
+                yield row.pusher.incarnation, row.lowest, row.highest
 
     def stats(self, place: ShardPlacement, ledgers: bool = False) -> wire.StatsReply:
         """Counters of one shard."""

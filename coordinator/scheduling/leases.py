@@ -8,6 +8,7 @@ some segments had applied and others had not, is trained twice.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -47,6 +48,8 @@ class Leases:
         Leases that this object has revoked unfinished.
     outside
         Samples of the total that clients have trained, without leases.
+    ended
+        Of incarnations that ended after the newest complete set began: number of the last push that all segments had.
     """
 
     epoch_samples: int
@@ -63,6 +66,8 @@ class Leases:
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
     outstanding: dict[int, Outstanding] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)
+    _in_set: set[int] = field(default_factory=set)  # of the ended: those whose pushes the set under way holds
     _set_running: bool = False
     _finished_since_set: list[Outstanding] = field(default_factory=list)
     _reached: dict[int, int] = field(default_factory=dict)  # by incarnation, at its last finished lease
@@ -177,6 +182,8 @@ class Leases:
             self.expired += 1
             # A push is trained twice where some segment applied a number of this lease that not all have.
             twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
+        if lowest:
+            self.ended[incarnation] = lowest  # what it lost before is counted: `lost_with`
         return newly, twice
 
     def lost_with(self, incarnation: int, lowest: int) -> int:
@@ -187,6 +194,19 @@ class Leases:
         """
         held = [one.reached for one in self.outstanding.values() if one.incarnation == incarnation]
         return max(0, *held, self._reached.get(incarnation, 0), lowest) - lowest
+
+    def lost_at_restore(self, lowest: Mapping[int, int]) -> int:
+        """Pushes of incarnations that have ended since the newest set, which a shard that was restored from it lacks.
+
+        `lowest`: by incarnation, number of its last push that every segment of the shard has. Counted once, also where
+        another shard lacks them too.
+        """
+        lost = 0
+        for incarnation, reached in self.ended.items():
+            kept = min(reached, lowest.get(incarnation, 0))
+            lost += reached - kept
+            self.ended[incarnation] = kept
+        return lost
 
     @property
     def finished(self) -> bool:
@@ -212,11 +232,14 @@ class Leases:
     def begin_set(self) -> None:
         """Mark the start of a snapshot set: leases that end from now on may not be in it."""
         self._set_running = True
+        self._in_set = set(self.ended)
         self._finished_since_set.clear()
 
-    def end_set(self) -> None:
+    def end_set(self, complete: bool) -> None:
         """Mark the end of a snapshot set, complete or aborted."""
         self._set_running = False
+        if complete:
+            self.ended = {incarnation: n for incarnation, n in self.ended.items() if incarnation not in self._in_set}
         self._finished_since_set.clear()
 
     def state(self) -> dict[str, Any]:
@@ -232,12 +255,14 @@ class Leases:
             "outside": self.outside,
             "done": self.done,
             "returned": list(self.returned),
+            "ended": list(self.ended.items()),
             "held": [[dict(vars(h.lease)), h.replica, h.incarnation, h.pushes] for h in held],
         }
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Restore the state of another coordinator; a set that it had begun will not be complete."""
         self._take(state)
+        self.ended = dict(state.get("ended", ()))
         for fields, replica, incarnation, pushes in state["held"]:
             held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
             if pushes < self.cadence.pushes(held.lease.samples):

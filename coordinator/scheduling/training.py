@@ -265,6 +265,10 @@ class Training:
         self._reports.settle(incarnation)
         return actions or []
 
+    def shard_restored(self, lowest: Mapping[int, int]) -> None:
+        """Count what a restored shard lacks of incarnations that have ended; those that push report it themselves."""
+        self.progress.lost += self.leases.lost_at_restore(lowest)
+
     def vectors_lost(self, best: Best | None) -> None:
         """A shard failed: of the stored evaluations, only `best` is complete in the newest set."""
         self.progress.best = best
@@ -323,10 +327,10 @@ class Training:
     def abort_set(self) -> None:
         """Abort the set under way."""
         self.snapshots.running = False
-        self.leases.end_set()
+        self.leases.end_set(complete=False)
 
-    def end_set(self, now_s: float) -> None:
+    def end_set(self, now_s: float, complete: bool) -> None:
         """The set is complete, or could not be written: then another attempt would fail as well."""
         self.end_saved = self.end_saved or self._set_has_end
         self.snapshots.complete(now_s, self.policy.iterations)
-        self.leases.end_set()
+        self.leases.end_set(complete)

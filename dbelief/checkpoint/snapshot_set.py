@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
 from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.errors import CorruptSnapshot, SnapshotError, UserError, WriteFailed
+from dbelief.process.atomic_file import disk
 
 FORMAT = 2
 
@@ -34,6 +35,7 @@ def claim_set(snapshots: Path, set_id: str) -> bool:
     try:
         snapshots.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
+        disk.sync_folder(snapshots)  # the set's files are durable only in a folder that is
     except FileExistsError:
         return False
     except OSError as error:

@@ -386,17 +386,19 @@ class World:
         shard = self._shard(machine.placement.run(action.place))
         if action.membership is not None:
             shard.set_membership(action.membership.member_epoch, action.membership.rounds)
-        set_id = action.set_id
+        set_id, lowest = action.set_id, dict[int, int]()
         if set_id in self.damaged:
             set_id = max(self.disk.keys() - self.damaged)
         if set_id is not None:
             self._load(shard, self.disk[set_id], action.place.shard_epoch)
+            rows = shard.ledgers().items()
+            lowest = {pusher.incarnation: row[0] for (vector, pusher), row in rows if vector == PARAMETERS}
             shard.fence(action.fenced)
             shard.forget(action.settled)
         if self.shards:
             self._put(number, shard)
         self.dead.discard(number)
-        machine.shard_recovered(action, set_id, self.now_s)
+        machine.shard_recovered(action, set_id, lowest, self.now_s)
 
     def _put(self, number: int, shard: Shard) -> None:
         """A process is the shard of this number from now on, in a life of its own."""

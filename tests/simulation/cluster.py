@@ -25,7 +25,16 @@ from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
 from .plan import Fault, Plan
-from .programs import interrupt_of, operating_system, run_client, run_coordinator, run_scale, run_shard, run_worker
+from .programs import (
+    interrupt_of,
+    operating_system,
+    run_client,
+    run_coordinator,
+    run_reader,
+    run_scale,
+    run_shard,
+    run_worker,
+)
 from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
@@ -159,6 +168,7 @@ class Cluster:
         self._programs |= {f"coordinator-{n}": partial(run_coordinator, job=job, folder=run) for n in range(2)}
         self._programs |= {f"shard-{n}": run_shard for n in range(shards)}
         self._programs |= {f"worker-{n}": trains for n in range(3)}
+        self._programs |= {"reader": run_reader} if self._job.reader else {}
 
     def _ended(self) -> bool:
         return bool(self._observer.violations) or (self._over and not self._running)

@@ -24,6 +24,8 @@ class SimulatedJob:
         Copies of each segment.
     clients
         Whether programs with loops of their own train, not replicas.
+    reader
+        Whether one more program reads the parameters all the time.
     limits
         Section of the job file.
     push_samples
@@ -34,6 +36,7 @@ class SimulatedJob:
     counts: bool = False
     replication: int = 2
     clients: bool = False
+    reader: bool = False
     limits: str = f"epochs: {EPOCHS}"
     push_samples: int = 4
 
@@ -49,7 +52,7 @@ limits: {{{self.limits}}}
 shards: 2
 replication: {self.replication}
 replicas: {0 if self.clients else 3}
-deadlines: {{beat_s: 1.0, lease_s: 0.5, progress_s: 20, join_s: 120}}
+deadlines: {{beat_s: 2.0, lease_s: 1.0, progress_s: 20, join_s: 120}}
 snapshots: {{every_s: 1.0}}
 evaluate: {{every: {2 * SAMPLES}}}
 """
@@ -70,11 +73,15 @@ JOBS = {
         "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}"
     ),
     "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}"),
-    "async-sgd": SimulatedJob("name: async-sgd, batch: 4, rate: 1", counts=True),
+    "async-sgd": SimulatedJob("name: async-sgd, batch: 4, rate: 1", counts=True, reader=True),
     "async-msgd": SimulatedJob("name: async-msgd, batch: 4, rate: 0.01"),
     "hogwild-sgd": SimulatedJob("name: hogwild-sgd, batch: 4, rate: 1", counts=True, replication=1),
     "own-loop": SimulatedJob(
-        "name: async-sgd, batch: 4, rate: 1", counts=True, clients=True, limits=f"samples: {EPOCHS * SAMPLES}"
+        "name: async-sgd, batch: 4, rate: 1",
+        counts=True,
+        clients=True,
+        reader=True,
+        limits=f"samples: {EPOCHS * SAMPLES}",
     ),
     "easgd": SimulatedJob("name: easgd, batch: 4, rate: 0.1"),
     "async-easgd": SimulatedJob("name: async-easgd, batch: 4, rate: 0.1"),

@@ -27,6 +27,8 @@ from .scheduler import Process, Scheduler
 
 COORDINATOR = "127.0.0.1:7070"
 PATIENCE_S = 30.0
+READ_S = 0.05
+"""Pause between the pulls of a program that only reads."""
 
 
 @contextmanager
@@ -125,6 +127,14 @@ def run_client(process: Process) -> None:
             gradient = np.zeros((ROWS, LENGTH), np.float32)
             gradient[:, PROCESSES + process.number] = batch
             job.push({"marks": gradient}, samples=batch, loss=1.0)
+
+
+def run_reader(process: Process) -> None:
+    """A program that only reads the parameters."""
+    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=False) as job:
+        while not job.over:
+            job.pull()
+            runtime.sleep(READ_S)
 
 
 def run_scale(shards: int) -> None:

@@ -169,7 +169,7 @@ def test_second_death_in_recovery_keeps_shard_unavailable(a_world: MakeWorld) ->
     restart_shard(world, 1)
     (revive,) = [action for action in world.machine.actions if isinstance(action, RecoverShard)]
     restart_shard(world, 1)
-    world.machine.shard_recovered(revive, revive.set_id, world.now_s)
+    world.machine.shard_recovered(revive, revive.set_id, {}, world.now_s)
     assert world.machine.recovery.unavailable == {1}
     world.settle()
     assert not world.machine.recovery.unavailable

@@ -32,7 +32,7 @@ class Chained(World):
         shard.forget(action.settled)
         self.lives[number] += 1
         self.dead.discard(number)
-        self.machine.shard_recovered(action, action.set_id, self.now_s)
+        self.machine.shard_recovered(action, action.set_id, {}, self.now_s)
 
     def followers(self) -> Chained:
         """One for each shard joins; they are asked to follow."""

@@ -236,7 +236,7 @@ def test_evaluation_and_snapshot_wait_for_group_upload() -> None:
     assert len(last) == 2
     actions = block(100.0, steps=3)
     assert [type(action) for action in actions] == [TakeSnapshot]
-    training.end_set(100.0)
+    training.end_set(100.0, complete=True)
     assert isinstance(ask(0, last[0]), EvaluationLease)
 
 

@@ -156,6 +156,27 @@ def test_pushes_lost_with_a_shard_and_their_pusher_are_counted() -> None:
     assert pool.lost_with(1, 0) == 0
 
 
+def test_pushes_of_an_ended_incarnation_lost_with_a_restored_shard_are_counted_once() -> None:
+    pool = leases()
+    pool.revoke(1, lowest=7, highest=7)
+    pool.begin_set()
+    pool.revoke(2, lowest=5, highest=6)  # while the set is written: the shard's file may lack some of its pushes
+    pool.end_set(complete=False)
+    assert Leases.lost_at_restore(restored_by_another(pool), {1: 4, 2: 5}) == 3
+    pool.begin_set()
+    pool.end_set(complete=True)
+    assert pool.ended == {}
+    pool.revoke(3, lowest=9, highest=9)
+    assert [pool.lost_at_restore(applied) for applied in ({3: 6}, {3: 6}, {3: 2}, {})] == [3, 0, 4, 2]
+
+
+def restored_by_another(pool: Leases) -> Leases:
+    """The pool of a coordinator that takes over."""
+    successor = leases()
+    successor.take_over(json.loads(json.dumps(pool.state())))
+    return successor
+
+
 def test_only_the_dead_lifes_leases_are_given_back() -> None:
     pool = leases()
     take(pool, life=1)
@@ -200,7 +221,7 @@ def test_lease_ended_before_the_set_needs_no_ledger() -> None:
 def test_ended_leases_are_dropped_after_the_set() -> None:
     pool = leases()
     pool.begin_set()
-    pool.end_set()
+    pool.end_set(complete=True)
     finish(pool, take(pool))
     assert pool.state()["held"] == []
 
@@ -335,7 +356,7 @@ class Pool(RuleBasedStateMachine):
             self.writing.append(self.write(len(self.writing)))
             return
         self.complete = self.writing, json.loads(json.dumps(self.pool.state())), self.twice
-        self.pool.end_set()
+        self.pool.end_set(complete=True)
         self.writing = None
 
     @precondition(lambda self: self.complete is not None)
