@@ -43,8 +43,6 @@ LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
 RESTART_S = 0.3
 """Seconds until a process that has failed by itself starts again."""
-BATCH_S = 0.03
-"""Mean time of a mini-batch."""
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
@@ -218,7 +216,7 @@ class Cluster:
     def _compute(self) -> None:
         self._batches += 1
         self._begin_faults()
-        self._scheduler.wait(self._scheduler.random.expovariate(1 / BATCH_S))
+        self._scheduler.wait(self._scheduler.random.expovariate(1 / self._plan.batch_s))
 
     def _begin_faults(self) -> None:
         while self._due and self._due[0].batches <= self._batches:

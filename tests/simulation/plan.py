@@ -79,6 +79,8 @@ class Plan:
         Probability of a task switch at each operation.
     delay_s
         Mean delay of a message in seconds.
+    batch_s
+        Mean time of a mini-batch in seconds.
     drift
         Most that a process's clock is too fast or too slow, as a share.
     """
@@ -88,10 +90,14 @@ class Plan:
     faults: tuple[Fault, ...]
     preempt: float
     delay_s: float
+    batch_s: float
     drift: float
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms"]
+        lines = [
+            f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms, "
+            f"mini-batch {1000 * self.batch_s:g} ms"
+        ]
         return "\n".join([*lines, *(f"  {number}: {fault}" for number, fault in enumerate(self.faults))])
 
 
@@ -100,18 +106,19 @@ def draw_plan(seed: int) -> Plan:
     draw = random.Random(f"plan {seed}")
     job = list(JOBS)[seed % len(JOBS)]
     moments = sorted(_moments(draw, 3 + int(draw.expovariate(0.7))))
-    faults = tuple(_fault(draw, batches, after_s) for batches, after_s in moments)
-    preempt, delay_s, drift = (draw.choice(of) for of in ([0.02, 0.1, 0.3], [0.0002, 0.001, 0.005], [0.0, 0.03]))
-    return Plan(seed, job, faults, preempt, delay_s, drift)
+    batch_s = draw.choice([0.03, 0.005])
+    faults = tuple(_fault(draw, batches, 10 * batch_s * after) for batches, after in moments)
+    preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
+    return Plan(seed, job, faults, preempt, delay_s, batch_s, drift)
 
 
 def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
-    """Moments; half of them shortly after another one."""
+    """Moments: mini-batches, and the time after that in units of ten of them; half shortly after another one."""
     batches = draw.randrange(BATCHES)
     for _ in range(count):
         if draw.random() < 0.5:
             batches = draw.randrange(BATCHES)
-        yield batches, draw.expovariate(1 / 0.3)
+        yield batches, draw.expovariate(1.0)
 
 
 def _fault(draw: random.Random, batches: int, after_s: float) -> Fault:

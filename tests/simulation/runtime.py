@@ -45,6 +45,11 @@ class SimulatedLock:
         return True
 
     def release(self) -> None:
+        self.release_at_once()
+        self._scheduler.maybe_switch()
+
+    def release_at_once(self) -> None:
+        """Release it without a task switch."""
         self._free += 1
         self._scheduler.wake_one(self._waiting)
 
@@ -83,9 +88,9 @@ class SimulatedReentrantLock:
             self._lock.release()
 
     def release_all(self) -> int:
-        """Release it completely; returns how often it was acquired."""
+        """Release it completely, without a task switch; returns how often it was acquired."""
         count, self._count, self._holder = self._count, 0, None
-        self._lock.release()
+        self._lock.release_at_once()
         return count
 
     def restore(self, count: int) -> None:

@@ -18,6 +18,10 @@ AT_ONCE = 100_000
 """Most steps at one moment of virtual time: a task that never waits takes more."""
 
 
+STALLS, STALL_S = 0.01, 0.02
+"""Share of the switches at which a task stalls, as a thread that the operating system does not run, and mean time."""
+
+
 class ProcessEnded(BaseException):
     """Raised in a task of an ended process when the simulation is closed, so that its frames are freed."""
 
@@ -138,12 +142,16 @@ class Scheduler:
     # -- called by the running task ------------------------------------------------------------------------
 
     def maybe_switch(self) -> None:
-        """Let another task run, with probability `preempt`."""
-        if self.random.random() < self.preempt and self.current is not None:
+        """Let another task run, with probability `preempt`; now and then the running one stalls for longer."""
+        drawn = self.random.random()
+        if drawn < self.preempt and self.current is not None:
             if self._closing:
                 raise ProcessEnded
-            self._ready.append(self.current)
-            self._switch()
+            if drawn < self.preempt * STALLS:
+                self.wait(self.random.expovariate(1 / STALL_S))
+            else:
+                self._ready.append(self.current)
+                self._switch()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Suspend the running task until `wake`, for `timeout_s` of its process's clock; whether it was woken."""
