@@ -51,16 +51,23 @@ class LeaderLease:
 
     @classmethod
     def acquire(cls, registry: Registry, job: str, owner: str, clock: Clock, interrupted: Event) -> LeaderLease | None:
-        """Acquire the lease; stand by, with a message, while another holds it. None where `interrupted` was set."""
+        """Acquire the lease; stand by, with a message, while another holds it. None where `interrupted` was set.
+
+        A registry that does not answer meanwhile, as while it restarts, is waited for too.
+        """
         announced = ""
         while not interrupted.is_set():
-            epoch = registry.acquire(job, owner, LEASE_TTL_S)
-            if epoch is not None:
-                return cls(registry, job, owner, epoch, clock)
-            holder = registry.holder(job)
-            if holder is not None and holder[0] != announced:
-                announced = holder[0]
-                log.info(f"job {job} is led by {announced}; standing by (if it failed, for {LEASE_TTL_S:g} s)")
+            try:
+                epoch = registry.acquire(job, owner, LEASE_TTL_S)
+                if epoch is not None:
+                    return cls(registry, job, owner, epoch, clock)
+                holder = registry.holder(job)
+                waits_for = f"job {job} is led by {holder[0]}" if holder is not None else announced
+            except Unavailable as error:
+                waits_for = str(error)
+            if waits_for != announced:
+                announced = waits_for
+                log.info(f"{announced}; standing by (if it failed, for {LEASE_TTL_S:g} s)")
             clock.wait(interrupted, _STANDBY_RETRY_S)
         return None
 

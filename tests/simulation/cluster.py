@@ -24,7 +24,7 @@ from .jobs import JOBS
 from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
-from .plan import Fault, Plan
+from .plan import COORDINATORS, Fault, Plan
 from .programs import (
     interrupt_of,
     operating_system,
@@ -43,6 +43,17 @@ LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
 RESTART_S = 0.3
 """Seconds until a process that has failed by itself starts again."""
+MAY_FAIL = (
+    "is over",
+    "did not answer within",
+    "no server at",
+    "no heartbeat for too long",
+    "is fenced",
+    "another coordinator leads",
+    "No space left on device",
+    "the registry does not answer",
+)
+"""Reasons for which a program may end with an error: it, or what it needs, was away for longer than its patience."""
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
@@ -185,21 +196,24 @@ class Cluster:
         self._note(f"{name} starts as process {process.number}")
 
     def _main(self, process: Process) -> None:
+        restarts = True
         try:
             self._programs[process.name](process)
-            how = "ends"
+            self._note(f"{process.name} ends")
+            restarts = process.interrupt is not None and process.interrupt.is_set()
         except DbeliefError as error:
-            how = f"fails: {type(error).__name__}: {error}"
-        self._note(f"{process.name} {how}")
+            self._note(f"{process.name} fails: {type(error).__name__}: {error}")
+            if not any(reason in str(error) for reason in MAY_FAIL):
+                self._observer.violation(f"{process.name} fails: {type(error).__name__}: {error}")
         self._over = self._over or bool(outcome(self._behind.read(JOB)))
-        self._exit(process)
+        self._exit(process, RESTART_S if restarts or process.name in COORDINATORS else None)
 
-    def _exit(self, process: Process, restart_s: float = RESTART_S, vanishes: bool = False) -> None:
+    def _exit(self, process: Process, restart_s: float | None, vanishes: bool = False) -> None:
         self._running -= process.name in self._programs
         self._scheduler.end(process)
         self._network.ended(process, vanishes)
         self._groups.ended(process)
-        if process.name in self._programs:
+        if process.name in self._programs and restart_s is not None:
             self._scheduler.at(restart_s, partial(self._start, process.name))
 
     def _task_failed(self, task: Task) -> None:
@@ -234,8 +248,11 @@ class Cluster:
 
     def _find(self, name: str) -> Process | None:
         """The running process that a target names."""
-        if name.startswith("leader-"):
-            process = self._observer.leaders.get(int(name.removeprefix("leader-")))
+        role, _, number = name.partition("-")
+        if role in ("leader", "follower"):
+            process = self._observer.leaders.get(int(number))
+            if role == "follower":
+                process = self._observer.followers.get(int(number))
         elif name == "coordinator":
             holder = self._behind.holder(JOB)
             process = self._processes.get(holder[0]) if holder else None

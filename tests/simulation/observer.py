@@ -46,8 +46,8 @@ class Observer:
         Texts; a run ends at the first.
     pushes
         Pushes and exchanges that were acknowledged.
-    leaders
-        By shard, the process that served it last.
+    leaders, followers
+        By shard, the process that served it last, and the one that received records of it last.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
@@ -66,6 +66,7 @@ class Observer:
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
         self.leaders: dict[int, Process] = {}
+        self.followers: dict[int, Process] = {}
 
     def violation(self, text: str) -> None:
         """Record a violation."""
@@ -88,6 +89,7 @@ class Observer:
                 (Segment, "_count", self._count),
                 (ShardController, "shard_for", self._shard_for),
                 (ShardController, "restore", self._restore),
+                (ShardController, "migration_for", self._migration_for),
             ):
                 real = getattr(owner, name)
                 stack.enter_context(mock.patch.object(owner, name, _method(wrapper, real)))
@@ -200,6 +202,12 @@ class Observer:
                 f"processes {process} and {self._process} both serve shard {key[0]} in its incarnation {key[1]}"
             )
         return shard
+
+    def _migration_for(self, real: Callable[..., Any], controller: Any, opening: Any) -> Any:
+        assert self._scheduler.current is not None
+        if not opening.HasField("command"):  # from its leader, not from a shard whose segments move
+            self.followers[controller.index] = self._scheduler.current.process
+        return real(controller, opening)
 
     def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
         self.restored += 1

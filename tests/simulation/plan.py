@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .jobs import JOBS
@@ -16,13 +16,13 @@ KINDS = {
     "kill": 5,
     "fail": 2,
     "pause": 4,
-    "cut": 3,
-    "break": 3,
+    "cut": 4,
+    "break": 4,
     "slow": 1,
     "full": 1,
     "away": 1,
     "wall": 1,
-    "scale": 2,
+    "scale": 3,
     "signal": 1,
 }
 """Kinds of faults, each with its weight."""
@@ -41,7 +41,8 @@ class Fault:
     batches, after_s
         It begins so many seconds after this number of mini-batches was computed.
     target, other
-        Names of processes; "leader-N": the one that serves shard N, "coordinator": the one that leads.
+        Names of processes; "leader-N": the one that serves shard N, "follower-N": its follower, "coordinator": the one
+        that leads.
     seconds
         How long it lasts, or until the process starts again.
     both
@@ -106,8 +107,10 @@ def draw_plan(seed: int) -> Plan:
     draw = random.Random(f"plan {seed}")
     job = list(JOBS)[seed % len(JOBS)]
     moments = sorted(_moments(draw, 3 + int(draw.expovariate(0.7))))
+    at_one_shard = draw.random() < 0.5
+    near = _near(draw.randrange(2)) if at_one_shard else MACHINES
     batch_s = draw.choice([0.03, 0.005])
-    faults = tuple(_fault(draw, batches, 10 * batch_s * after) for batches, after in moments)
+    faults = tuple(_fault(draw, batches, 10 * batch_s * after, near) for batches, after in moments)
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
     return Plan(seed, job, faults, preempt, delay_s, batch_s, drift)
 
@@ -118,12 +121,17 @@ def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
     for _ in range(count):
         if draw.random() < 0.5:
             batches = draw.randrange(BATCHES)
-        yield batches, draw.expovariate(1.0)
+        yield batches, draw.expovariate(1.0) * draw.choice([0.1, 1.0])
 
 
-def _fault(draw: random.Random, batches: int, after_s: float) -> Fault:
+def _near(shard: int) -> tuple[str, ...]:
+    """What takes part in the pushes to one shard."""
+    return (f"leader-{shard}", f"follower-{shard}", f"leader-{shard}", "worker-0", "worker-1", "worker-2")
+
+
+def _fault(draw: random.Random, batches: int, after_s: float, near: Sequence[str]) -> Fault:
     kind = draw.choices(list(KINDS), list(KINDS.values()))[0]
-    target = draw.choice(COORDINATORS) if draw.random() < 0.2 else draw.choice(MACHINES)
+    target = draw.choice(COORDINATORS) if draw.random() < 0.2 else draw.choice(near)
     short = draw.random() < 0.6
     if kind in ("kill", "fail"):
         return Fault(kind, batches, after_s, target, seconds=draw.expovariate(1 / 0.3))
@@ -131,7 +139,7 @@ def _fault(draw: random.Random, batches: int, after_s: float) -> Fault:
         most_s = 13.0 if target in COORDINATORS else 3.0
         return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 0.3 if short else most_s))
     if kind in ("cut", "break"):
-        other = draw.choice([one for one in (*COORDINATORS, *MACHINES) if one != target])
+        other = draw.choice([one for one in (*COORDINATORS, *near) if one != target])
         return Fault(kind, batches, after_s, target, other, draw.uniform(0, 0.3 if short else 3.0), draw.random() < 0.5)
     if kind == "scale":
         return Fault(kind, batches, after_s, draw.choice(["3", "1", "2"]))

@@ -184,6 +184,24 @@ def test_another_stands_by_until_the_lease_is_free(
     assert "job mnist is led by a; standing by" in capsys.readouterr().err
 
 
+def test_a_registry_that_restarts_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(autojump=True)
+    registry, away = Flaky(clock), [True, True]
+    acquire = registry.acquire
+
+    def acquires(job: str, owner: str, ttl_s: float) -> int | None:
+        if away:
+            away.pop()
+            raise Unavailable("registry: no answer")
+        return acquire(job, owner, ttl_s)
+
+    monkeypatch.setattr(registry, "acquire", acquires)
+    leadership = LeaderLease.acquire(registry, "mnist", "a", clock, threading.Event())
+    assert leadership is not None
+    assert not away
+    leadership.release()
+
+
 def test_standing_by_ends_when_asked_to(registry: Flaky, clock: ManualClock) -> None:
     registry.acquire("mnist", "a", LEASE_TTL_S)
     asked = threading.Event()
