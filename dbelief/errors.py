@@ -58,6 +58,10 @@ class Moved(Rejected):
     """The target is on another process or has another incarnation: locate it and retry there."""
 
 
+class Deposed(Rejected):
+    """Another coordinator leads the job; a caller retries, and reaches that one."""
+
+
 class ResourceExhausted(Rejected):
     """No capacity is available now; some may become free."""
 

@@ -94,7 +94,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
         )
         service.controller.index, service.controller.run_id = member.id, member.run_id
         member.figures = service.figures
-        service.controller.leads_until_s = lambda: member.heard_s + member.timeout_s
+        service.controller.leads_until_s = lambda: member.confirmed_s + member.timeout_s
         set_context(role="ps", job=job, id=member.id, step=lambda: service.controller.pushes)
         log.info(f"shard {member.id} of job {job} on {address}")
         with interrupt_event() as interrupted:

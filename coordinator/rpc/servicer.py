@@ -90,6 +90,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s, request.failed)
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
+            reply.uncertain = not self._event_loop.leadership.certain
             reply.ended_generation = machine.training.policy.ended_generation
             if kind == "shard" and request.ending:
                 reply.may_leave = machine.may_leave(request.id, request.incarnation)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dbelief.errors import DbeliefError, Rejected, WriteFailed
+from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
@@ -190,7 +190,7 @@ class EventLoop:
 
         Raises
         ------
-        Rejected
+        Deposed
             Another coordinator leads the job now: nothing was changed.
         """
         self._executor.start()
@@ -207,7 +207,7 @@ class EventLoop:
         never = runtime.event()
         while not self._finished.is_set():
             if self.leadership.lost:
-                raise Rejected(self.leadership.lost)
+                raise Deposed(self.leadership.lost)
             with self.step() as (machine, now_s):
                 if not machine.over:  # members notified of the end send no heartbeats, and have not failed
                     machine.tick(now_s)

@@ -18,7 +18,7 @@ from typing import Any
 
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.snapshot_set import abort_set, claim_set, prune_sets, read_set, write_set
-from dbelief.errors import Moved, Rejected, Unavailable, WriteFailed
+from dbelief.errors import Deposed, Moved, Rejected, Unavailable, WriteFailed
 from dbelief.monitor.format import plural
 from dbelief.process.clock import Clock
 from dbelief.process.console import format_error
@@ -127,7 +127,7 @@ class EffectExecutor:
 
     def run(self) -> None:
         """Run queued actions until `end` is called, or another coordinator leads."""
-        with suppress(Rejected):  # of a step: the event loop ends this process, and no further action may run
+        with suppress(Deposed):  # of a step: the event loop ends this process, and no further action may run
             while (action := self._queue.get()) is not _Signal.END:
                 self._run_urgent()
                 if not isinstance(action, _Signal):

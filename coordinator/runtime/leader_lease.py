@@ -10,7 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 
-from dbelief.errors import DbeliefError, Rejected, Unavailable
+from dbelief.errors import DbeliefError, Deposed, Rejected, Unavailable
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import Event, runtime
 from dbelief.registry import Registry
@@ -33,10 +33,13 @@ class LeaderLease:
         Epoch of this leadership; rises when an expired lease is reacquired.
     lost
         Why this process is no longer leader; "" while it is.
+    expires_s
+        Until when no other coordinator can lead, by this process's clock: when the last renewal was sent, plus the TTL.
     """
 
-    def __init__(self, registry: Registry, job: str, owner: str, epoch: int, clock: Clock) -> None:
+    def __init__(self, registry: Registry, job: str, owner: str, epoch: int, clock: Clock, expires_s: float) -> None:
         self.epoch = epoch
+        self.expires_s = expires_s
         self.lost = ""
         self._registry = registry
         self._job = job
@@ -57,10 +60,11 @@ class LeaderLease:
         """
         announced = ""
         while not interrupted.is_set():
+            expires_s = clock.now() + LEASE_TTL_S
             try:
                 epoch = registry.acquire(job, owner, LEASE_TTL_S)
                 if epoch is not None:
-                    return cls(registry, job, owner, epoch, clock)
+                    return cls(registry, job, owner, epoch, clock, expires_s)
                 holder = registry.holder(job)
                 waits_for = f"job {job} is led by {holder[0]}" if holder is not None else announced
             except Unavailable as error:
@@ -70,6 +74,11 @@ class LeaderLease:
                 log.info(f"{announced}; standing by (if it failed, for {LEASE_TTL_S:g} s)")
             clock.wait(interrupted, _STANDBY_RETRY_S)
         return None
+
+    @property
+    def certain(self) -> bool:
+        """Whether no other coordinator can lead now; False also while the registry is away for longer than the TTL."""
+        return not self.lost and self._clock.now() < self.expires_s
 
     def read_state(self) -> dict[str, bytes]:
         """State persisted by an earlier leader; empty where there was none."""
@@ -90,7 +99,7 @@ class LeaderLease:
         ------
         Unavailable
             The registry was unavailable for `REGISTRY_S`.
-        Rejected
+        Deposed
             Another coordinator leads.
         """
         with self._committing:
@@ -139,7 +148,8 @@ class LeaderLease:
                     log.warning(f"{error}; waiting up to {REGISTRY_S:g} s for it")
                 elif now_s - down_since_s > REGISTRY_S:
                     raise
-                self._clock.wait(self._ended, _RETRY_S)
+                if self._clock.wait(self._ended, _RETRY_S):
+                    raise  # this process ends, and a further wait would not pause
                 continue
             if down_since_s is not None:
                 log.info(f"the registry is available again after {self._clock.now() - down_since_s:.1f} s")
@@ -150,24 +160,27 @@ class LeaderLease:
             try:
                 self._persist(self._renew)
             except DbeliefError as error:
-                self.lost = self.lost or str(error)
+                if not self._ended.is_set():
+                    self.lost = self.lost or str(error)
                 return
 
     def _renew(self) -> None:
+        expires_s = self._clock.now() + LEASE_TTL_S
         if not self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
             self._reacquire()
+        self.expires_s = expires_s
 
     def _reacquire(self) -> None:
         """Acquire the lease again after it expired, unless another coordinator has led meanwhile.
 
         Raises
         ------
-        Rejected
+        Deposed
             Another coordinator has led.
         """
         with self._reacquiring:
             if self.lost:
-                raise Rejected(self.lost)
+                raise Deposed(self.lost)
             if self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
                 return  # another thread was faster
             self._registry.raise_epoch(self._job, self.epoch)  # it may have restarted without its state
@@ -177,7 +190,7 @@ class LeaderLease:
                 self.lost = f"another coordinator leads job {self._job} now"
                 if epoch is not None:
                     self._registry.release(self._job, epoch)
-                raise Rejected(self.lost)
+                raise Deposed(self.lost)
             self._registry.write(self._job, epoch, {"leader": str(epoch).encode()})
             log.warning(f"the leader lease had expired; reacquired under epoch {epoch}")
             self.epoch = epoch

@@ -10,7 +10,16 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from dbelief.errors import DbeliefError, Moved, Rejected, ResourceExhausted, SnapshotError, Unavailable, UserError
+from dbelief.errors import (
+    DbeliefError,
+    Deposed,
+    Moved,
+    Rejected,
+    ResourceExhausted,
+    SnapshotError,
+    Unavailable,
+    UserError,
+)
 from dbelief.process.console import format_error
 from dbelief.process.runtime import runtime
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
@@ -52,6 +61,8 @@ costs memory per stream. A shard has many streams, a client few."""
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Moved, grpc.StatusCode.ABORTED),
+    # A member whose heartbeat a replaced coordinator refused for good would end, and with it perhaps the only copy.
+    (Deposed, grpc.StatusCode.UNAVAILABLE),
     (ResourceExhausted, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Rejected, grpc.StatusCode.FAILED_PRECONDITION),
     (SnapshotError, grpc.StatusCode.DATA_LOSS),

@@ -211,7 +211,25 @@ class Observer:
 
     def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
         self.restored += 1
-        return real(controller, request)
+        reply = real(controller, request)
+        if self.restored == 1:  # before any loss
+            self._check_set(controller.shard)
+        return reply
+
+    def _check_set(self, shard: Shard) -> None:
+        """In a snapshot set, too, the ledger and the parameters of a segment agree."""
+        for segment in shard.segments.values():
+            if not self._job.counts or segment.lock_free:
+                continue
+            for (vector, pusher), last in segment.ledger.last.items():
+                if vector == PARAMETERS and pusher in self._pushers:
+                    counted = self._sums.get((pusher, last), 0.0)
+                    found = -float(segment.vectors[PARAMETERS][PROCESSES + self._pushers[pusher]])
+                    if found != counted:
+                        self.violation(
+                            f"a set has {found:g} samples of process {self._pushers[pusher]} in segment "
+                            f"{segment.span.index}, and its ledger counts {counted:g}"
+                        )
 
     # -- the end -------------------------------------------------------------------------------------------
 

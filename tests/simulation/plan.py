@@ -15,6 +15,7 @@ COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
 KINDS = {
     "kill": 5,
     "fail": 2,
+    "both": 1,
     "pause": 4,
     "cut": 4,
     "break": 4,
@@ -35,7 +36,8 @@ class Fault:
     Attributes
     ----------
     kind
-        A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; pause: SIGSTOP, and SIGCONT later; cut: a
+        A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; both: SIGKILL
+        of a shard's leader and follower; pause: SIGSTOP, and SIGCONT later; cut: a
         link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer;
         wall: a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
     batches, after_s
@@ -135,6 +137,8 @@ def _fault(draw: random.Random, batches: int, after_s: float, near: Sequence[str
     short = draw.random() < 0.6
     if kind in ("kill", "fail"):
         return Fault(kind, batches, after_s, target, seconds=draw.expovariate(1 / 0.3))
+    if kind == "both":
+        return Fault(kind, batches, after_s, draw.choice(["0", "1"]), seconds=draw.expovariate(1 / 0.3))
     if kind == "pause":
         most_s = 13.0 if target in COORDINATORS else 3.0
         return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 0.3 if short else most_s))

@@ -13,7 +13,12 @@ from .planted import Planted
 
 PROJECT = Path(__file__).parents[2]
 PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/simulation")
-FILES = ("tests/__init__.py", "tests/memory_network.py")
+FILES = ("tests/memory_network.py",)
+OWN_PACKAGES = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+"""
+"""Start of every interpreter on a copy: the editable installation would import the original."""
 TIMEOUT_S = 3600.0
 
 
@@ -40,8 +45,8 @@ def search_for(error: Planted, seeds: int, processes: int) -> str:
         for part in PARTS:
             shutil.copytree(PROJECT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
         for name in FILES:
-            if (PROJECT / name).exists():
-                shutil.copy2(PROJECT / name, copy / name)
+            shutil.copy2(PROJECT / name, copy / name)
+        (copy / "sitecustomize.py").write_text(OWN_PACKAGES)
         plant(error, copy)
         command = [sys.executable, "-m", "tests.simulation", "--stop", f"--seeds={seeds}", f"--processes={processes}"]
         environment = {**os.environ, "PYTHONPATH": str(copy)}

@@ -52,7 +52,7 @@ class Result:
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder in memory, where there is one, with the data of all jobs."""
-    folder = Path(tempfile.mkdtemp(prefix="dbelief-simulation-", dir=MEMORY if MEMORY.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=MEMORY if MEMORY.is_dir() else None))
     try:
         write_data(folder / "data.npz")
         yield folder

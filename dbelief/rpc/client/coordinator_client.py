@@ -95,8 +95,8 @@ class MemberView:
         Of the job, as of the last heartbeat.
     lost
         Why this membership is over though the job may not be; "" while it is valid.
-    heard_s
-        When the last heartbeat that the coordinator answered as this member's was sent, by the monotonic clock.
+    confirmed_s
+        When the last heartbeat that the leading coordinator answered as this member's was sent, by the monotonic clock.
     ending, may_leave
         Of a shard: it was requested to exit, and reports so in each heartbeat; the coordinator permits its exit.
     when_ended
@@ -120,7 +120,7 @@ class MemberView:
         self.lost = ""
         self.ending = False
         self.may_leave = False
-        self.heard_s = -math.inf
+        self.confirmed_s = -math.inf
         self.when_ended: Callable[[int], None] = lambda _: None
         self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
         self._changed = runtime.condition()
@@ -154,8 +154,8 @@ class MemberView:
         with self._changed:
             self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
             self.may_leave = reply.may_leave
-            if reply.member:
-                self.heard_s = max(self.heard_s, sent_s)
+            if reply.member and not reply.uncertain:
+                self.confirmed_s = max(self.confirmed_s, sent_s)
             if reply.HasField("placement"):
                 self.placement = placement_from_wire(reply.placement)
             if not reply.member and not leaving:
@@ -204,7 +204,7 @@ class MembershipClient(MemberView):
     Attributes
     ----------
     timeout_s
-        The coordinator does not remove this member for so long after `heard_s`, in seconds.
+        No coordinator removes this member for so long after `confirmed_s`, in seconds.
     """
 
     def __init__(

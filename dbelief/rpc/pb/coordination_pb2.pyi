@@ -343,6 +343,7 @@ class BeatReply(_message.Message):
     INITIALISE_FIELD_NUMBER: _builtins.int
     ENDED_GENERATION_FIELD_NUMBER: _builtins.int
     MAY_LEAVE_FIELD_NUMBER: _builtins.int
+    UNCERTAIN_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     """of the job"""
     reason: _builtins.str
@@ -355,6 +356,8 @@ class BeatReply(_message.Message):
     """groups up to this generation have lost a member: stop waiting in them; 0: none"""
     may_leave: _builtins.bool
     """to an `ending` shard: the snapshot set is complete, or none will be written"""
+    uncertain: _builtins.bool
+    """another coordinator may lead already, and remove this member"""
     @_builtins.property
     def placement(self) -> Global___Placement:
         """where newer than the member's"""
@@ -369,10 +372,11 @@ class BeatReply(_message.Message):
         initialise: _builtins.bool = ...,
         ended_generation: _builtins.int = ...,
         may_leave: _builtins.bool = ...,
+        uncertain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "may_leave", b"may_leave", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "may_leave", b"may_leave", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state", "uncertain", b"uncertain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015

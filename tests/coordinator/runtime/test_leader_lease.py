@@ -122,6 +122,19 @@ def test_deposed_leader_writes_nothing(slept: tuple[LeaderLease, LeaderLease], r
     assert sleeper.lost
 
 
+def test_leader_is_certain_until_its_lease_may_have_expired(
+    leads: Callable[[str], LeaderLease], registry: Flaky, clock: ManualClock
+) -> None:
+    leader = leads("a")
+    assert leader.certain
+    assert clock.until_waiting(1)  # its renewals
+    registry.renew = lambda *_: (_ for _ in ()).throw(Unavailable("registry: no answer"))  # type: ignore[method-assign]
+    clock.advance(LEASE_TTL_S / 2)
+    assert leader.certain
+    clock.advance(LEASE_TTL_S / 2)
+    assert not leader.certain
+
+
 def test_deposed_leader_stays_deposed_after_the_other_ended(
     slept: tuple[LeaderLease, LeaderLease], registry: Flaky
 ) -> None:

@@ -57,6 +57,7 @@ class Service:
 STATUSES = [
     (errors.Rejected("fenced"), grpc.StatusCode.FAILED_PRECONDITION),
     (errors.Moved("stale epoch"), grpc.StatusCode.ABORTED),
+    (errors.Deposed("another leads"), grpc.StatusCode.UNAVAILABLE),
     (errors.ResourceExhausted("all shards are there"), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Unavailable("nobody there"), grpc.StatusCode.INTERNAL),
     (errors.SnapshotError("torn"), grpc.StatusCode.DATA_LOSS),
@@ -129,7 +130,9 @@ def test_a_status_without_a_reason_is_named(details: str | None) -> None:
 
 @every_status
 def test_whatever_a_peer_answers_is_an_answer(error: Exception, code: grpc.StatusCode) -> None:
-    answer = errors.SnapshotError if isinstance(error, errors.SnapshotError) else errors.Rejected
+    kinds: dict[type[Exception], type[errors.RuntimeFailure]]
+    kinds = {errors.SnapshotError: errors.SnapshotError, errors.Deposed: errors.Unavailable}  # another one replies then
+    answer = kinds.get(type(error), errors.Rejected)
     with pytest.raises(answer, match=str(error)), named_errors("push"):
         raise Broken(code, str(error))
 

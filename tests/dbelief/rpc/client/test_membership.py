@@ -13,12 +13,12 @@ class Coordinator:
     """Notes when it is called, and answers that the caller is a member, or not."""
 
     def __init__(self) -> None:
-        self.member = True
+        self.member, self.uncertain = True, False
         self.called_s = 0.0
 
     def call(self, method: str, request: Any, patience_s: float | None = None) -> wire.BeatReply:
         self.called_s = runtime.monotonic()
-        return wire.BeatReply(member=self.member)
+        return wire.BeatReply(member=self.member, uncertain=self.uncertain)
 
 
 def test_a_heartbeat_counts_from_when_it_was_sent_and_only_if_the_member_is_known() -> None:
@@ -26,8 +26,11 @@ def test_a_heartbeat_counts_from_when_it_was_sent_and_only_if_the_member_is_know
     member = MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_SHARD, 0, 1, 0)
     before_s = runtime.monotonic()
     member.beat()
-    assert before_s <= member.heard_s <= coordinator.called_s
-    known_s, coordinator.member = member.heard_s, False
+    assert before_s <= member.confirmed_s <= coordinator.called_s
+    known_s, coordinator.uncertain = member.confirmed_s, True
     member.beat()
-    assert member.heard_s == known_s
+    assert (member.confirmed_s, member.over) == (known_s, False)
+    coordinator.member = False
+    member.beat()
+    assert member.confirmed_s == known_s
     assert member.over
