@@ -1,0 +1,107 @@
+"""Parts of the simulation: locks exclude, waits time out, a disk loses what was not flushed, a cut link holds back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.process.atomic_file import atomic_write, use_disk
+from dbelief.process.runtime import Empty, use_runtime
+from tests.examples import examples
+
+from .disk import SimulatedDisk
+from .runtime import SimulatedRuntime
+from .scheduler import Scheduler, Task
+
+
+def run_all(scheduler: Scheduler, tasks: Sequence[Task]) -> None:
+    """Run until all tasks have ended without an error."""
+    assert scheduler.run(lambda: all(task.over for task in tasks), 10.0)
+    assert [task.error for task in tasks] == [None] * len(tasks)
+
+
+@examples(30)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.2, 0.9]))
+def test_a_lock_excludes_and_every_waiter_gets_it(seed: int, preempt: float) -> None:
+    scheduler = Scheduler(seed, preempt)
+    process, runtime = scheduler.process("one"), SimulatedRuntime(scheduler)
+    lock, inside, passed = runtime.lock(), [0], list[int]()
+
+    def enter(number: int) -> None:
+        for _ in range(5):
+            with lock:
+                inside[0] += 1
+                runtime.sleep(0.01 * (number % 2))
+                assert inside[0] == 1
+                inside[0] -= 1
+        passed.append(number)
+
+    run_all(scheduler, [scheduler.spawn(process, "task", partial(enter, number)) for number in range(4)])
+    assert sorted(passed) == list(range(4))
+
+
+@examples(30)
+@given(st.integers(0, 10_000))
+def test_a_queue_keeps_its_order_and_its_timeout(seed: int) -> None:
+    scheduler = Scheduler(seed, 0.5)
+    process, runtime = scheduler.process("one"), SimulatedRuntime(scheduler)
+    queue, taken = runtime.queue(), list[object]()
+
+    def take() -> None:
+        try:
+            while True:
+                taken.append(queue.get(timeout=1.0))
+        except Empty:
+            taken.append(runtime.monotonic())
+
+    def put() -> None:
+        for number in range(5):
+            queue.put(number)
+            runtime.sleep(0.5)
+
+    run_all(scheduler, [scheduler.spawn(process, "take", take), scheduler.spawn(process, "put", put)])
+    assert taken[:5] == list(range(5))
+    assert 3.0 <= float(str(taken[5])) < 4.0
+
+
+def test_a_task_of_an_ended_process_runs_no_further() -> None:
+    scheduler = Scheduler(1)
+    process, runtime = scheduler.process("one"), SimulatedRuntime(scheduler)
+    steps: list[int] = []
+
+    def count() -> None:
+        while True:
+            steps.append(1)
+            runtime.sleep(1.0)
+
+    scheduler.spawn(process, "count", count)
+    scheduler.at(2.5, lambda: scheduler.end(process))
+    assert not scheduler.run(lambda: False, 10.0)
+    assert len(steps) == 3
+    scheduler.close()
+
+
+def test_a_disk_keeps_what_was_flushed(tmp_path: Path) -> None:
+    """A whole file survives the failure of its machine; one whose content was not flushed is cut."""
+    for seed in range(10):
+        folder = tmp_path / f"{seed}"
+        folder.mkdir()
+        scheduler = Scheduler(seed)
+        process, runtime = scheduler.process("one"), SimulatedRuntime(scheduler)
+        disk = SimulatedDisk(scheduler, folder)
+
+        def write(folder: Path = folder, disk: SimulatedDisk = disk) -> None:
+            with atomic_write(folder / "whole") as file:
+                file.write(b"x" * 1_000)
+            with disk.create(folder / "torn") as file:
+                file.write(b"x" * 1_000)
+
+        with use_runtime(runtime), use_disk(disk):
+            run_all(scheduler, [scheduler.spawn(process, "write", write)])
+            assert disk.machine_failed(process) == ["end of torn"]
+        assert (folder / "whole").stat().st_size == 1_000
+        assert (folder / "torn").stat().st_size < 1_000
