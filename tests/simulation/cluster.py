@@ -50,6 +50,7 @@ MAY_FAIL = (
     "no heartbeat for too long",
     "is fenced",
     "another coordinator leads",
+    "stopped while standing by",
     "No space left on device",
     "the registry does not answer",
 )
