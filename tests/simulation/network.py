@@ -129,7 +129,7 @@ class SimulatedNetwork(MemoryNetwork):
             return
         now_s = self._scheduler.now_s
         wire.arrives_s[up] = max(now_s + self._delay_s(), wire.arrives_s[up])
-        self._scheduler.at(wire.arrives_s[up] - now_s, partial(self._arrive, call, wire, deliver, up))
+        self._scheduler.at_moment(wire.arrives_s[up], partial(self._arrive, call, wire, deliver, up))
 
     def _arrive(self, call: Call, wire: Wire, deliver: Callable[[], None], up: bool) -> None:
         sender, receiver = (wire.client, wire.server) if up else (wire.server, wire.client)
@@ -138,7 +138,7 @@ class SimulatedNetwork(MemoryNetwork):
         until_s = self._cut_until_s.get((sender, receiver), 0.0)
         if until_s > self._scheduler.now_s:
             wire.arrives_s[up] = max(until_s, wire.arrives_s[up])
-            self._scheduler.at(until_s - self._scheduler.now_s, partial(self._arrive, call, wire, deliver, up))
+            self._scheduler.at_moment(until_s, partial(self._arrive, call, wire, deliver, up))
         else:
             deliver()
 

@@ -136,8 +136,12 @@ class Scheduler:
 
     def at(self, delay_s: float, call: Callable[[], object]) -> None:
         """Call a function after some virtual time; it must not wait."""
+        self.at_moment(self.now_s + max(0.0, delay_s), call)
+
+    def at_moment(self, moment_s: float, call: Callable[[], object]) -> None:
+        """Call a function at a virtual time, after all that were given for this time before."""
         self._timer_count += 1
-        heapq.heappush(self._timers, (self.now_s + max(0.0, delay_s), self._timer_count, call))
+        heapq.heappush(self._timers, (moment_s, self._timer_count, call))
 
     # -- called by the running task ------------------------------------------------------------------------
 
