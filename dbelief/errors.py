@@ -8,6 +8,7 @@ DbeliefError
 └── RuntimeFailure        something failed while running: exit code 1
     ├── Rejected          a peer rejected the request (fenced, wrong length, sequence gap)
     │   ├── Moved         the target is on another process or has another incarnation: locate it and retry there
+    │   ├── Deposed       another coordinator leads the job: retry, and reach that one
     │   └── ResourceExhausted  no capacity now; some may become free
     ├── Unavailable       a peer did not answer within its deadline
     ├── RankFailure       another rank of this replica failed

@@ -51,7 +51,10 @@ class ExchangeHandler(UploadHandler):
         if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > bulk.FULL_BYTES:
             raise Rejected(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # synchronous: the centre as the previous round left it
-            self._wait(self._shard, [part.index for part in parts], self._push.clock)
+            indices = [part.index for part in parts]
+            # A restored shard has lost rounds, which nobody sends again: this call is the first that it gets.
+            self._shard.record_clock(indices, self._push.pusher.replica, self._push.clock)
+            self._wait(self._shard, indices, self._push.clock)
         began_s = runtime.monotonic()
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
         self._metrics.apply_seconds.observe(runtime.monotonic() - began_s)
