@@ -87,7 +87,14 @@ class Job:
         for server in self.servers:
             server.close()
 
-    def restart(self, number: int, folder: Path | None = None, here: bool = True, prepare: Prepare = nothing) -> None:
+    def restart(
+        self,
+        number: int,
+        folder: Path | None = None,
+        here: bool = True,
+        prepare: Prepare = nothing,
+        staleness: int | None = None,
+    ) -> None:
         """End a shard's life at once and give it the next, from the snapshot set "s" in `folder`, on the same port.
 
         Without a set it comes back with nothing. Where it is not `here`, it comes back on another port.
@@ -101,7 +108,7 @@ class Job:
         self.channels.append(open_channel(self.servers[number].address))
         self.stubs[number] = stubs.ParametersStub(self.channels[-1])
         epoch = self.placement.places[number].shard_epoch + 10
-        self.configure(number, job="digits", shard_epoch=epoch, assignment=self.assignment(number))
+        self.configure(number, job="digits", shard_epoch=epoch, assignment=self.assignment(number, staleness))
         if folder is not None:
             request = wire.RestoreRequest(command=self.command(), job="digits", folder=str(folder), set="s")
             self.stubs[number].Restore(request)

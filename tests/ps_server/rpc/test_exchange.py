@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,26 @@ def test_an_answer_of_long_ago_is_not_made_up(job: Job) -> None:
     shard.exchange(push, [parts[-1]])
     with pytest.raises(Rejected, match="segment 0: exchange 1 was answered before, and long ago"):
         shard.exchange(push, [parts[0]])
+
+
+def test_exchange_at_restored_shards_waits_for_no_round_that_they_lost(tmp_path: Path) -> None:
+    """Both replicas have passed rounds 0 to 2, which the set does not hold, and send them to nobody again."""
+    with closing(Job(count=4, staleness=0, rule="elastic")) as job:
+        job.snapshot(tmp_path)
+        members = wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[A.replica, B.replica])])
+        for number in range(2):
+            job.restart(number, tmp_path, staleness=0)
+            job.configure(number, membership=members)
+            job.configure(number, ready=True)
+        before = {who: job.full(np.nan) for who in (A, B)}
+
+        def exchange(who: Pusher, own: float) -> None:
+            push = Push(who, 4, np.float32(0.25), clock=3, base=4)
+            job.client(who, deadline_s=8.0).exchange(job.full(own), before[who], job.held(0), push)
+
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(exchange, who, own) for who, own in ((A, 4.0), (B, 8.0))]:
+                done.result(60)
+        for centre in before.values():
+            np.testing.assert_array_equal(centre, 0.0)
+        np.testing.assert_array_equal(job.read(), 3.0)
