@@ -108,7 +108,7 @@ def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     draw = random.Random(f"plan {seed}")
     job = list(JOBS)[seed % len(JOBS)]
-    moments = sorted(_moments(draw, 3 + int(draw.expovariate(0.7))))
+    moments = sorted(_moments(draw, 4 + int(draw.expovariate(0.7))))
     at_one_shard = draw.random() < 0.5
     near = _near(draw.randrange(2)) if at_one_shard else MACHINES
     batch_s = draw.choice([0.03, 0.005])
