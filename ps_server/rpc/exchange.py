@@ -52,7 +52,7 @@ class ExchangeHandler(UploadHandler):
             raise Rejected(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # synchronous: the centre as the previous round left it
             indices = [part.index for part in parts]
-            # A restored shard has lost rounds, which nobody sends again: this call is the first that it gets.
+            # A restored shard has lost rounds, which are not sent again: this call is the first that it gets.
             self._shard.record_clock(indices, self._push.pusher.replica, self._push.clock)
             self._wait(self._shard, indices, self._push.clock)
         began_s = runtime.monotonic()

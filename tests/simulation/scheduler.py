@@ -148,9 +148,7 @@ class Scheduler:
     def maybe_switch(self) -> None:
         """Let another task run, with probability `preempt`; now and then the running one stalls for longer."""
         drawn = self.random.random()
-        if drawn < self.preempt and self.current is not None:
-            if self._closing:
-                raise ProcessEnded
+        if drawn < self.preempt and self.current is not None and not self._closing:
             if drawn < self.preempt * STALLS:
                 self.wait(self.random.expovariate(1 / STALL_S))
             else:
