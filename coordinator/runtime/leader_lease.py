@@ -66,12 +66,13 @@ class LeaderLease:
                 if epoch is not None:
                     return cls(registry, job, owner, epoch, clock, expires_s)
                 holder = registry.holder(job)
-                waits_for = f"job {job} is led by {holder[0]}" if holder is not None else announced
+                led = f"job {job} is led by {holder[0]}; standing by (if it failed, for {LEASE_TTL_S:g} s)"
+                waits_for = led if holder is not None else announced
             except Unavailable as error:
-                waits_for = str(error)
+                waits_for = f"{error}; standing by until it does"
             if waits_for != announced:
                 announced = waits_for
-                log.info(f"{announced}; standing by (if it failed, for {LEASE_TTL_S:g} s)")
+                log.info(announced)
             clock.wait(interrupted, _STANDBY_RETRY_S)
         return None
 
