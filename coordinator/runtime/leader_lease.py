@@ -66,8 +66,9 @@ class LeaderLease:
                 if epoch is not None:
                     return cls(registry, job, owner, epoch, clock, expires_s)
                 holder = registry.holder(job)
-                led = f"job {job} is led by {holder[0]}; standing by (if it failed, for {LEASE_TTL_S:g} s)"
-                waits_for = led if holder is not None else announced
+                waits_for = announced
+                if holder is not None:
+                    waits_for = f"job {job} is led by {holder[0]}; standing by (if it failed, for {LEASE_TTL_S:g} s)"
             except Unavailable as error:
                 waits_for = f"{error}; standing by until it does"
             if waits_for != announced:

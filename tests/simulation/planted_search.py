@@ -38,7 +38,13 @@ def plant(error: Planted, project: Path) -> None:
 
 
 def search_for(error: Planted, seeds: int, processes: int) -> str:
-    """The first violation in these seeds, with its seed; "" where there is none."""
+    """The first violation in these seeds, with its seed; "" where there is none.
+
+    Raises
+    ------
+    RuntimeError
+        The command failed on the copy without a violation: that is no finding.
+    """
     copy = Path(tempfile.gettempdir()) / "dbelief-planted"  # always the same: compiled code is cached by path
     shutil.rmtree(copy, ignore_errors=True)
     try:
@@ -53,7 +59,11 @@ def search_for(error: Planted, seeds: int, processes: int) -> str:
         ended = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
-        lines = ended.stdout.splitlines()
-        return lines[0] if ended.returncode and lines else ended.stderr.strip()[-300:] if ended.returncode else ""
+        if not ended.returncode:
+            return ""
+        found = next((line for line in ended.stdout.splitlines() if line.startswith("seed ")), "")
+        if not found:
+            raise RuntimeError(f"{error.name}: the simulation failed on the copy: {ended.stderr.strip()[-300:]}")
+        return found
     finally:
         shutil.rmtree(copy, ignore_errors=True)

@@ -215,6 +215,17 @@ def test_a_registry_that_restarts_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     leadership.release()
 
 
+def test_a_lease_that_ends_between_two_calls_is_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held when it is asked for, and free when its holder is asked for."""
+    clock = ManualClock(autojump=True)
+    registry, held = Flaky(clock), [True]
+    acquire = registry.acquire
+    monkeypatch.setattr(registry, "acquire", lambda *words: None if held and held.pop() else acquire(*words))
+    leadership = LeaderLease.acquire(registry, "mnist", "a", clock, threading.Event())
+    assert leadership is not None
+    leadership.release()
+
+
 def test_standing_by_ends_when_asked_to(registry: Flaky, clock: ManualClock) -> None:
     registry.acquire("mnist", "a", LEASE_TTL_S)
     asked = threading.Event()
