@@ -1,0 +1,198 @@
+/* Acceptor: is a recorded run of the programs a run of the rules?
+ *
+ * A trace is what happened to one segment and one worker's pushes to it, an event a line: kind, slot or shard, number,
+ * and two flags (`events.py` has the kinds). It is read from standard input at run time: one verifier serves all traces.
+ * Each event is an action of `rules.pml`, which must be enabled, and have the outcome that was recorded. The trace is
+ * accepted where its last event is reached.
+ */
+#define FINE
+#define UNBOUNDED
+#include "rules.pml"
+#include "kinds.pml"
+
+c_code {
+    struct event { int kind, slot, number, flag, other; };
+    static struct event *events;
+    static int count, furthest, consumed;
+
+    static void report(void)
+    {
+        if (consumed) printf("accepted %d\n", count - 1);
+        else printf("rejected %d\n", furthest);
+    }
+
+    static void read_events(void)
+    {
+        int most = 1024;
+        struct event one;
+        events = malloc(most * sizeof one);
+        while (scanf("%d %d %d %d %d", &one.kind, &one.slot, &one.number, &one.flag, &one.other) == 5) {
+            if (count == most) events = realloc(events, (most *= 2) * sizeof one);
+            events[count++] = one;
+        }
+        atexit(report);
+    }
+}
+
+int position;
+byte kind;
+byte slot;                      /* or the number of a shard */
+short number;
+bit flag, other;
+
+short called[SLOTS];            /* the highest push that was sent to a process */
+
+hidden byte p_;
+
+inline fetch() {
+    c_code {
+        if (now.position == count) { printf("the trace has no end\n"); exit(2); }
+        furthest = now.position;
+        now.kind = events[now.position].kind;
+        now.slot = events[now.position].slot;
+        now.number = events[now.position].number;
+        now.flag = events[now.position].flag;
+        now.other = events[now.position].other;
+    }
+}
+inline next() {
+    position++;
+    fetch()
+}
+
+inline forget_takeover() {
+    server[0].leader = 0; server[1].leader = 0; server[2].leader = 0;
+    server[3].leader = 0; server[4].leader = 0; server[5].leader = 0
+}
+
+#define OWNER(s) shard[s].owner
+#define IS_CALL (now[0].used && !now[0].applied && now[0].to == slot && now[0].seq == number && now[0].base == flag)
+
+init {
+    d_step {
+        c_code { read_events(); }
+        worker[0].seq = 1;
+        p_ = 0;
+        do
+        :: p_ < SHARDS -> shard[p_].owner = NONE; p_++
+        :: else -> break
+        od;
+        fetch()
+    }
+    do
+    /* -- the worker -- */
+    :: d_step { kind == LEARN -> learn_placement(0); next() }
+    :: d_step { kind == BEGIN && worker[0].state == READY && number == worker[0].seq && flag == NAMES_BASE(0) ->
+        begin_push(0, slot);
+        if
+        :: slot == NONE -> clear_message(now[0])               /* to a process that has ended */
+        :: else -> called[slot] = number
+        fi;
+        next() }
+    :: d_step { kind == BREAK -> break_call(0); next() }
+    :: d_step { kind == ACKNOWLEDGE && now[0].to == slot && now[0].seq == number && CAN_ACKNOWLEDGE(0) ->
+        acknowledge(0); next() }
+
+    /* -- a shard's process -- */
+    :: d_step { kind == APPLY && server[slot].holds == SERVED && !REFUSES(slot, 0) && number <= called[slot] ->
+        if
+        :: IS_CALL -> deliver(now[0], 0, 1)
+        :: else ->                                              /* of a stream that the worker has dropped */
+            late[0].used = 1; late[0].to = slot; late[0].seq = number; late[0].base = flag;
+            deliver(late[0], 0, 0);
+            clear_message(late[0])
+        fi;
+        assert(new_ == other);
+        next() }
+    :: d_step { kind == COPY && CAN_SEND_COPY(slot) && number == LAST(server[slot].last, 0) -> send_copy(slot); next() }
+    :: d_step { kind == MARK && CAN_SEND_MARK(slot) -> send_mark(slot); next() }
+    :: d_step { kind == MARK && server[slot].holds == ABSENT && server[slot].link == IN_SYNC -> next() }
+    :: d_step { kind == RECORD && CAN_REPLICATE(slot ^ 1) ->
+        p_ = slot ^ 1;
+        replicate(p_);
+        assert(number == number_ && flag == base_ && other == new_);
+        next() }
+    :: d_step { kind == LOSE && ACTIVE(slot) -> lose_link(slot); next() }
+    :: d_step { kind == END -> end_process(slot); called[slot] = 0; next() }
+
+    /* -- commands, at a shard's process -- */
+    :: d_step { kind == COMMAND && (flag || !server[slot].leader) -> server[slot].leader = flag; next() }
+    :: d_step { kind == LINK && !server[slot].decided && (!other || (slot == OWNER(slot / 2) &&
+                flag == shard[slot / 2].followed && (due_link & BIT(slot / 2)))) ->
+        server[slot].decided = other;
+        due_link = (other -> due_link & ~BIT(slot / 2) : due_link);
+        if
+        :: flag -> attach(slot, (number && ALIVE(slot ^ 1) && server[slot ^ 1].state != LEADS))
+        :: else -> end_link(slot)
+        fi;
+        next() }
+    :: d_step { kind == RECOVER && CAN_RECOVER(slot) && flag == shard[slot].promoted && (other || !(settled & 1)) &&
+                (!flag || at != slot || number == LAST(server[OWNER(slot)].last, 0)) ->
+        recover(slot, number, other);
+        next() }
+    :: d_step { kind == SEND && slot == OWNER(at) && CAN_SEND(at, number) && !(due_link & (BIT(at) | BIT(number))) ->
+        if
+        :: flag -> send_segment(at, number)
+        :: else -> break_transfer(at); transfer = NOTHING_SENT
+        fi;
+        next() }
+    :: d_step { kind == SERVE && slot == OWNER(slot / 2) && flag == (at == slot / 2) ->
+        p_ = slot / 2;
+        confirm_ownership(p_);
+        next() }
+    :: d_step { kind == SERVE && slot != OWNER(slot / 2) -> commit_ownership(slot, flag); next() }
+    :: d_step { kind == FENCE && (dead & 1) -> fence(slot, 0); next() }
+    :: d_step { kind == READ && slot == OWNER(at) && (server[slot].fenced & 1) && FENCE_DONE(0) &&
+                number == LAST(server[slot].last, 0) ->
+        settle(0);
+        next() }
+    :: d_step { kind == READ && slot != OWNER(at) -> next() }
+
+    /* -- what the coordinator decides, in the registry -- */
+    :: d_step { kind == JOIN && !IS_MEMBER(slot) ->
+        if
+        :: ALIVE(slot) -> end_process(slot)
+        :: else -> skip
+        fi;
+        called[slot] = 0;
+        join(slot);
+        assert(flag == (OWNER(slot / 2) == slot));
+        next() }
+    :: d_step { kind == FAIL && IS_MEMBER(slot) ->
+        p_ = (OWNER(slot / 2) == slot);
+        declare_failed(slot);
+        assert(!p_ || flag == shard[slot / 2].promoted);
+        next() }
+    :: d_step { kind == FOLLOW && CAN_FOLLOW(slot) -> decide_follower(slot); next() }
+    :: d_step { kind == WHOLE && MAY_BE_WHOLE(slot, OWNER(slot)) && server[OWNER(slot)].confirmed ->
+        shard[slot].whole = 1; next() }
+    :: d_step { kind == DETACH -> detach(slot); next() }
+    :: d_step { kind == PLACE && !shard[slot].available && OWNER(slot) != NONE &&
+                (server[OWNER(slot)].state == LEADS || !ALIVE(OWNER(slot))) ->
+        put_in_service(slot); next() }
+    :: d_step { kind == REMOVE ->                               /* it has no place until it is admitted again */
+        shard[slot].available = 0;
+        due_recover = (OWNER(slot) != NONE -> due_recover | BIT(slot) : due_recover);
+        next() }
+    :: d_step { kind == RESHARD ->
+
+        if
+        :: flag -> begin_resharding()
+        :: else -> resharding = 0
+        fi;
+        next() }
+    :: d_step { kind == MOVE && target == slot && CAN_COMMIT(slot) -> commit_migration(at, slot); next() }
+    :: d_step { kind == DEAD -> dead = 1; due_fence = 1; next() }
+    :: d_step { kind == SETTLE && (settled & 1) -> next() }
+    :: d_step { kind == TAKE_OVER -> take_over(); forget_takeover(); next() }
+
+    :: d_step { kind == START -> at = slot; next() }
+    :: d_step { kind == STOP ->
+        if
+        :: OWNER(at) != NONE && shard[at].available && server[OWNER(at)].holds == SERVED ->
+            assert(COVERED(acked, server[OWNER(at)].applied, server[OWNER(at)].skipped))
+        :: else -> skip
+        fi;
+        c_code { consumed = 1; exit(0); } }
+    od
+}
