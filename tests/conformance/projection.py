@@ -289,20 +289,21 @@ class Projector:
 
 def traces_of(log: Log) -> Iterator[Trace]:
     """The traces of a run."""
+    exchanges = any(entry.about.get("exchange") for entry in log.entries if entry.kind == "begin")
     steps = Projector(log).run()
     if not steps:
         return
     pairs = sorted({(step.entry.segment, step.entry.pusher) for step in steps if step.entry and step.event.kind == "BEGIN"})
     for segment, pusher in pairs:
         assert pusher is not None
-        yield Trace(segment, pusher, tuple(_Selection(segment, pusher).events(steps)))
+        yield Trace(segment, pusher, tuple(_Selection(segment, pusher, exchanges).events(steps)))
 
 
 class _Selection:
     """The events of one segment and one worker."""
 
-    def __init__(self, segment: int, pusher: Pusher) -> None:
-        self._segment, self._pusher = segment, pusher
+    def __init__(self, segment: int, pusher: Pusher, exchanges: bool) -> None:
+        self._segment, self._pusher, self._exchanges = segment, pusher, exchanges
         self._recovered: set[int] = set()
         self._sequence = 0  # of the push in progress
 
@@ -336,7 +337,7 @@ class _Selection:
 
     def _start(self, event: Event, entry: Entry) -> Iterator[Event]:
         shard = entry.about["view"].shard_of(self._segment)
-        yield replace(event, slot=shard)
+        yield replace(event, slot=shard, flag=self._exchanges)
 
     def _learn(self, event: Event, entry: Entry) -> Iterator[Event]:
         if entry.pusher == self._pusher:

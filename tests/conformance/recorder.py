@@ -154,6 +154,7 @@ class Recorder:
                     base=push.base is not None,
                     address=call.place.address,
                     late=late,
+                    exchange=isinstance(call, ExchangeCall),
                 )
 
     def _received(self, real: Real, call: Any, answer: object) -> None:

@@ -8,7 +8,7 @@ from tests.conformance.projection import traces_of
 from tests.conformance.acceptor import Acceptor
 logging.disable(logging.CRITICAL)
 acc=Acceptor(Path(tempfile.mkdtemp()))
-SKIP={"synchronous","hogwild-sgd","hogwild-easgd","sandblaster","easgd","sync-easgd","sync-easgd-2","sync-easgd-3","sync-sgd"}
+SKIP={"hogwild-sgd","hogwild-easgd","sandblaster"}
 with scratch() as folder:
     for seed in map(int,sys.argv[1:]):
         plan=draw_plan(seed)

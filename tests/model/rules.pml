@@ -321,6 +321,16 @@ inline end_process(p) {
 #endif
 }
 
+/* A duplicate is recorded where it names a base; that of an exchange is not: Shard.exchange. */
+#ifndef EXCHANGES
+#ifdef UNBOUNDED
+bit exchanges;
+#define EXCHANGES exchanges
+#else
+#define EXCHANGES 0
+#endif
+#endif
+
 /* ShardController.shard_for, Shard.push and PushAdmission._check, of one message. */
 #define REFUSES(p, w) (server[p].holds == SERVED && (server[p].fenced & BIT(w)))
 inline deliver(message, w, in_progress) {
@@ -340,7 +350,7 @@ inline deliver(message, w, in_progress) {
         assert(!new_ || !(settled & BIT(w)) || q_ != shard[at].owner || !shard[at].available);
         message.applied = 1;
         if
-        :: (new_ || message.base) && ACTIVE(q_) && server[q_].copied ->
+        :: (new_ || (message.base && !EXCHANGES)) && ACTIVE(q_) && server[q_].copied ->
             assert(server[q_].queued < MOST_QUEUED);
             APPEND(q_, w, message.seq, message.base)
         :: else -> skip

@@ -186,7 +186,7 @@ init {
     :: d_step { kind == SETTLE && (settled & 1) -> next() }
     :: d_step { kind == TAKE_OVER -> take_over(); forget_takeover(); next() }
 
-    :: d_step { kind == START -> at = slot; next() }
+    :: d_step { kind == START -> at = slot; exchanges = flag; next() }
     :: d_step { kind == STOP ->
         if
         :: OWNER(at) != NONE && shard[at].available && server[OWNER(at)].holds == SERVED ->
