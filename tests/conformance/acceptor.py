@@ -7,20 +7,15 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from tests.model.search import HERE as MODEL
 
-from .projection import Event
+from .events import Event, text_of
 
 TIMEOUT_S = 300.0
-
-
-@cache
-def kinds() -> dict[str, int]:
-    """Numbers of the kinds of events, from the model."""
-    return {name: int(number) for name, number in re.findall(r"#define (\w+) (\d+)", (MODEL / "kinds.pml").read_text())}
+NO_END = 2
+"""Exit code for a trace without STOP."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +38,31 @@ class Verdict:
 
 
 class Acceptor:
-    """The compiled acceptor, in a folder of its own.
+    """A compiled acceptor.
 
-    Raises
-    ------
-    RuntimeError
-        It cannot be compiled.
+    Parameters
+    ----------
+    folder
+        Where `compile` has put it.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._program = folder / "accept"
+
+    @classmethod
+    def compile(cls, folder: Path) -> Acceptor:
+        """Compile it in an empty folder.
+
+        Raises
+        ------
+        RuntimeError
+            The model has an error, or a program is missing.
+        """
         for file in MODEL.glob("*.pml"):
             shutil.copy(file, folder)
-        self._call("spin", "-a", "trace.pml")
-        # The run of a trace has no branches: states need no table to speak of.
-        self._call("cc", "-O1", "-w", "-DSAFETY", "-DNOREDUCE", "-DVECTORSZ=8192", "-o", "accept", "pan.c")
-
-    def _call(self, *command: str) -> None:
-        ended = subprocess.run(
-            command, cwd=self._folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-        if ended.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {ended.stdout}{ended.stderr}")
+        _call(folder, "spin", "-a", "trace.pml")
+        _call(folder, "cc", "-O1", "-w", "-DSAFETY", "-DNOREDUCE", "-DVECTORSZ=8192", "-o", "accept", "pan.c")
+        return cls(folder)
 
     def judge(self, events: Sequence[Event]) -> Verdict:
         """Whether the model accepts a trace.
@@ -74,20 +72,24 @@ class Acceptor:
         RuntimeError
             The acceptor has printed no verdict.
         """
-        numbers = kinds()
-        lines = [f"{numbers[e.kind]} {e.slot} {int(e.number)} {e.flag:d} {e.other:d}" for e in events]
         ended = subprocess.run(
-            [str(self._folder / "accept"), "-w10", "-m100000"],
-            input="\n".join(lines),
-            cwd=self._folder,
+            [str(self._program), "-w10", "-m100000"],
+            input=text_of(events),
+            cwd=self._program.parent,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=False,
         )
         verdict = re.search(r"^(accepted|rejected) (\d+)$", ended.stdout, re.MULTILINE)
-        if verdict is None:
+        if verdict is None or ended.returncode == NO_END:
             raise RuntimeError(f"no verdict: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
         error = re.search(r"^pan:1: (.+?) \(at depth", ended.stdout, re.MULTILINE)
         reason = "" if error is None or "end state" in error[1] else error[1]
         return Verdict(verdict[1] == "accepted", int(verdict[2]), reason)
+
+
+def _call(folder: Path, *command: str) -> None:
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {ended.stdout}{ended.stderr}")

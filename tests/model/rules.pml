@@ -709,6 +709,9 @@ inline restore_content(p, content) {
 
 /* Recovery.shard_recovered, persisted */
 inline put_in_service(s) {
+#ifdef FINE
+    due_link = due_link & ~BIT(s);                                          /* a command to one that is not is dropped */
+#endif
     shard[s].available = 1; shard[s].promoted = 0; placement_changed()
 }
 

@@ -1,0 +1,267 @@
+"""The steps of a run: its log in the vocabulary of the model, before a segment and a worker are chosen.
+
+The model has a pair of slots for each shard. A process has a slot from the moment at which the registry has it as a
+member until another process takes its place in the pair. What a process without a slot does is not in the trace, except
+that nothing it acknowledges may reach a worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dbelief.core.push import Pusher
+from ps_server.replication.link import LinkState
+
+from .events import Event
+from .log import Entry, Log
+from .registry_view import Chain, Registry, View
+
+NOWHERE = 7
+"""Slot of a process that has none."""
+SHARDS = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """An event of all traces, or one that depends on the segment and the worker: then `entry` has more."""
+
+    event: Event
+    entry: Entry | None = None
+
+
+class Steps:
+    """Follows one run and makes the steps that are common to all its traces."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._registry = Registry()
+        self._slots: dict[int, int] = {}  # by process
+        self._occupants: dict[int, int] = {}  # process by slot
+        self._incarnations: dict[int, int] = {}  # slot by incarnation
+        self._links: dict[int, int] = {}  # by slot of a leader: its follower's incarnation of the shard
+        self._taken_over = False
+        self._replies: dict[tuple[int, Pusher | None, int], Entry] = {}
+        self._acknowledged: dict[tuple[Pusher | None, int, int], Entry] = {}  # the reply that a worker has
+        self._sent: dict[tuple[int, int], Entry] = {}
+        self.steps: list[Step] = []
+
+    def all(self) -> list[Step]:
+        """The steps of the whole run, from its first placement on."""
+        makers = {
+            "registry": self._written,
+            "end": self._ended,
+            "learn": self._learned,
+            "begin": self._began,
+            "received": self._received,
+            "reply": self._replied,
+            "apply": self._applied,
+            "copy": self._copied,
+            "link": self._linked,
+            "command": self._commanded,
+            "promote": self._promoted,
+            "load": self._loaded,
+            "fence": self._fenced,
+            "read": self._read,
+            "send": self._sent_on,
+            "receive": self._arrived,
+            "serve": self._served,
+            "forget": self._forgotten,
+        }
+        for entry in self._log.entries:
+            if self._registry.view.over:
+                break
+            if entry.kind in makers:
+                makers[entry.kind](entry)
+        return self.steps
+
+    def _emit(self, kind: str, slot: int = 0, number: int = 0, flag: bool = False, other: bool = False) -> None:
+        self.steps.append(Step(Event(kind, slot, number, flag, other)))
+
+    def _keep(self, entry: Entry, kind: str, slot: int, number: int = 0, flag: bool = False, other: bool = False) -> None:
+        """A step that depends on the segment or the worker."""
+        self.steps.append(Step(Event(kind, slot, number, flag, other), entry))
+
+    def _slot(self, process: int) -> int:
+        return self._slots.get(process, NOWHERE)
+
+    def _slot_at(self, address: str) -> int:
+        """Slot of the process that serves at an address."""
+        return self._slot(self._log.addresses.get(address, -1))
+
+    # -- the registry --------------------------------------------------------------------------------------
+
+    def _written(self, entry: Entry) -> None:
+        before = self._registry.view
+        now = self._registry.write(entry.about["epoch"], entry.about["values"])
+        if now.placement == 1 and before.placement != 1:
+            self._start(now)
+            return
+        if not before.placement or not now.placement or now.over:
+            return
+        if now.epoch != before.epoch:
+            self._taken_over = True
+            self._emit("TAKE_OVER")
+        if now.resharding != before.resharding:
+            self._emit("RESHARD", flag=now.resharding)
+        self._members(before, now)
+        self._placement(before, now)
+        for shard in range(SHARDS):
+            self._link_decided(shard, before, now)
+        for kind, incarnations in ("DEAD", now.dead - before.dead), ("SETTLE", before.dead - now.dead):
+            for incarnation in sorted(incarnations):
+                self._keep(Entry("worker", -1, about={"incarnation": incarnation}), kind, 0)
+
+    def _start(self, view: View) -> None:
+        """The first placement: the traces begin."""
+        for one in (self.steps, self._slots, self._occupants, self._incarnations, self._links):
+            one.clear()
+        self._taken_over = False
+        self._keep(Entry("start", -1, about={"view": view}), "START", 0)
+        for incarnation, server in sorted(view.servers.items(), key=lambda one: not one[1].leads):
+            self._join(incarnation, server.shard, server.leads, server.address)
+        for shard in sorted(view.places):
+            self._emit("PLACE", shard)
+
+    def _members(self, before: View, now: View) -> None:
+        lost = [one for one in before.servers if one not in now.servers]
+        for incarnation in sorted(lost, key=lambda one: before.servers[one].leads):  # followers first
+            slot = self._incarnations.pop(incarnation)
+            chain = now.chains.get(slot // 2, Chain())
+            peer = next((one for one, at in self._incarnations.items() if at == slot ^ 1), None)
+            promoted = chain.promoted is not None and chain.promoted == peer
+            self._emit("FAIL", slot, flag=promoted, other=before.servers[incarnation].leads)
+        for incarnation, server in now.servers.items():
+            if incarnation not in before.servers:
+                self._join(incarnation, server.shard, server.leads, server.address)
+
+    def _join(self, incarnation: int, shard: int, leads: bool, address: str) -> None:
+        taken = set(self._incarnations.values())
+        slot = next(one for one in (2 * shard, 2 * shard + 1) if one not in taken)
+        self._slots.pop(self._occupants.get(slot, -1), None)
+        process = self._log.addresses[address]
+        self._incarnations[incarnation] = slot
+        self._occupants[slot], self._slots[process] = process, slot
+        self._emit("JOIN", slot, flag=leads)
+
+    def _link_decided(self, shard: int, before: View, now: View) -> None:
+        old, new = before.chains.get(shard, Chain()), now.chains.get(shard, Chain())
+        led = next((i for i, one in before.servers.items() if one.leads and one.shard == shard), None)
+        failed = led is not None and led not in now.servers
+        if old.epoch == new.epoch:
+            if new.whole and not old.whole:
+                self._emit("WHOLE", shard)
+            return
+        if not failed and (old.follower is not None or new.follower is None):
+            self._emit("DETACH", shard)
+        if new.follower is not None:
+            self._emit("FOLLOW", shard)
+            if new.whole:
+                self._emit("WHOLE", shard)
+
+    def _placement(self, before: View, now: View) -> None:
+        for shard, (epoch, _) in now.places.items():
+            if before.places.get(shard, (0, None))[0] != epoch:
+                self._emit("PLACE", shard)
+        for shard in before.places.keys() - now.places.keys():
+            self._emit("REMOVE", shard)
+        for shard, (_, segments) in now.places.items():
+            for segment in segments:
+                if before.shard_of(segment) not in (None, shard):
+                    self._keep(Entry("move", -1, segment), "MOVE", shard)
+
+    # -- processes and workers -----------------------------------------------------------------------------
+
+    def _ended(self, entry: Entry) -> None:
+        slot = self._slot(entry.process)
+        if slot != NOWHERE:
+            self._emit("END", slot)
+
+    def _learned(self, entry: Entry) -> None:
+        self._keep(entry, "LEARN", 0)
+
+    def _began(self, entry: Entry) -> None:
+        before = self._acknowledged.pop((entry.pusher, entry.sequence, entry.segment), None)
+        if before is not None:  # it is sent again, as another segment's part was lost: the push is not acknowledged yet
+            before.about["received"].discard(entry.segment)
+        self._keep(entry, "BEGIN", self._slot_at(entry.about["address"]), entry.sequence, entry.about["base"])
+
+    def _replied(self, entry: Entry) -> None:
+        entry.about["received"] = set()
+        self._replies[entry.process, entry.pusher, entry.sequence] = entry
+        self._keep(entry, "ACKNOWLEDGE", self._slot(entry.process), entry.sequence)
+
+    def _received(self, entry: Entry) -> None:
+        """The worker has an acknowledgement: it counts from the moment at which the shard's process sent it."""
+        process = self._log.addresses[entry.about["address"]]
+        reply = self._replies.get((process, entry.pusher, entry.sequence))
+        if reply is not None:
+            reply.about["received"].add(entry.segment)
+            self._acknowledged[entry.pusher, entry.sequence, entry.segment] = reply
+
+    # -- shard processes -----------------------------------------------------------------------------------
+
+    def _here(self, entry: Entry, kind: str, number: int = 0, flag: bool = False, other: bool = False) -> None:
+        """A step in the process of the entry, if it has a slot."""
+        slot = self._slot(entry.process)
+        if slot != NOWHERE:
+            self._keep(entry, kind, slot, number, flag, other)
+
+    def _applied(self, entry: Entry) -> None:
+        base, new, follower = (entry.about[name] for name in ("base", "new", "follower"))
+        if follower is None:
+            self._here(entry, "APPLY", entry.sequence, base, new)
+        elif self._links.get(self._slot(entry.process) ^ 1) == follower:
+            self._here(entry, "RECORD", entry.sequence, base, new)
+
+    def _copied(self, entry: Entry) -> None:
+        self._here(entry, "COPY")
+
+    def _linked(self, entry: Entry) -> None:
+        slot, state, command = self._slot(entry.process), entry.about["state"], entry.about["command"]
+        if slot == NOWHERE:
+            return
+        if entry.about["epoch"] == entry.about["before"]:
+            self._emit("MARK" if state is LinkState.IN_SYNC else "LOSE", slot)
+        elif command is not None:  # else the process ends
+            chain = self._registry.view.chains.get(slot // 2, Chain())
+            reaches = self._slot_at(command.address) == slot ^ 1
+            self._links[slot] = command.shard_epoch if command.address else -1
+            self._emit("LINK", slot, int(reaches), bool(command.address), command.epoch == chain.epoch)
+
+    def _commanded(self, entry: Entry) -> None:
+        if self._taken_over and self._slot(entry.process) != NOWHERE:
+            self._emit("COMMAND", self._slot(entry.process), flag=entry.about["epoch"] == self._registry.view.epoch)
+
+    def _promoted(self, entry: Entry) -> None:
+        slot = self._slot(entry.process)
+        if slot in self._incarnations.values():
+            self._keep(entry, "RECOVER", slot // 2, flag=True)
+
+    def _loaded(self, entry: Entry) -> None:
+        slot = self._slot(entry.process)
+        if slot in self._incarnations.values():
+            self._keep(entry, "RECOVER", slot // 2)
+
+    def _fenced(self, entry: Entry) -> None:
+        self._here(entry, "FENCE")
+
+    def _read(self, entry: Entry) -> None:
+        self._here(entry, "READ")
+
+    def _sent_on(self, entry: Entry) -> None:
+        address = entry.about["address"]
+        entry.about["arrives"] = False
+        self._sent[self._log.addresses.get(address, -1), entry.segment] = entry
+        if self._slot_at(address) != NOWHERE:
+            self._here(entry, "SEND", self._slot_at(address) // 2)
+
+    def _arrived(self, entry: Entry) -> None:
+        sent = self._sent.pop((entry.process, entry.segment), None)
+        if sent is not None:
+            sent.about["arrives"] = True
+
+    def _served(self, entry: Entry) -> None:
+        self._here(entry, "SERVE")
+
+    def _forgotten(self, entry: Entry) -> None:
+        self._keep(entry, "STOP", 0)
