@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm simulate model histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -87,6 +87,9 @@ simulate: .venv/ready-to-develop ## whole clusters under seeds, virtual time and
 
 model: .venv/ready-to-develop ## every run of the protocol's model, and its planted errors; Debian's spin and gcc, 8 GiB, 40 minutes
 	@$(BIN)/python -m tests.model.search
+
+conformance: .venv/ready-to-develop ## simulated runs are runs of the model: 1,000 of them, half an hour; Debian's spin and gcc
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.conformance $(ARGS)
 
 histories: .venv/ready-to-develop ## 10 million operations of real processes under faults, checked; hours, goes on where it ended
 	@$(BIN)/python -m tests.histories $(ARGS)

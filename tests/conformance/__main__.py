@@ -86,7 +86,9 @@ def _replay(seed: int) -> int:
 
 def _table(judged: Sequence[Judged]) -> str:
     """Figures by job, of all runs, and by kind of action."""
-    lines = [f"{'job':18} {'runs':>5} {'accepted':>8} {'traces':>7} {'accepted':>8} {'events':>9} {'cpu s':>7} {'judging s':>9}"]
+    lines = [
+        f"{'job':18} {'runs':>5} {'whole':>8} {'traces':>7} {'accepted':>8} {'events':>9} {'cpu s':>7} {'acceptor s':>10}"
+    ]
     for name in (*COVERED, ""):
         mine = [one for one in judged if name in ("", one.job)]
         if mine:

@@ -56,7 +56,8 @@ class Event:
         if unknown:
             raise ValueError(f"{text}: {kind} has no {unknown[0]}")
         flags = [name in words for name in names]
-        return cls(kind, *(numbers + [0, 0])[:2], *flags)
+        slot, number = [*numbers, 0, 0][:2]
+        return cls(kind, slot, number, *flags)
 
     @property
     def line(self) -> str:

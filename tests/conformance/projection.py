@@ -27,7 +27,9 @@ def traces_of(log: Log) -> Iterator[Trace]:
     steps = Steps(log).all()
     if not steps:
         return
-    pairs = sorted({(step.entry.segment, step.entry.pusher) for step in steps if step.entry and step.event.kind == "BEGIN"})
+    pairs = sorted(
+        {(step.entry.segment, step.entry.pusher) for step in steps if step.entry and step.event.kind == "BEGIN"}
+    )
     for segment, pusher in pairs:
         assert pusher is not None
         yield Trace(segment, pusher, tuple(_Selection(segment, pusher, exchanges).events(steps)))

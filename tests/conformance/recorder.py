@@ -43,8 +43,8 @@ class Recorder:
     """Records one run into `log`.
 
     Entries: of a client "learn", "begin", "received"; of a shard's process "apply" (with `follower`), "reply", "link",
-    "copy", "command", "assign", "promote", "load", "fence", "read", "send", "receive", "serve", "forget"; of any process
-    "end"; of a coordinator "registry".
+    "copy", "command", "assign", "promote", "load", "fence", "read", "send", "receive", "serve", "forget"; of any
+    process "end"; of a coordinator "registry".
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -316,10 +316,7 @@ class Recorder:
 
 
 class _Watched:
-    """A condition that calls `seen` at the end of each block with its lock, and `waited` where a wait has its condition.
-
-    `waited` is called for `wait_for` only.
-    """
+    """A condition that calls `seen` at the end of each block with its lock, and `waited` where `wait_for` is over."""
 
     def __init__(self, condition: Any, seen: Callable[[], None], waited: Callable[[], None]) -> None:
         self._condition = condition

@@ -25,7 +25,7 @@ from .projection import Trace, traces_of
 from .recorder import Recorder
 
 COVERED = tuple(name for name, job in JOBS.items() if job.replication > 1 and name != "sandblaster")
-"""Jobs whose workers push or exchange numbered updates of replicated segments; bundles of Sandblaster have no number."""
+"""Jobs whose workers push or exchange numbered updates of replicated segments: Sandblaster's bundles have no number."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,9 @@ class Steps:
     def _emit(self, kind: str, slot: int = 0, number: int = 0, flag: bool = False, other: bool = False) -> None:
         self.steps.append(Step(Event(kind, slot, number, flag, other)))
 
-    def _keep(self, entry: Entry, kind: str, slot: int, number: int = 0, flag: bool = False, other: bool = False) -> None:
+    def _keep(
+        self, entry: Entry, kind: str, slot: int, number: int = 0, flag: bool = False, other: bool = False
+    ) -> None:
         """A step that depends on the segment or the worker."""
         self.steps.append(Step(Event(kind, slot, number, flag, other), entry))
 
