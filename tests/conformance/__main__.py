@@ -87,7 +87,7 @@ def _replay(seed: int) -> int:
 def _table(judged: Sequence[Judged]) -> str:
     """Figures by job, of all runs, and by kind of action."""
     lines = [
-        f"{'job':18} {'runs':>5} {'whole':>8} {'traces':>7} {'accepted':>8} {'events':>9} {'cpu s':>7} {'acceptor s':>10}"
+        f"{'job':18} {'runs':>5} {'whole':>8} {'traces':>7} {'accepted':>8} {'actions':>9} {'cpu s':>7} {'judged s':>8}"
     ]
     for name in (*COVERED, ""):
         mine = [one for one in judged if name in ("", one.job)]
@@ -96,7 +96,7 @@ def _table(judged: Sequence[Judged]) -> str:
                 f"{name or 'all':18} {len(mine):5} {sum(not one.rejected for one in mine):8} "
                 f"{sum(one.traces for one in mine):7} {sum(one.accepted for one in mine):8} "
                 f"{sum(sum(one.actions.values()) for one in mine):9} {sum(one.cpu_s for one in mine):7.0f} "
-                f"{sum(one.judged_s for one in mine):9.0f}"
+                f"{sum(one.judged_s for one in mine):8.0f}"
             )
     actions: Counter[str] = Counter()
     for one in judged:

@@ -105,6 +105,9 @@ class Steps:
             self._emit("TAKE_OVER")
         if now.resharding != before.resharding:
             self._emit("RESHARD", flag=now.resharding)
+        for shard, (epoch, _) in now.places.items():  # first: a process that is in service was a member before
+            if before.places.get(shard, (0, None))[0] != epoch:
+                self._emit("PLACE", shard)
         self._members(before, now)
         self._placement(before, now)
         for shard in range(SHARDS):
@@ -161,9 +164,6 @@ class Steps:
                 self._emit("WHOLE", shard)
 
     def _placement(self, before: View, now: View) -> None:
-        for shard, (epoch, _) in now.places.items():
-            if before.places.get(shard, (0, None))[0] != epoch:
-                self._emit("PLACE", shard)
         for shard in before.places.keys() - now.places.keys():
             self._emit("REMOVE", shard)
         for shard, (_, segments) in now.places.items():
