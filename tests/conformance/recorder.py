@@ -75,6 +75,7 @@ class Recorder:
                 (PushLedger, "expect", self._expect),
                 (PushLedger, "record", self._record),
                 (PushLedger, "forget", self._forget),
+                (PushLedger, "withdraw", self._withdraw),
                 (PushHandler, "_replies", self._replies),
                 (ExchangeHandler, "answers", self._replies),
                 (ReplicationLink, "__init__", self._make_link),
@@ -194,6 +195,10 @@ class Recorder:
         if incarnations:
             self._add("forget", ledger.segment, incarnations=frozenset(incarnations))
         real(ledger, incarnations)
+
+    def _withdraw(self, real: Real, ledger: PushLedger, pusher: Any) -> None:
+        self._add("forget", ledger.segment, incarnations=frozenset({pusher.incarnation}))
+        real(ledger, pusher)
 
     def _apply_record(self, real: Real, migration: Migration, record: Any) -> None:
         self._follows[self._task] = self._epochs[migration]

@@ -1,7 +1,8 @@
 """The steps of a run: its log in the vocabulary of the model, before a segment and a worker are chosen.
 
 The model has a pair of slots for each shard. A process has a slot from the moment at which the registry has it as a
-member until another process takes its place in the pair. What a process without a slot does is not in the trace, except
+member until another process takes its place in the pair. A follower that joins where one that was declared failed still
+runs takes its place when the coordinator first relies on it: until then it does nothing that another can see. What a process without a slot does is not in the trace, except
 that nothing it acknowledges may reach a worker.
 """
 
@@ -38,6 +39,7 @@ class Steps:
         self._slots: dict[int, int] = {}  # by process
         self._occupants: dict[int, int] = {}  # process by slot
         self._incarnations: dict[int, int] = {}  # slot by incarnation
+        self._joining: dict[int, int] = {}  # process by slot, where the one before it has not ended
         self._links: dict[int, int] = {}  # by slot of a leader: its follower's incarnation of the shard
         self._taken_over = False
         self._replies: dict[tuple[int, Pusher | None, int], Entry] = {}
@@ -118,7 +120,7 @@ class Steps:
 
     def _start(self, view: View) -> None:
         """The first placement: the traces begin."""
-        for one in (self.steps, self._slots, self._occupants, self._incarnations, self._links):
+        for one in (self.steps, self._slots, self._occupants, self._incarnations, self._joining, self._links):
             one.clear()
         self._taken_over = False
         self._keep(Entry("start", -1, about={"view": view}), "START", 0)
@@ -131,22 +133,36 @@ class Steps:
         lost = [one for one in before.servers if one not in now.servers]
         for incarnation in sorted(lost, key=lambda one: before.servers[one].leads):  # followers first
             slot = self._incarnations.pop(incarnation)
+            self._occupy_pair(slot // 2)
             chain = now.chains.get(slot // 2, Chain())
             peer = next((one for one, at in self._incarnations.items() if at == slot ^ 1), None)
             promoted = chain.promoted is not None and chain.promoted == peer
             self._emit("FAIL", slot, flag=promoted, other=before.servers[incarnation].leads)
-        for incarnation, server in now.servers.items():
+        for incarnation, server in sorted(now.servers.items(), key=lambda one: not one[1].leads):
             if incarnation not in before.servers:
                 self._join(incarnation, server.shard, server.leads, server.address)
 
     def _join(self, incarnation: int, shard: int, leads: bool, address: str) -> None:
         taken = set(self._incarnations.values())
         slot = next(one for one in (2 * shard, 2 * shard + 1) if one not in taken)
-        self._slots.pop(self._occupants.get(slot, -1), None)
-        process = self._log.addresses[address]
         self._incarnations[incarnation] = slot
+        process = self._log.addresses[address]
+        if not leads and self._occupants.get(slot) in self._slots:  # one that was declared failed, and has not ended
+            self._joining[slot] = process
+        else:
+            self._occupy(slot, process, leads)
+
+    def _occupy(self, slot: int, process: int, leads: bool = False) -> None:
+        """The process takes the slot."""
+        self._slots.pop(self._occupants.get(slot, -1), None)
         self._occupants[slot], self._slots[process] = process, slot
         self._emit("JOIN", slot, flag=leads)
+
+    def _occupy_pair(self, shard: int) -> None:
+        """Those that wait for a slot of this shard take it."""
+        for slot in (2 * shard, 2 * shard + 1):
+            if slot in self._joining:
+                self._occupy(slot, self._joining.pop(slot))
 
     def _link_decided(self, shard: int, before: View, now: View) -> None:
         old, new = before.chains.get(shard, Chain()), now.chains.get(shard, Chain())
@@ -159,6 +175,7 @@ class Steps:
         if not failed and (old.follower is not None or new.follower is None):
             self._emit("DETACH", shard)
         if new.follower is not None:
+            self._occupy_pair(shard)
             self._emit("FOLLOW", shard)
             if new.whole:
                 self._emit("WHOLE", shard)
@@ -174,7 +191,11 @@ class Steps:
     # -- processes and workers -----------------------------------------------------------------------------
 
     def _ended(self, entry: Entry) -> None:
-        slot = self._slot(entry.process)
+        for slot, process in self._joining.items():
+            if process == entry.process:
+                self._occupy_pair(slot // 2)
+                break
+        slot = self._slots.pop(entry.process, NOWHERE)
         if slot != NOWHERE:
             self._emit("END", slot)
 

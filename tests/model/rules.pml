@@ -60,6 +60,7 @@ typedef Server {
     unsigned copied : 1;        /* the segment's copy is sent, and its journal attached */
 #ifdef FINE
     unsigned confirmed : 1;     /* the follower had everything, by which the coordinator may learn that it is in sync */
+    unsigned replaced : 1;      /* by a shard without its latest pushes: what it acknowledges yet is counted as lost */
 #endif
     unsigned stream : 1;        /* of a follower: the stream from its leader is intact */
     LENGTH(queued);             /* journal records that the follower lacks */
@@ -403,6 +404,9 @@ inline declare_failed(p) {
 #else
         shard[s_].promoted = IS_PROMOTED(s_, q_);
 #endif
+#ifdef FINE
+        server[p].replaced = !shard[s_].promoted;
+#endif
         shard[s_].followed = 0;
         shard[s_].whole = 0;
         server[p].decided = 0;
@@ -423,6 +427,9 @@ inline declare_failed(p) {
 /* Another process joins in the place of one that ended. */
 inline join(p) {
     server[p].state = JOINED;
+#ifdef FINE
+    server[p].replaced = 0;
+#endif
     members = members | BIT(p);
     s_ = p / 2;
     if
@@ -568,7 +575,14 @@ inline begin_push(w, p) {
 /* PushCall.handle_reply, of a reply that is sent once the follower has the push: PushHandler._replies */
 #define CAN_ACKNOWLEDGE(w) (now[w].used && now[w].applied && REPLICATED(now[w].to, now[w].behind))
 inline acknowledge(w) {
+#ifdef FINE
+    if
+    :: server[now[w].to].replaced -> skip
+    :: else -> ADD(acked, w, now[w].seq)
+    fi;
+#else
     ADD(acked, w, now[w].seq);
+#endif
     clear_message(now[w]);
     worker[w].same = worker[w].fresh; worker[w].fresh = 0;
 #ifdef FINE
@@ -595,13 +609,12 @@ inline fence(p, w) {
 #endif
 }
 
-#define FENCE_DONE(w)                                                                                                 \
-    (REPLICATED(shard[at].owner, QUEUED(shard[at].owner)) && server[shard[at].owner].link != LOST)
-inline settle(w) {
+#define FENCE_DONE(p) (REPLICATED(p, QUEUED(p)) && server[p].link != LOST)
+inline settle(w, p) {
     due_fence = due_fence & ~BIT(w);
     fencing = fencing & ~BIT(w);
     settled = settled | BIT(w);
-    SET_LAST(final, w, LAST(server[shard[at].owner].last, w))
+    SET_LAST(final, w, LAST(server[p].last, w))
 }
 
 /* -- actions of a shard process --------------------------------------------------------------------------------------- */

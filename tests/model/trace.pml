@@ -66,6 +66,8 @@ inline forget_takeover() {
 }
 
 #define OWNER(s) shard[s].owner
+/* The ledger is read at the owner, or at the one that was declared failed, while no other is in its place. */
+#define IS_READ (slot == OWNER(at) || (slot / 2 == at && !shard[at].available && server[slot].state == LEADS))
 #define IS_CALL (now[0].used && !now[0].applied && now[0].to == slot && now[0].seq == number && now[0].base == flag)
 
 init {
@@ -126,7 +128,7 @@ init {
         :: else -> end_link(slot)
         fi;
         next() }
-    :: d_step { kind == RECOVER && CAN_RECOVER(slot) && flag == shard[slot].promoted && (other || !(settled & 1)) &&
+    :: d_step { kind == RECOVER && CAN_RECOVER(slot) && flag == shard[slot].promoted &&
                 (!flag || at != slot || number == LAST(server[OWNER(slot)].last, 0)) ->
         recover(slot, number, other);
         next() }
@@ -142,11 +144,11 @@ init {
         next() }
     :: d_step { kind == SERVE && slot != OWNER(slot / 2) -> commit_ownership(slot, flag); next() }
     :: d_step { kind == FENCE && (dead & 1) -> fence(slot, 0); next() }
-    :: d_step { kind == READ && slot == OWNER(at) && (server[slot].fenced & 1) && FENCE_DONE(0) &&
+    :: d_step { kind == READ && IS_READ && (server[slot].fenced & 1) && FENCE_DONE(slot) &&
                 number == LAST(server[slot].last, 0) ->
-        settle(0);
+        settle(0, slot);
         next() }
-    :: d_step { kind == READ && slot != OWNER(at) -> next() }
+    :: d_step { kind == READ && !IS_READ -> next() }
 
     /* -- what the coordinator decides, in the registry -- */
     :: d_step { kind == JOIN && !IS_MEMBER(slot) ->
@@ -168,7 +170,8 @@ init {
         shard[slot].whole = 1; next() }
     :: d_step { kind == DETACH -> detach(slot); next() }
     :: d_step { kind == PLACE && !shard[slot].available && OWNER(slot) != NONE &&
-                (server[OWNER(slot)].state == LEADS || !ALIVE(OWNER(slot))) ->
+                (server[OWNER(slot)].state == LEADS || !ALIVE(OWNER(slot))) &&
+                (at != slot || !(settled & 1) || (server[OWNER(slot)].fenced & 1) || !ALIVE(OWNER(slot))) ->
         put_in_service(slot); next() }
     :: d_step { kind == REMOVE ->                               /* it has no place until it is admitted again */
         shard[slot].available = 0;

@@ -29,5 +29,5 @@
     fence(shard[0].owner, w);
     fence(shard[1].owner, w) }
 :: d_step { (due_fence & BIT(w)) && (fencing & BIT(w)) && IN_SERVICE(0) && IN_SERVICE(1) && !transfer &&
-            !due_confirm && FENCE_DONE(w) ->
-    settle(w) }
+            !due_confirm && FENCE_DONE(shard[at].owner) ->
+    settle(w, shard[at].owner) }
