@@ -74,6 +74,9 @@ Server server[SLOTS];
 typedef Shard {
     unsigned owner : 3;         /* slot */
     unsigned available : 1;
+#ifdef FINE
+    unsigned placed : 1;        /* it is in the placement: one that is not has no successor when it fails */
+#endif
     unsigned followed : 1;      /* the owner's peer is its follower */
     unsigned whole : 1;         /* it is in sync */
     unsigned promoted : 1       /* the owner is a follower that was in sync */
@@ -159,6 +162,7 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define CAN_FOLLOW(s) (IN_SERVICE(s) && !resharding && !due_confirm && !shard[s].followed && !(due_link & BIT(s)) &&  \
     IS_MEMBER(shard[s].owner ^ 1) && ALIVE(shard[s].owner ^ 1))
 #define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q) && server[q].state == FOLLOWS)
+#define IS_SHARD(s, leads) 1
 #define NEVER_FOLLOWED(p) (!shard[p / 2].whole && !shard[p / 2].promoted)
 #else
 #define QUEUED(p) (ACTIVE(p) -> server[p].queued : 0)
@@ -167,6 +171,7 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define IN_TRANSFER(s) (transfer && ((s) == at || (s) == target))
 #define CAN_FOLLOW(s) (shard[s].available && !resharding && !shard[s].followed && IS_MEMBER(shard[s].owner ^ 1))
 #define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q))
+#define IS_SHARD(s, leads) (leads || shard[s].placed)
 #define NEVER_FOLLOWED(p) 0
 #endif
 
@@ -416,7 +421,7 @@ inline declare_failed(p) {
         :: else -> skip
         fi;
         if
-        :: IS_MEMBER(q_) -> shard[s_].owner = q_; due_recover = due_recover | BIT(s_)
+        :: IS_MEMBER(q_) && IS_SHARD(s_, 0) -> shard[s_].owner = q_; due_recover = due_recover | BIT(s_)
         :: else -> shard[s_].owner = NONE; due_recover = due_recover & ~BIT(s_)
         fi
     :: shard[s_].owner == (p ^ 1) && shard[s_].followed -> detach(s_)
@@ -425,7 +430,7 @@ inline declare_failed(p) {
 }
 
 /* Another process joins in the place of one that ended. */
-inline join(p) {
+inline join(p, leads) {
     server[p].state = JOINED;
 #ifdef FINE
     server[p].replaced = 0;
@@ -433,7 +438,7 @@ inline join(p) {
     members = members | BIT(p);
     s_ = p / 2;
     if
-    :: shard[s_].owner == NONE -> shard[s_].owner = p; due_recover = due_recover | BIT(s_)
+    :: shard[s_].owner == NONE && IS_SHARD(s_, leads) -> shard[s_].owner = p; due_recover = due_recover | BIT(s_)
     :: else -> skip
     fi
 }
@@ -723,6 +728,7 @@ inline restore_content(p, content) {
 /* Recovery.shard_recovered, persisted */
 inline put_in_service(s) {
 #ifdef FINE
+    shard[s].placed = 1;
     due_link = due_link & ~BIT(s);                                          /* a command to one that is not is dropped */
 #endif
     shard[s].available = 1; shard[s].promoted = 0; placement_changed()

@@ -11,5 +11,5 @@
 /* A failure: the process ends; or it is declared failed, and continues until the reply to its next heartbeat. */
 :: d_step { MAY_FAIL(p) && ALIVE(p) && IS_MEMBER(p) -> crashes++; end_process(p) }
 :: d_step { MAY_FAIL(4 + p) && ALIVE(p) && IS_MEMBER(p) -> crashes++; declare_failed(p) }
-:: d_step { !ALIVE(p) && IS_MEMBER(p) -> declare_failed(p); join(p) }
-:: d_step { ALIVE(p) && !IS_MEMBER(p) -> end_process(p); join(p) }
+:: d_step { !ALIVE(p) && IS_MEMBER(p) -> declare_failed(p); join(p, 1) }
+:: d_step { ALIVE(p) && !IS_MEMBER(p) -> end_process(p); join(p, 1) }

@@ -157,7 +157,7 @@ init {
         :: else -> skip
         fi;
         called[slot] = 0;
-        join(slot);
+        join(slot, flag);
         assert(flag == (OWNER(slot / 2) == slot));
         next() }
     :: d_step { kind == FAIL && IS_MEMBER(slot) ->
@@ -174,7 +174,7 @@ init {
                 (at != slot || !(settled & 1) || (server[OWNER(slot)].fenced & 1) || !ALIVE(OWNER(slot))) ->
         put_in_service(slot); next() }
     :: d_step { kind == REMOVE ->                               /* it has no place until it is admitted again */
-        shard[slot].available = 0;
+        shard[slot].available = 0; shard[slot].placed = 0;
         due_recover = (OWNER(slot) != NONE -> due_recover | BIT(slot) : due_recover);
         next() }
     :: d_step { kind == RESHARD ->
