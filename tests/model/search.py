@@ -82,7 +82,7 @@ def search(
     Parameters
     ----------
     sizes : mapping of str to int
-        Values of the names in `COMPLETE`.
+        Values of the names in `COMPLETE`; EXCHANGES 1: a push is an exchange.
     planted : str
         A name of `PLANTED`, or "".
     cycles : bool
@@ -163,6 +163,8 @@ def main() -> int:
     print(f"no failure: {none}", flush=True)
     one_failure = search(small)
     print(f"1 failure: {one_failure}", flush=True)
+    exchanges = search({**small, "EXCHANGES": 1})
+    print(f"1 failure, exchanges: {exchanges}", flush=True)
     cycles = search({**small, "FIRST": 1}, cycles=True, states=1 << 23)
     print(f"1 failure, cycles: {cycles}", flush=True)
     cut = search({**small, "CUTS": 1, "FIRST": 1}, states=1 << 24)
@@ -176,7 +178,7 @@ def main() -> int:
         print(f"  {name}: {part}", flush=True)
         parts.append(part)
     print(f"  all: {sum(part.states for part in parts):,} states, {max(part.bytes for part in parts) / 2**30:.2f} GiB")
-    sound = [one.complete and not one.error for one in (none, one_failure, cycles, cut, *parts)]
+    sound = [one.complete and not one.error for one in (none, one_failure, exchanges, cycles, cut, *parts)]
     return 0 if all(sound) and all(one.error for one in found.values()) else 1
 
 
