@@ -117,7 +117,7 @@ class Cluster:
         self._folder = folder / f"{plan.seed}"
         self._data = data
         self._scheduler = Scheduler(plan.seed, plan.preempt)
-        self._observer = Observer(self._scheduler, self._job)
+        self._observer = Observer(self._scheduler, self._job, lambda address: self._network.process_at(address))
         self._processes: dict[str, Process] = {}
         self._programs: dict[str, Callable[[Process], None]] = {}
         self._log: list[str] = []

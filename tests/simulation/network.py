@@ -70,6 +70,11 @@ class SimulatedNetwork(MemoryNetwork):
         assert self._scheduler.current is not None, "a timer opens a channel"
         return self._scheduler.current.process
 
+    def process_at(self, address: str) -> Process | None:
+        """The process that serves an address; None where none does."""
+        server = self._servers.get(address)
+        return server.process if isinstance(server, SimulatedServer) else None
+
     def channel(self, address: str, options: Options, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
         return MemoryChannel(self, address)
 

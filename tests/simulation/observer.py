@@ -8,6 +8,7 @@ knows no rule of the protocol but these:
 * a pull sees every push that was acknowledged before it began, and none that was not sent (linearizable counts)
 * the version of a segment never falls
 * of a segment and an incarnation of its shard, one process applies pushes
+* each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
 * a sample is trained once an epoch, unless it is counted as trained twice or lost
 """
@@ -32,6 +33,7 @@ from ps_server.controller import ShardController
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 
+from .copies import Copies
 from .jobs import EPOCHS, SimulatedJob
 from .marks import LENGTH, PROCESSES, ROWS, SAMPLES
 from .scheduler import Process, Scheduler
@@ -52,9 +54,12 @@ class Observer:
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
 
-    def __init__(self, scheduler: Scheduler, job: SimulatedJob) -> None:
+    def __init__(
+        self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]
+    ) -> None:
         self._scheduler = scheduler
         self._job = job
+        self._copies = Copies(process_at)
         self.violations: list[str] = []
         self.pushes = 0
         self.restored = 0
@@ -87,6 +92,7 @@ class Observer:
                 (ShardedParameterClient, "exchange", self._exchange),
                 (Segment, "apply", self._apply),
                 (Segment, "_count", self._count),
+                (ShardController, "__init__", self._controller),
                 (ShardController, "shard_for", self._shard_for),
                 (ShardController, "restore", self._restore),
                 (ShardController, "migration_for", self._migration_for),
@@ -141,6 +147,7 @@ class Observer:
         result = real(client, values, versions, push)
         self.acknowledged[number] += push.samples
         self.pushes += 1
+        self._check_copies()
         return result
 
     def _exchange(
@@ -177,8 +184,21 @@ class Observer:
                     f"{self._process} and another"
                 )
 
+    def _check_copies(self) -> None:
+        """Each copy that may lead has every push that was acknowledged."""
+        if self._job.counts and not self.restored:
+            for text in self._copies.lacking(self.acknowledged):
+                self.violation(text)
+
+    def _controller(self, real: Callable[..., None], controller: Any, *rest: Any) -> None:
+        real(controller, *rest)
+        assert self._scheduler.current is not None
+        self._copies.started(self._scheduler.current.process, controller)
+
     def stored(self, values: Mapping[str, bytes | None]) -> None:
-        """No sample is leased twice at once, or leased and waiting to be leased, in what a coordinator stores."""
+        """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free at once."""
+        self._copies.stored(values)
+        self._check_copies()
         text = values.get("training")
         leases = json.loads(text).get("leases") if text else None
         if not leases:

@@ -18,7 +18,7 @@ class SimulatedRegistry:
     Parameters
     ----------
     stored
-        Called with what a coordinator has written.
+        Called with what a coordinator has written, at the moment of the write.
 
     Attributes
     ----------
@@ -41,6 +41,8 @@ class SimulatedRegistry:
         if away and draw.random() < 0.5:
             raise Unavailable("the registry does not answer")
         result = getattr(self._behind, method)(*words)
+        if method == "write":
+            self._stored(words[-1])
         runtime.sleep(draw.expovariate(1 / 0.001))
         if away:  # it was executed, and the reply is lost
             raise Unavailable("the registry does not answer")
@@ -59,7 +61,6 @@ class SimulatedRegistry:
 
     def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
         self._call("write", job, epoch, values)
-        self._stored(values)
 
     def read(self, job: str) -> dict[str, bytes]:
         found: dict[str, bytes] = self._call("read", job)
