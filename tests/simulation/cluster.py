@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import traceback
+from bisect import insort
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from .jobs import JOBS
 from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
-from .plan import COORDINATORS, Fault, Plan
+from .plan import AWAITED, COORDINATORS, Fault, Plan
 from .programs import (
     interrupt_of,
     operating_system,
@@ -55,6 +56,8 @@ MAY_FAIL = (
     "the registry does not answer",
 )
 """Reasons for which a program may end with an error: it, or what it needs, was away for longer than its patience."""
+AGAIN = 10
+"""Mini-batches after which a fault that had no effect, as its process did not run, is tried again."""
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
@@ -116,13 +119,14 @@ class Cluster:
         self._plan, self._job = plan, JOBS[plan.job]
         self._folder = folder / f"{plan.seed}"
         self._data = data
-        self._scheduler = Scheduler(plan.seed, plan.preempt)
+        self._scheduler = Scheduler(plan.seed, plan.preempt, plan.stall_rare)
         self._observer = Observer(self._scheduler, self._job, lambda address: self._network.process_at(address))
         self._processes: dict[str, Process] = {}
         self._programs: dict[str, Callable[[Process], None]] = {}
         self._log: list[str] = []
         self._due = list(plan.faults)
         self._kinds: list[str] = []
+        self._ends: dict[str, Process] = {}  # of the call at whose message a fault begins
         self._batches = self._running = 0
         self._over = False
 
@@ -172,7 +176,7 @@ class Cluster:
         run = self._folder / "run"
         (run / "snapshots").mkdir(parents=True)
         job = self._folder / "job.yaml"
-        job.write_text(self._job.text(self._data))
+        job.write_text(self._job.text(self._data, self._plan.lease))
         shards = (3 if any(fault.target == "3" for fault in self._plan.faults) else 2) * self._job.replication
         trains = run_client if self._job.clients else run_worker
         self._programs |= {f"coordinator-{n}": partial(run_coordinator, job=job, folder=run) for n in range(2)}
@@ -239,6 +243,30 @@ class Cluster:
             self._scheduler.at(fault.after_s, partial(self._inject, fault))
 
     def _inject(self, fault: Fault) -> None:
+        if fault.method:
+            self._network.await_message(fault.method, fault.late, partial(self._inject_at_call, fault))
+            self._wait(replace(fault, method=""), AWAITED)
+        else:
+            self._inject_now(fault)
+
+    def _wait(self, fault: Fault, batches: int) -> None:
+        """Inject a fault after some more mini-batches."""
+        insort(self._due, replace(fault, batches=self._batches + batches), key=lambda one: one.batches)
+
+    def _inject_at_call(self, fault: Fault, client: Process, server: Process) -> None:
+        """Inject a fault at a message of a call between these processes."""
+        awaiting = [one for one in self._due if replace(one, batches=fault.batches, method=fault.method) == fault]
+        if awaiting:  # it has not begun meanwhile
+            self._due.remove(awaiting[0])
+            self._ends = (
+                {fault.target: client, fault.other: server}
+                if fault.client
+                else {fault.target: server, fault.other: client}
+            )
+            self._inject_now(fault)
+            self._ends = {}
+
+    def _inject_now(self, fault: Fault) -> None:
         if self._over:
             return
         if getattr(self, f"_{fault.kind}")(fault):
@@ -246,11 +274,14 @@ class Cluster:
             self._note(str(fault))
         else:
             self._note(f"{fault}: without effect")
+            self._wait(replace(fault, method=""), AGAIN)
 
     def _find(self, name: str) -> Process | None:
         """The running process that a target names."""
         role, _, number = name.partition("-")
-        if role in ("leader", "follower"):
+        if name in self._ends:
+            process: Process | None = self._ends[name]
+        elif role in ("leader", "follower"):
             process = self._observer.leaders.get(int(number))
             if role == "follower":
                 process = self._observer.followers.get(int(number))

@@ -1,8 +1,8 @@
 """Copies of the segments, as the registry names them: what a shard has acknowledged is in each copy that may lead.
 
-A shard's owner by the stored placement, a follower that is stored as in sync, and one that is stored as promoted: each of
-them may have to serve its segments alone at any moment. So each has every push that was acknowledged before, at every
-step. A violation shows without the failures after which a client would see it.
+A shard's owner by the stored placement, a follower that is stored as in sync, and one that is stored as promoted: each
+of them may have to serve its segments alone at any moment. So each has every push that was acknowledged before, at
+every step. A violation shows without the failures after which a client would see it.
 """
 
 from __future__ import annotations

@@ -40,14 +40,17 @@ class SimulatedJob:
     limits: str = f"epochs: {EPOCHS}"
     push_samples: int = 4
 
-    def text(self, data: Path) -> str:
-        """The job file."""
+    def text(self, data: Path, lease: int | None) -> str:
+        """The job file; `lease`: samples of a lease, for strategies that lease data."""
+        strategy = (
+            self.strategy if lease is None or "sandblaster" in self.strategy else f"{self.strategy}, lease: {lease}"
+        )
         source = "source: none" if self.clients else f"source: npz, file: {data}"
         return f"""
 name: simulated
 model: {{python: "{MODEL}:{"counts" if self.counts else "bowl"}"}}
 data: {{{source}}}
-strategy: {{{self.strategy}}}
+strategy: {{{strategy}}}
 limits: {{{self.limits}}}
 shards: 2
 replication: {self.replication}

@@ -48,20 +48,20 @@ class Observer:
         Texts; a run ends at the first.
     pushes
         Pushes and exchanges that were acknowledged.
+    begun
+        Pushes of gradients that were begun.
     leaders, followers
         By shard, the process that served it last, and the one that received records of it last.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]) -> None:
         self._scheduler = scheduler
         self._job = job
         self._copies = Copies(process_at)
         self.violations: list[str] = []
-        self.pushes = 0
+        self.pushes = self.begun = 0
         self.restored = 0
         self.sent = np.zeros(LENGTH - PROCESSES)
         self.acknowledged = np.zeros(LENGTH - PROCESSES)
@@ -142,6 +142,7 @@ class Observer:
             return result
         number = self._process
         self.sent[number] += push.samples
+        self.begun += 1
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
         result = real(client, values, versions, push)
@@ -196,7 +197,7 @@ class Observer:
         self._copies.started(self._scheduler.current.process, controller)
 
     def stored(self, values: Mapping[str, bytes | None]) -> None:
-        """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free at once."""
+        """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free."""
         self._copies.stored(values)
         self._check_copies()
         text = values.get("training")
@@ -260,6 +261,8 @@ class Observer:
             self.violation(f"the job is {summary['state']}: {summary['reason']}")
         if not self._job.counts or self.violations or summary["state"] != "done":
             return
+        if summary["pushes"] > self.begun:
+            self.violation(f"the summary counts {summary['pushes']} pushes, and {self.begun} were begun")
         counts = -load_file(folder / "model.safetensors")["marks"]
         seen, lost = counts[:, PROCESSES:], summary["pushes_lost"] * self._job.push_samples
         if (seen > self.sent).any():
