@@ -130,8 +130,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             machine.record_usage(*who, _usage(request))
             if request.HasField("progress"):
                 machine.report_progress(*who, _value(messages.ProgressReport, request.progress), now_s)
-            if request.initialised:
-                machine.initialised(request.incarnation, now_s)
+            if request.initialised_in:
+                machine.initialised(request.incarnation, request.initialised_in, now_s)
             if request.HasField("evaluation"):
                 e = request.evaluation
                 accuracy = e.accuracy if e.HasField("accuracy") else None

@@ -301,12 +301,11 @@ class Cluster:
         return True
 
     def _both(self, fault: Fault) -> bool:
-        processes = [self._find(f"{role}-{fault.target}") for role in ("leader", "follower")]
-        for process in processes:
-            if process is not None:
-                self._note(f"{process.name} is killed")
-                self._exit(process, fault.seconds)
-        return any(process is not None for process in processes)
+        processes = {self._find(f"{role}-{fault.target}") for role in ("leader", "follower")} - {None}
+        for process in sorted(processes, key=lambda one: one.number):
+            self._note(f"{process.name} is killed")
+            self._exit(process, fault.seconds)
+        return bool(processes)
 
     def _fail(self, fault: Fault) -> bool:
         process = self._find(fault.target)

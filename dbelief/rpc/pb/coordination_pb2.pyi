@@ -862,7 +862,7 @@ class ReportRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
-    INITIALISED_FIELD_NUMBER: _builtins.int
+    INITIALISED_IN_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
@@ -876,8 +876,8 @@ class ReportRequest(_message.Message):
     """number of the replica"""
     incarnation: _builtins.int
     """its incarnation"""
-    initialised: _builtins.bool
-    """all initial values are acknowledged; default false"""
+    initialised_in: _builtins.int
+    """Epoch of the placement to which all initial values were pushed, all acknowledged; 0: nothing to report."""
     trouble: _builtins.str
     """a reason to end the job; empty: none"""
     stored_lease: _builtins.int
@@ -925,7 +925,7 @@ class ReportRequest(_message.Message):
         incarnation: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         evaluation: Global___Evaluation | None = ...,
-        initialised: _builtins.bool = ...,
+        initialised_in: _builtins.int = ...,
         trouble: _builtins.str = ...,
         bundle: Global___BundleDone | None = ...,
         failed: Global___BundleFailed | None = ...,
@@ -938,7 +938,7 @@ class ReportRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
