@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from ps_server.store import segment as product
+from dbelief.optim import apply_rule
 from ps_server.store.segment import ReleasedLock
 
 from .scheduler import Scheduler, Task
@@ -25,7 +25,6 @@ STALLS, STALL_S = 0.3, 0.01
 def torn_pushes(scheduler: Scheduler) -> Iterator[None]:
     """Tear the pushes of tasks that work on a segment without its lock."""
     outside: set[Task | None] = set()
-    whole = product.apply_rule
 
     class Noted(ReleasedLock):
         """Notes the task between the release of the lock and its acquisition."""
@@ -40,15 +39,16 @@ def torn_pushes(scheduler: Scheduler) -> Iterator[None]:
 
     def apply(rule: Any, w: Any, gradient: Any, states: Any, rate: Any, step: int) -> None:
         if scheduler.current not in outside:
-            whole(rule, w, gradient, states, rate, step)
+            apply_rule(rule, w, gradient, states, rate, step)
             return
         middle = len(w) // 2
         for half in (slice(0, middle), slice(middle, None)):
-            whole(rule, w[half], gradient[half], tuple(state[half] for state in states), rate, step)
+            apply_rule(rule, w[half], gradient[half], tuple(state[half] for state in states), rate, step)
             if half.start == 0:
                 _let_others_run(scheduler)
 
-    with mock.patch.object(product, "ReleasedLock", Noted), mock.patch.object(product, "apply_rule", apply):
+    module = "ps_server.store.segment"
+    with mock.patch(f"{module}.ReleasedLock", Noted), mock.patch(f"{module}.apply_rule", apply):
         yield
 
 
