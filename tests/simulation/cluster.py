@@ -39,6 +39,7 @@ from .programs import (
 from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
+from .stored_sets import StoredSets
 from .torn import torn_pushes
 from .trajectory import TrajectoryWatch
 
@@ -149,6 +150,8 @@ class Cluster:
             stack.enter_context(operating_system(scheduler, self._registry, self._groups))
             stack.enter_context(torn_pushes(scheduler))
             stack.enter_context(observer.watching())
+            sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)
+            stack.enter_context(sets.watching())
             trajectory = TrajectoryWatch(observer.violation)
             stack.enter_context(trajectory.watching())
             stack.callback(scheduler.close)

@@ -54,9 +54,7 @@ class Observer:
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]) -> None:
         self._scheduler = scheduler
         self._job = job
         self._copies = Copies(process_at)
