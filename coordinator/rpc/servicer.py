@@ -228,7 +228,8 @@ def _assignment_reply(work: messages.Assignment, machine: JobMachine) -> wire.Le
     if isinstance(work, messages.EvaluationLease):
         return wire.LeaseReply(evaluation=_message(wire.EvaluationLease, work, lease=work.id))
     if isinstance(work, messages.BundleLease):
-        return wire.LeaseReply(bundle=_message(wire.Bundle, work))
+        epoch = machine.placement.epoch if machine.placement is not None else 0
+        return wire.LeaseReply(bundle=_message(wire.Bundle, work, placement_epoch=epoch))
     if isinstance(work, messages.Wait):
         return wire.LeaseReply(wait_s=work.seconds)
     return wire.LeaseReply(stop=work.reason or "the job is over")

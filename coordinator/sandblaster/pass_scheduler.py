@@ -154,8 +154,7 @@ class PassScheduler:
         for held in self._outstanding.values():
             if incarnation in held.holders and held.bundle.number not in holds:
                 return held.bundle
-        for has in [bundle for bundle in self._unheld if bundle.number in holds]:
-            self._unheld.remove(has)  # assigned by another coordinator
+        for has in self._assigned_earlier(incarnation, holds):
             self._record_attempt(has, number, incarnation, False, now_s)
         if ahead and self._left * self._share(number, living) < 2:  # the rest is for idle replicas
             return None
@@ -167,6 +166,13 @@ class PassScheduler:
             return None
         self._record_attempt(bundle, number, incarnation, backup, now_s)
         return bundle
+
+    def _assigned_earlier(self, incarnation: int, holds: Collection[int]) -> list[Bundle]:
+        """Bundles that an incarnation holds from another coordinator; others may have got them from this one since."""
+        found = [bundle for bundle in self._unheld if bundle.number in holds]
+        self._unheld = [bundle for bundle in self._unheld if bundle not in found]
+        others = [self._outstanding[number] for number in holds if number in self._outstanding]
+        return found + [one.bundle for one in others if incarnation not in one.holders]
 
     def _record_attempt(self, bundle: Bundle, number: int, incarnation: int, backup: bool, now_s: float) -> None:
         outstanding = self._outstanding.setdefault(bundle.number, _Outstanding(bundle))

@@ -25,6 +25,7 @@ from .jobs import JOBS
 from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
+from .outage import Power
 from .plan import AWAITED, COORDINATORS, Fault, Plan
 from .programs import (
     interrupt_of,
@@ -39,6 +40,9 @@ from .programs import (
 from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
+from .stored_sets import StoredSets
+from .torn import torn_pushes
+from .trajectory import TrajectoryWatch
 
 LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
@@ -129,6 +133,7 @@ class Cluster:
         self._ends: dict[str, Process] = {}  # of the call at whose message a fault begins
         self._batches = self._running = 0
         self._over = False
+        self._power = Power(JOB)
 
     def run(self) -> Outcome:
         """Run to the end of the job, or the first violation."""
@@ -137,6 +142,7 @@ class Cluster:
             runtime = SimulatedRuntime(scheduler)
             # Before the runtime is replaced, so that its lock is a real one: a simulated one's holder may be killed.
             self._behind = MemoryRegistry(_GlobalClock(scheduler))
+            self._empty = MemoryRegistry(_GlobalClock(scheduler))
             self._registry = SimulatedRegistry(scheduler, self._behind, observer.stored)
             self._groups = Groups(scheduler)
             self._network = SimulatedNetwork(scheduler, self._plan.delay_s)
@@ -146,7 +152,12 @@ class Cluster:
             stack.enter_context(use_transport(self._network))
             stack.enter_context(use_disk(self._disk))
             stack.enter_context(operating_system(scheduler, self._registry, self._groups))
+            stack.enter_context(torn_pushes(scheduler))
             stack.enter_context(observer.watching())
+            sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)
+            stack.enter_context(sets.watching())
+            trajectory = TrajectoryWatch(observer.violation)
+            stack.enter_context(trajectory.watching())
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
             marker.process = lambda: runtime.process.number
@@ -159,6 +170,7 @@ class Cluster:
                 observer.violation(f"the job has not ended; running: {', '.join(running) or 'nothing'}")
             if not observer.violations:
                 observer.check_end(self._folder / "run")
+                trajectory.check_end(self._folder / "run")
         return Outcome(
             tuple(observer.violations),
             tuple(self._log),
@@ -179,7 +191,11 @@ class Cluster:
         job.write_text(self._job.text(self._data, self._plan.lease))
         shards = (3 if any(fault.target == "3" for fault in self._plan.faults) else 2) * self._job.replication
         trains = run_client if self._job.clients else run_worker
-        self._programs |= {f"coordinator-{n}": partial(run_coordinator, job=job, folder=run) for n in range(2)}
+        coordinator = partial(run_coordinator, job=job, folder=run)
+        self._programs |= {
+            COORDINATORS[0]: partial(coordinator, resumes=lambda: self._power.resumes(self._behind)),
+            COORDINATORS[1]: coordinator,
+        }
         self._programs |= {f"shard-{n}": run_shard for n in range(shards)}
         self._programs |= {f"worker-{n}": trains for n in range(3)}
         self._programs |= {"reader": run_reader} if self._job.reader else {}
@@ -190,7 +206,11 @@ class Cluster:
     # -- processes -----------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
-        if self._over:
+        running = self._processes.get(name)
+        if self._over or (running is not None and running.alive):
+            return
+        if not self._power.may_start(name, self._behind):
+            self._scheduler.at(RESTART_S, partial(self._start, name))
             return
         process = self._processes[name] = self._scheduler.process(name)
         drift = self._plan.drift
@@ -314,6 +334,23 @@ class Cluster:
         lost = self._disk.machine_failed(process)
         self._note(f"the machine of {process.name} fails; lost: {', '.join(lost) or 'nothing'}")
         self._exit(process, fault.seconds, vanishes=True)
+        return True
+
+    def _outage(self, fault: Fault) -> bool:
+        registry_lost = fault.target == "lost"
+        if registry_lost and not self._power.has_set(self._behind):
+            return False
+        running = [process for process in self._processes.values() if process.alive]
+        lost = self._power.fails(running, self._disk, registry_lost)
+        self._note(f"all machines fail; lost: {', '.join(lost) or 'nothing'}")
+        for process in running:
+            self._exit(process, None, vanishes=True)
+        if registry_lost:
+            self._behind, self._empty = self._empty, MemoryRegistry(_GlobalClock(self._scheduler))
+            self._registry.lose(self._behind)
+        self._observer.outage(registry_lost)
+        for name in self._programs:
+            self._scheduler.at(fault.seconds * self._scheduler.random.uniform(1, 2), partial(self._start, name))
         return True
 
     def _pause(self, fault: Fault) -> bool:

@@ -70,6 +70,7 @@ class Observer:
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
+        self._had_losses: set[int] = set()  # segments that were loaded from a set
         self.leaders: dict[int, Process] = {}
         self.followers: dict[int, Process] = {}
 
@@ -233,14 +234,25 @@ class Observer:
     def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
         self.restored += 1
         reply = real(controller, request)
-        if self.restored == 1:  # before any loss
-            self._check_set(controller.shard)
+        self._check_set(controller.shard)
         return reply
 
+    def outage(self, new_run: bool) -> None:
+        """All processes have ended at once; `new_run`: their registry is lost too, and versions begin at the set's."""
+        self.restored += 1
+        self.leaders.clear()
+        self.followers.clear()
+        if new_run:
+            self._versions[:] = -1
+            self._contents.clear()
+            self._appliers.clear()
+
     def _check_set(self, shard: Shard) -> None:
-        """In a snapshot set, too, the ledger and the parameters of a segment agree."""
+        """In a snapshot set, too, the ledger and the parameters of a segment agree; before the segment's first loss."""
         for segment in shard.segments.values():
-            if not self._job.counts or segment.lock_free:
+            first = segment.span.index not in self._had_losses
+            self._had_losses.add(segment.span.index)
+            if not first or not self._job.counts or segment.lock_free:
                 continue
             for (vector, pusher), last in segment.ledger.last.items():
                 if vector == PARAMETERS and pusher in self._pushers:
@@ -271,7 +283,8 @@ class Observer:
             return
         twice = summary["pushes_trained_twice"] * self._job.push_samples
         missing = np.maximum(self.acknowledged - seen, 0).sum(axis=1).max()
-        if missing > lost + twice:  # those of a failed worker that were not reported are trained again
+        # After a restore, what a failed worker had not reported is trained again, and counted nowhere.
+        if missing > lost + twice and not self.restored:
             self.violation(f"{missing:g} acknowledged samples are missing, {lost + twice} are counted")
         trained = counts[:, :SAMPLES] - EPOCHS
         skipped, doubled = np.maximum(-trained, 0).sum(axis=1).max(), np.maximum(trained, 0).sum(axis=1).max()

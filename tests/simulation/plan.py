@@ -47,8 +47,11 @@ KINDS = {
     "wall": 1,
     "scale": 3,
     "signal": 1,
+    "outage": 0,
 }
-"""Kinds of faults, each with its weight."""
+"""Kinds of faults, each with its weight; an outage is drawn for itself."""
+OUTAGES = 0.05
+"""Share of the seeds that have an outage."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,13 @@ class Fault:
         A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; both: SIGKILL
         of a shard's leader and follower; pause: SIGSTOP, and SIGCONT later; cut: a
         link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer;
+        outage: power loss of all machines, then all programs start again;
         wall: a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
     batches, after_s
         It begins so many seconds after this number of mini-batches was computed.
     target, other
         Names of processes; "leader-N": the one that serves shard N, "follower-N": its follower, "coordinator": the one
-        that leads.
+        that leads. Of an outage: whether the registry's content is "kept" or "lost".
     seconds
         How long it lasts, or until the process starts again.
     both
@@ -161,6 +165,7 @@ def draw_plan(seed: int) -> Plan:
     weights = _weights(draw)
     faults = tuple(_fault(draw, weights, batches, 10 * batch_s * after, near) for batches, after in moments)
     faults = tuple(_at_message(draw, fault) if draw.random() < 0.5 else fault for fault in faults)
+    faults = tuple(sorted((*faults, *_outage(seed)), key=lambda fault: fault.batches))
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
     stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice([None, 64])
     return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease)
@@ -173,6 +178,19 @@ def _weights(draw: random.Random) -> dict[str, float]:
     """
     weights = {kind: weight * draw.choice([0, 1, 1, 4]) for kind, weight in KINDS.items()}
     return weights if sum(map(bool, weights.values())) > 1 else dict(KINDS)
+
+
+def _outage(seed: int) -> Iterator[Fault]:
+    """The outage of a seed, where it has one; the draws of the other faults do not depend on it."""
+    draw = random.Random(f"outage {seed}")
+    if draw.random() < OUTAGES:
+        yield Fault(
+            "outage",
+            draw.randrange(BATCHES // 4, BATCHES),
+            draw.expovariate(10.0),
+            draw.choice(["kept", "lost"]),
+            seconds=draw.uniform(0.1, 2.0),
+        )
 
 
 def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:

@@ -34,6 +34,10 @@ class SimulatedRegistry:
         self._behind = behind
         self.away_until_s = 0.0
 
+    def lose(self, empty: MemoryRegistry) -> None:
+        """Lose all content: an empty registry is behind it from now on."""
+        self._behind = empty
+
     def _call(self, method: str, *words: Any) -> Any:
         draw = self._scheduler.random
         runtime.sleep(draw.expovariate(1 / 0.001))

@@ -702,6 +702,7 @@ class Bundle(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     PORTION_FIELD_NUMBER: _builtins.int
+    PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     pass_number: _builtins.int
     """from 1; parameters are fetched once per pass"""
     bundle: _builtins.int
@@ -714,6 +715,8 @@ class Bundle(_message.Message):
     """one past the last"""
     portion: _builtins.int
     """samples that are computed at a time"""
+    placement_epoch: _builtins.int
+    """of the placement at least: earlier incarnations of shards may hold another "trial" """
     def __init__(
         self,
         *,
@@ -723,10 +726,11 @@ class Bundle(_message.Message):
         start: _builtins.int = ...,
         stop: _builtins.int = ...,
         portion: _builtins.int = ...,
+        placement_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "epoch", b"epoch", "pass_number", b"pass_number", "portion", b"portion", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "epoch", b"epoch", "pass_number", b"pass_number", "placement_epoch", b"placement_epoch", "portion", b"portion", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -309,3 +309,15 @@ def test_pass_begun_by_another_coordinator_has_no_picture() -> None:
     successor.restore(json.loads(json.dumps(turn.state())))
     assert successor.record_result(10, BundleResult(0, 1, 0.0, 1), 1.0), "who had it tells the successor"
     assert (successor.began_s, successor.picture(1.0)) == (None, [])
+
+
+def test_a_replica_gets_no_copy_of_what_it_holds_from_another_coordinator() -> None:
+    turn = PassScheduler(1, 1)
+    held = turn.grant(0, 10, [0, 1], 0.0)
+    assert held is not None
+    successor = PassScheduler(1, 1)
+    successor.restore(json.loads(json.dumps(turn.state())))
+    assert successor.grant(1, 11, [0, 1], 1.0) == held, "nobody has told that it is held"
+    assert successor.grant(0, 10, [0, 1], 1.0, holds=[held.number]) is None
+    assert successor.record_result(10, BundleResult(0, held.number, 0.0, 1), 2.0)
+    assert successor.complete
