@@ -46,6 +46,11 @@ class Initialization:
         self._initialiser: int | None = None
         self._complete = resumed is not None
 
+    @property
+    def complete(self) -> bool:
+        """Whether the shards have all initial values, as far as is known."""
+        return self._complete
+
     def check_layout(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
         """Compare a replica's model and data with the job's; the first replica's model becomes the job's.
 

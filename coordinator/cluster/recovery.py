@@ -195,6 +195,8 @@ class Recovery:
         dropped: tuple[type[effects.Action], ...] = effects.Export, effects.RollBack  # they are requested again
         if self.rollback_set is not None:  # programs are too, and a set that mixes two iterations would be useless
             dropped += effects.RunProgram, effects.TakeSnapshot
+            if isinstance(action, effects.TakeSnapshot):
+                self._training.abort_set()  # it may have been begun again, under another id, after the rollback was
         if not isinstance(action, dropped):
             self._postponed.append(action)
         return self._resume_postponed()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from dbelief.core.placement import Placement
@@ -169,7 +169,7 @@ class ReplicationManager:
 
     def state(self) -> dict[str, Any]:
         """Complete state, JSON-serializable."""
-        links = {number: asdict(link) for number, link in self._links.items()}
+        links = {number: dict(vars(link)) for number, link in self._links.items()}
         for fields in links.values():
             del fields["changed_s"]  # it is only valid on this coordinator's clock
         return {"promotions": self.promotions, "chains": links}

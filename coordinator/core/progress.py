@@ -40,6 +40,9 @@ class Evaluated:
     samples: int
 
 
+_TABLES = ("spent", "stale", "wire")
+
+
 @dataclass
 class ReplicaStats:
     """Statistics of one replica number, over all its incarnations.
@@ -55,6 +58,10 @@ class ReplicaStats:
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
     stale: dict[str, list[int]] = field(default_factory=dict)
     wire: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def state(self) -> dict[str, Any]:
+        """A copy of all fields, JSON-serialisable; `dataclasses.asdict` would copy every number by itself."""
+        return vars(self) | {name: {key: row.copy() for key, row in vars(self)[name].items()} for name in _TABLES}
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -273,7 +280,7 @@ class Progress:
         """The state that a snapshot set holds."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
         state["warm"] = self.warm_start.active
-        state["replicas"] = {str(number): asdict(own) for number, own in self.replicas.items()}
+        state["replicas"] = {str(number): own.state() for number, own in self.replicas.items()}
         losses = self.divergence.loss, self.divergence.first_loss
         state["losses"] = [None if math.isnan(x) else x for x in losses]
         for name in ("best", "last", "test"):

@@ -238,6 +238,8 @@ class JobMachine:
         """Whether this replica is to push the initial values."""
         if self.state is not State.INITIALISING or self.members.find_pusher(number, incarnation) is None:
             return False
+        if self.recovery.unavailable:
+            return False
         return self.initialization.initialises(incarnation)
 
     def tick(self, now_s: float) -> None:
@@ -401,9 +403,15 @@ class JobMachine:
         self.actions += self.training.policy.membership_changes()
         self.ready(now_s)
 
-    def initialised(self, incarnation: int, now_s: float) -> None:
-        """Record that all initial values are acknowledged; they are written to a set before training starts."""
-        if self.state is State.INITIALISING and self.initialization.initialised(incarnation):
+    def initialised(self, incarnation: int, placement_epoch: int, now_s: float) -> None:
+        """Record that all initial values are acknowledged; they are written to a set before training starts.
+
+        `placement_epoch`: of the placement to which they were pushed. A shard that failed while they were pushed may
+        have acknowledged them; its replacement, which another placement names, does not have them.
+        """
+        if self.state is not State.INITIALISING or self.placement is None or self.placement.epoch != placement_epoch:
+            return
+        if self.initialization.initialised(incarnation):
             self.actions.append(self.training.begin_set())
             self._advance(now_s)
 
@@ -412,9 +420,16 @@ class JobMachine:
         self.training.end_set(now_s, complete=True)
         self.recovery.set_taken(set_id)
         self._log_event("snapshot", set=set_id)
-        if self.state is State.INITIALISING:
+        if self.state is State.INITIALISING and self.initialization.complete:
             self.actions.append(effects.MakeReady())
         self._advance(now_s)
+
+    def set_due(self) -> bool:
+        """Whether a set may be taken now: not where a shard has failed since, and initial values are pushed again."""
+        due = self.state is not State.INITIALISING or self.initialization.complete
+        if not due:
+            self.training.abort_set()
+        return due
 
     def retake_set(self) -> str:
         """Restart the set in progress under another id, which is returned."""
@@ -422,6 +437,8 @@ class JobMachine:
 
     def set_failed(self, now_s: float) -> bool:
         """Record that a set could not be written; False where the job cannot continue without it."""
+        if not self.set_due():
+            return True
         if self.state is not State.READY:
             return False
         self.training.end_set(now_s, complete=False)

@@ -130,8 +130,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             machine.record_usage(*who, _usage(request))
             if request.HasField("progress"):
                 machine.report_progress(*who, _value(messages.ProgressReport, request.progress), now_s)
-            if request.initialised:
-                machine.initialised(request.incarnation, now_s)
+            if request.initialised_in:
+                machine.initialised(request.incarnation, request.initialised_in, now_s)
             if request.HasField("evaluation"):
                 e = request.evaluation
                 accuracy = e.accuracy if e.HasField("accuracy") else None
@@ -228,7 +228,8 @@ def _assignment_reply(work: messages.Assignment, machine: JobMachine) -> wire.Le
     if isinstance(work, messages.EvaluationLease):
         return wire.LeaseReply(evaluation=_message(wire.EvaluationLease, work, lease=work.id))
     if isinstance(work, messages.BundleLease):
-        return wire.LeaseReply(bundle=_message(wire.Bundle, work))
+        epoch = machine.placement.epoch if machine.placement is not None else 0
+        return wire.LeaseReply(bundle=_message(wire.Bundle, work, placement_epoch=epoch))
     if isinstance(work, messages.Wait):
         return wire.LeaseReply(wait_s=work.seconds)
     return wire.LeaseReply(stop=work.reason or "the job is over")

@@ -102,7 +102,7 @@ class PassScheduler:
         self._done: dict[int, tuple[float, int]] = {}  # by number: sum of losses and samples
         self._last: dict[int, int] = {}  # by replica number: where its last bundle ended
         self._stops: dict[int, float] = {}  # by replica number: when its last bundle was done
-        self._tried: dict[int, list[int]] = {}  # by number: incarnations that reported an error or failed
+        self._tried: dict[int, list[int]] = {}  # by number, once a holder failed: the incarnations whose failure counts
         self._cuts = 0
 
     @property
@@ -154,8 +154,7 @@ class PassScheduler:
         for held in self._outstanding.values():
             if incarnation in held.holders and held.bundle.number not in holds:
                 return held.bundle
-        for has in [bundle for bundle in self._unheld if bundle.number in holds]:
-            self._unheld.remove(has)  # assigned by another coordinator
+        for has in self._assigned_earlier(incarnation, holds):
             self._record_attempt(has, number, incarnation, False, now_s)
         if ahead and self._left * self._share(number, living) < 2:  # the rest is for idle replicas
             return None
@@ -167,6 +166,13 @@ class PassScheduler:
             return None
         self._record_attempt(bundle, number, incarnation, backup, now_s)
         return bundle
+
+    def _assigned_earlier(self, incarnation: int, holds: Collection[int]) -> list[Bundle]:
+        """Bundles that an incarnation holds from another coordinator; others may have got them from this one since."""
+        found = [bundle for bundle in self._unheld if bundle.number in holds]
+        self._unheld = [bundle for bundle in self._unheld if bundle not in found]
+        others = [self._outstanding[number] for number in holds if number in self._outstanding]
+        return found + [one.bundle for one in others if incarnation not in one.holders]
 
     def _record_attempt(self, bundle: Bundle, number: int, incarnation: int, backup: bool, now_s: float) -> None:
         outstanding = self._outstanding.setdefault(bundle.number, _Outstanding(bundle))
@@ -236,10 +242,10 @@ class PassScheduler:
     def _backup_task(self, incarnation: int) -> Bundle | None:
         """A bundle of other holders: one with the fewest copies, and of those the one under way the longest.
 
-        A bundle that has failed before is computed by one replica at a time: it may be what makes them fail.
+        A bundle at which a replica has failed gets no further copy: it may be what makes them fail.
         """
         held = self._outstanding.values()
-        others = [o for o in held if incarnation not in o.holders and not self._tried.get(o.bundle.number)]
+        others = [o for o in held if incarnation not in o.holders and o.bundle.number not in self._tried]
         return min(others, key=lambda o: (len(o.holders), min(o.holders.values()))).bundle if others else None
 
     # -- results -----------------------------------------------------------------------------------------
@@ -280,6 +286,10 @@ class PassScheduler:
         for outstanding in list(self._outstanding.values()):
             if incarnation in outstanding.holders:
                 self._release(outstanding, incarnation, now_s)
+                if (
+                    died
+                ):  # no further copies, or replicas that are started again hold it without a gap until none is left
+                    self._tried.setdefault(outstanding.bundle.number, [])
                 if died and not outstanding.holders:  # simultaneous failures of all copies count once
                     self._count(outstanding.bundle, incarnation, "the replicas that computed it failed")
 

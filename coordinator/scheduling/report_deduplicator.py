@@ -6,7 +6,6 @@ No clock, no socket.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ..core.messages import ProgressReport
@@ -27,8 +26,8 @@ class ReportDeduplicator:
     def state(self) -> dict[str, Any]:
         """The complete state, JSON-serialisable."""
         return {
-            "of_lease": [asdict(report) for report in self._of_lease.values()],
-            "of_client": [[incarnation, asdict(report)] for incarnation, report in self._of_client.items()],
+            "of_lease": [dict(vars(report)) for report in self._of_lease.values()],
+            "of_client": [[incarnation, dict(vars(report))] for incarnation, report in self._of_client.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

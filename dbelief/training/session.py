@@ -268,6 +268,7 @@ class Session:
             pushes them.
         """
         while self._initial_values_are_wanted():  # repeated if a shard failed before they were safe
+            placement_epoch = self.parameters.placement.epoch
             values, taken = begin()
             leads = self.ranks.rank == 0
             if taken and leads:
@@ -276,7 +277,7 @@ class Session:
             del values
             self.ranks.barrier()
             if leads:
-                self.member.call("Report", wire.ReportRequest(initialised=True))
+                self.member.call("Report", wire.ReportRequest(initialised_in=placement_epoch))
                 self.member.beat()
 
     def _initial_values_are_wanted(self) -> bool:

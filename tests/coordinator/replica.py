@@ -86,7 +86,9 @@ class Replica:
         """Push zeros to these segments; to all of them, and say so, where none are named."""
         self.assign(PARAMETERS, np.zeros((4, SLOTS), np.float32), segments)
         if segments is None:
-            self.world.machine.initialised(self.incarnation, self.world.now_s)
+            placement = self.world.machine.placement
+            assert placement is not None
+            self.world.machine.initialised(self.incarnation, placement.epoch, self.world.now_s)
 
     def assign(self, vector: str, values: np.ndarray, segments: Iterable[int] | None = None) -> None:
         """Store values under a name."""

@@ -289,7 +289,8 @@ class World:
             self._restore(self.disk[action.set_id])
             machine.restored(self.ledgers(), now_s)
         elif isinstance(action, TakeSnapshot):
-            self._snapshot(action.set_id)
+            if machine.set_due():
+                self._snapshot(action.set_id)
         elif isinstance(action, MakeReady):
             for shard in self.holders:
                 shard.make_ready()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import traceback
+from bisect import insort
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from .jobs import JOBS
 from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
-from .plan import COORDINATORS, Fault, Plan
+from .outage import Power
+from .plan import AWAITED, COORDINATORS, Fault, Plan
 from .programs import (
     interrupt_of,
     operating_system,
@@ -38,6 +40,9 @@ from .programs import (
 from .registry import SimulatedRegistry
 from .runtime import SimulatedRuntime
 from .scheduler import Process, Scheduler, Task
+from .stored_sets import StoredSets
+from .torn import torn_pushes
+from .trajectory import TrajectoryWatch
 
 LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
@@ -55,6 +60,8 @@ MAY_FAIL = (
     "the registry does not answer",
 )
 """Reasons for which a program may end with an error: it, or what it needs, was away for longer than its patience."""
+AGAIN = 10
+"""Mini-batches after which a fault that had no effect, as its process did not run, is tried again."""
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
@@ -116,15 +123,17 @@ class Cluster:
         self._plan, self._job = plan, JOBS[plan.job]
         self._folder = folder / f"{plan.seed}"
         self._data = data
-        self._scheduler = Scheduler(plan.seed, plan.preempt)
-        self._observer = Observer(self._scheduler, self._job)
+        self._scheduler = Scheduler(plan.seed, plan.preempt, plan.stall_rare)
+        self._observer = Observer(self._scheduler, self._job, lambda address: self._network.process_at(address))
         self._processes: dict[str, Process] = {}
         self._programs: dict[str, Callable[[Process], None]] = {}
         self._log: list[str] = []
         self._due = list(plan.faults)
         self._kinds: list[str] = []
+        self._ends: dict[str, Process] = {}  # of the call at whose message a fault begins
         self._batches = self._running = 0
         self._over = False
+        self._power = Power(JOB)
 
     def run(self) -> Outcome:
         """Run to the end of the job, or the first violation."""
@@ -133,6 +142,7 @@ class Cluster:
             runtime = SimulatedRuntime(scheduler)
             # Before the runtime is replaced, so that its lock is a real one: a simulated one's holder may be killed.
             self._behind = MemoryRegistry(_GlobalClock(scheduler))
+            self._empty = MemoryRegistry(_GlobalClock(scheduler))
             self._registry = SimulatedRegistry(scheduler, self._behind, observer.stored)
             self._groups = Groups(scheduler)
             self._network = SimulatedNetwork(scheduler, self._plan.delay_s)
@@ -142,7 +152,12 @@ class Cluster:
             stack.enter_context(use_transport(self._network))
             stack.enter_context(use_disk(self._disk))
             stack.enter_context(operating_system(scheduler, self._registry, self._groups))
+            stack.enter_context(torn_pushes(scheduler))
             stack.enter_context(observer.watching())
+            sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)
+            stack.enter_context(sets.watching())
+            trajectory = TrajectoryWatch(observer.violation)
+            stack.enter_context(trajectory.watching())
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
             marker.process = lambda: runtime.process.number
@@ -155,6 +170,7 @@ class Cluster:
                 observer.violation(f"the job has not ended; running: {', '.join(running) or 'nothing'}")
             if not observer.violations:
                 observer.check_end(self._folder / "run")
+                trajectory.check_end(self._folder / "run")
         return Outcome(
             tuple(observer.violations),
             tuple(self._log),
@@ -172,10 +188,14 @@ class Cluster:
         run = self._folder / "run"
         (run / "snapshots").mkdir(parents=True)
         job = self._folder / "job.yaml"
-        job.write_text(self._job.text(self._data))
+        job.write_text(self._job.text(self._data, self._plan.lease))
         shards = (3 if any(fault.target == "3" for fault in self._plan.faults) else 2) * self._job.replication
         trains = run_client if self._job.clients else run_worker
-        self._programs |= {f"coordinator-{n}": partial(run_coordinator, job=job, folder=run) for n in range(2)}
+        coordinator = partial(run_coordinator, job=job, folder=run)
+        self._programs |= {
+            COORDINATORS[0]: partial(coordinator, resumes=lambda: self._power.resumes(self._behind)),
+            COORDINATORS[1]: coordinator,
+        }
         self._programs |= {f"shard-{n}": run_shard for n in range(shards)}
         self._programs |= {f"worker-{n}": trains for n in range(3)}
         self._programs |= {"reader": run_reader} if self._job.reader else {}
@@ -186,7 +206,11 @@ class Cluster:
     # -- processes -----------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
-        if self._over:
+        running = self._processes.get(name)
+        if self._over or (running is not None and running.alive):
+            return
+        if not self._power.may_start(name, self._behind):
+            self._scheduler.at(RESTART_S, partial(self._start, name))
             return
         process = self._processes[name] = self._scheduler.process(name)
         drift = self._plan.drift
@@ -239,6 +263,30 @@ class Cluster:
             self._scheduler.at(fault.after_s, partial(self._inject, fault))
 
     def _inject(self, fault: Fault) -> None:
+        if fault.method:
+            self._network.await_message(fault.method, fault.late, partial(self._inject_at_call, fault))
+            self._wait(replace(fault, method=""), AWAITED)
+        else:
+            self._inject_now(fault)
+
+    def _wait(self, fault: Fault, batches: int) -> None:
+        """Inject a fault after some more mini-batches."""
+        insort(self._due, replace(fault, batches=self._batches + batches), key=lambda one: one.batches)
+
+    def _inject_at_call(self, fault: Fault, client: Process, server: Process) -> None:
+        """Inject a fault at a message of a call between these processes."""
+        awaiting = [one for one in self._due if replace(one, batches=fault.batches, method=fault.method) == fault]
+        if awaiting:  # it has not begun meanwhile
+            self._due.remove(awaiting[0])
+            self._ends = (
+                {fault.target: client, fault.other: server}
+                if fault.client
+                else {fault.target: server, fault.other: client}
+            )
+            self._inject_now(fault)
+            self._ends = {}
+
+    def _inject_now(self, fault: Fault) -> None:
         if self._over:
             return
         if getattr(self, f"_{fault.kind}")(fault):
@@ -246,11 +294,14 @@ class Cluster:
             self._note(str(fault))
         else:
             self._note(f"{fault}: without effect")
+            self._wait(replace(fault, method=""), AGAIN)
 
     def _find(self, name: str) -> Process | None:
         """The running process that a target names."""
         role, _, number = name.partition("-")
-        if role in ("leader", "follower"):
+        if name in self._ends:
+            process: Process | None = self._ends[name]
+        elif role in ("leader", "follower"):
             process = self._observer.leaders.get(int(number))
             if role == "follower":
                 process = self._observer.followers.get(int(number))
@@ -270,12 +321,11 @@ class Cluster:
         return True
 
     def _both(self, fault: Fault) -> bool:
-        processes = [self._find(f"{role}-{fault.target}") for role in ("leader", "follower")]
-        for process in processes:
-            if process is not None:
-                self._note(f"{process.name} is killed")
-                self._exit(process, fault.seconds)
-        return any(process is not None for process in processes)
+        processes = {self._find(f"{role}-{fault.target}") for role in ("leader", "follower")} - {None}
+        for process in sorted(processes, key=lambda one: one.number):
+            self._note(f"{process.name} is killed")
+            self._exit(process, fault.seconds)
+        return bool(processes)
 
     def _fail(self, fault: Fault) -> bool:
         process = self._find(fault.target)
@@ -284,6 +334,23 @@ class Cluster:
         lost = self._disk.machine_failed(process)
         self._note(f"the machine of {process.name} fails; lost: {', '.join(lost) or 'nothing'}")
         self._exit(process, fault.seconds, vanishes=True)
+        return True
+
+    def _outage(self, fault: Fault) -> bool:
+        registry_lost = fault.target == "lost"
+        if registry_lost and not self._power.has_set(self._behind):
+            return False
+        running = [process for process in self._processes.values() if process.alive]
+        lost = self._power.fails(running, self._disk, registry_lost)
+        self._note(f"all machines fail; lost: {', '.join(lost) or 'nothing'}")
+        for process in running:
+            self._exit(process, None, vanishes=True)
+        if registry_lost:
+            self._behind, self._empty = self._empty, MemoryRegistry(_GlobalClock(self._scheduler))
+            self._registry.lose(self._behind)
+        self._observer.outage(registry_lost)
+        for name in self._programs:
+            self._scheduler.at(fault.seconds * self._scheduler.random.uniform(1, 2), partial(self._start, name))
         return True
 
     def _pause(self, fault: Fault) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from .basin import MODEL as BASIN
 from .marks import MODEL, SAMPLES
 
 EPOCHS = 4
@@ -20,6 +21,8 @@ class SimulatedJob:
         Section of the job file.
     counts
         Whether the parameters are exact counts of what was applied (`marks`).
+    exact
+        Whether a run without failures has the same bits (`basin`).
     replication
         Copies of each segment.
     clients
@@ -34,20 +37,25 @@ class SimulatedJob:
 
     strategy: str
     counts: bool = False
+    exact: bool = False
     replication: int = 2
     clients: bool = False
     reader: bool = False
     limits: str = f"epochs: {EPOCHS}"
     push_samples: int = 4
 
-    def text(self, data: Path) -> str:
-        """The job file."""
+    def text(self, data: Path, lease: int | None) -> str:
+        """The job file; `lease`: samples of a lease, for strategies that lease data."""
+        strategy = (
+            self.strategy if lease is None or "sandblaster" in self.strategy else f"{self.strategy}, lease: {lease}"
+        )
         source = "source: none" if self.clients else f"source: npz, file: {data}"
+        model = f"{BASIN}:basin" if self.exact else f"{MODEL}:{'counts' if self.counts else 'bowl'}"
         return f"""
 name: simulated
-model: {{python: "{MODEL}:{"counts" if self.counts else "bowl"}"}}
+model: {{python: "{model}"}}
 data: {{{source}}}
-strategy: {{{self.strategy}}}
+strategy: {{{strategy}}}
 limits: {{{self.limits}}}
 shards: 2
 replication: {self.replication}
@@ -91,5 +99,7 @@ JOBS = {
     "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2"),
     "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3"),
     "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 0.1}"),
-    "sandblaster": SimulatedJob("name: sandblaster, portion: 8, bundle: 1, iterations: 6", limits="epochs: 20"),
+    "sandblaster": SimulatedJob(
+        "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
+    ),
 }

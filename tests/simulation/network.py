@@ -30,10 +30,10 @@ CONNECT_S = 20.0
 class Wire:
     """A call under way, as the network sees it."""
 
-    __slots__ = ("arrives_s", "broken", "client", "server")
+    __slots__ = ("arrives_s", "broken", "client", "method", "server")
 
-    def __init__(self, client: Process, server: Process) -> None:
-        self.client, self.server = client, server
+    def __init__(self, client: Process, server: Process, method: str) -> None:
+        self.client, self.server, self.method = client, server, method.rpartition("/")[2]
         self.arrives_s = [0.0, 0.0]  # when the last message arrives: at the client, at the server
         self.broken = False
 
@@ -64,11 +64,17 @@ class SimulatedNetwork(MemoryNetwork):
         self._wires: dict[Call, Wire] = {}
         self._nothing = runtime.event()
         self._cut_until_s: dict[tuple[Process, Process], float] = {}  # by sender and receiver
+        self._awaited: dict[tuple[str, bool], list[Callable[[Process, Process], None]]] = {}  # by method, and when
 
     @property
     def _process(self) -> Process:
         assert self._scheduler.current is not None, "a timer opens a channel"
         return self._scheduler.current.process
+
+    def process_at(self, address: str) -> Process | None:
+        """The process that serves an address; None where none does."""
+        server = self._servers.get(address)
+        return server.process if isinstance(server, SimulatedServer) else None
 
     def channel(self, address: str, options: Options, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
         return MemoryChannel(self, address)
@@ -105,7 +111,7 @@ class SimulatedNetwork(MemoryNetwork):
             why = Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}")
             self._scheduler.at(self._delay_s(), lambda: call.ended(why))
             return
-        self._wires[call] = Wire(client, server.process)
+        self._wires[call] = Wire(client, server.process, details.method)
         self._scheduler.at(CONNECT_S, partial(self._connected_or_not, call))
         self.carry(call, partial(self._accept, call, server, details), True)
 
@@ -135,12 +141,18 @@ class SimulatedNetwork(MemoryNetwork):
         sender, receiver = (wire.client, wire.server) if up else (wire.server, wire.client)
         if wire.broken or not receiver.alive:
             return
+        if self._awaited:
+            self._reached(wire, late=False)
+            if wire.broken or not receiver.alive:
+                return
         until_s = self._cut_until_s.get((sender, receiver), 0.0)
         if until_s > self._scheduler.now_s:
             wire.arrives_s[up] = max(until_s, wire.arrives_s[up])
             self._scheduler.at_moment(until_s, partial(self._arrive, call, wire, deliver, up))
         else:
             deliver()
+            if self._awaited:
+                self._scheduler.at(self._delay_s(), partial(self._reached, wire, late=True))
 
     def _delay_s(self) -> float:
         return self._scheduler.random.expovariate(1 / self.mean_s)
@@ -151,6 +163,20 @@ class SimulatedNetwork(MemoryNetwork):
             self._scheduler.at(KEEPALIVE_S, lambda: self._wires.pop(call, None))
 
     # -- faults --------------------------------------------------------------------------------------------
+
+    def await_message(self, method: str, late: bool, call: Callable[[Process, Process], None]) -> None:
+        """Call a function with client and server of the next call of which a message arrives.
+
+        Parameters
+        ----------
+        late
+            Whether it is called shortly after that message was delivered, else just before.
+        """
+        self._awaited.setdefault((method, late), []).append(call)
+
+    def _reached(self, wire: Wire, late: bool) -> None:
+        for call in self._awaited.pop((wire.method, late), ()):
+            call(wire.client, wire.server)
 
     def cut(self, one: Process, other: Process, seconds: float, both_ways: bool) -> None:
         """Hold back all messages from `one` to `other`, and in the other direction if `both_ways`, for some time."""

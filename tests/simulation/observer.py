@@ -8,6 +8,7 @@ knows no rule of the protocol but these:
 * a pull sees every push that was acknowledged before it began, and none that was not sent (linearizable counts)
 * the version of a segment never falls
 * of a segment and an incarnation of its shard, one process applies pushes
+* each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
 * a sample is trained once an epoch, unless it is counted as trained twice or lost
 """
@@ -32,6 +33,7 @@ from ps_server.controller import ShardController
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 
+from .copies import Copies
 from .jobs import EPOCHS, SimulatedJob
 from .marks import LENGTH, PROCESSES, ROWS, SAMPLES
 from .scheduler import Process, Scheduler
@@ -46,17 +48,20 @@ class Observer:
         Texts; a run ends at the first.
     pushes
         Pushes and exchanges that were acknowledged.
+    begun
+        Pushes of gradients that were begun.
     leaders, followers
         By shard, the process that served it last, and the one that received records of it last.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
 
-    def __init__(self, scheduler: Scheduler, job: SimulatedJob) -> None:
+    def __init__(self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]) -> None:
         self._scheduler = scheduler
         self._job = job
+        self._copies = Copies(process_at)
         self.violations: list[str] = []
-        self.pushes = 0
+        self.pushes = self.begun = 0
         self.restored = 0
         self.sent = np.zeros(LENGTH - PROCESSES)
         self.acknowledged = np.zeros(LENGTH - PROCESSES)
@@ -65,6 +70,7 @@ class Observer:
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
+        self._had_losses: set[int] = set()  # segments that were loaded from a set
         self.leaders: dict[int, Process] = {}
         self.followers: dict[int, Process] = {}
 
@@ -87,6 +93,7 @@ class Observer:
                 (ShardedParameterClient, "exchange", self._exchange),
                 (Segment, "apply", self._apply),
                 (Segment, "_count", self._count),
+                (ShardController, "__init__", self._controller),
                 (ShardController, "shard_for", self._shard_for),
                 (ShardController, "restore", self._restore),
                 (ShardController, "migration_for", self._migration_for),
@@ -136,11 +143,13 @@ class Observer:
             return result
         number = self._process
         self.sent[number] += push.samples
+        self.begun += 1
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
         result = real(client, values, versions, push)
         self.acknowledged[number] += push.samples
         self.pushes += 1
+        self._check_copies()
         return result
 
     def _exchange(
@@ -177,8 +186,21 @@ class Observer:
                     f"{self._process} and another"
                 )
 
+    def _check_copies(self) -> None:
+        """Each copy that may lead has every push that was acknowledged."""
+        if self._job.counts and not self.restored:
+            for text in self._copies.lacking(self.acknowledged):
+                self.violation(text)
+
+    def _controller(self, real: Callable[..., None], controller: Any, *rest: Any) -> None:
+        real(controller, *rest)
+        assert self._scheduler.current is not None
+        self._copies.started(self._scheduler.current.process, controller)
+
     def stored(self, values: Mapping[str, bytes | None]) -> None:
-        """No sample is leased twice at once, or leased and waiting to be leased, in what a coordinator stores."""
+        """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free."""
+        self._copies.stored(values)
+        self._check_copies()
         text = values.get("training")
         leases = json.loads(text).get("leases") if text else None
         if not leases:
@@ -212,14 +234,25 @@ class Observer:
     def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
         self.restored += 1
         reply = real(controller, request)
-        if self.restored == 1:  # before any loss
-            self._check_set(controller.shard)
+        self._check_set(controller.shard)
         return reply
 
+    def outage(self, new_run: bool) -> None:
+        """All processes have ended at once; `new_run`: their registry is lost too, and versions begin at the set's."""
+        self.restored += 1
+        self.leaders.clear()
+        self.followers.clear()
+        if new_run:
+            self._versions[:] = -1
+            self._contents.clear()
+            self._appliers.clear()
+
     def _check_set(self, shard: Shard) -> None:
-        """In a snapshot set, too, the ledger and the parameters of a segment agree."""
+        """In a snapshot set, too, the ledger and the parameters of a segment agree; before the segment's first loss."""
         for segment in shard.segments.values():
-            if not self._job.counts or segment.lock_free:
+            first = segment.span.index not in self._had_losses
+            self._had_losses.add(segment.span.index)
+            if not first or not self._job.counts or segment.lock_free:
                 continue
             for (vector, pusher), last in segment.ledger.last.items():
                 if vector == PARAMETERS and pusher in self._pushers:
@@ -240,6 +273,8 @@ class Observer:
             self.violation(f"the job is {summary['state']}: {summary['reason']}")
         if not self._job.counts or self.violations or summary["state"] != "done":
             return
+        if summary["pushes"] > self.begun:
+            self.violation(f"the summary counts {summary['pushes']} pushes, and {self.begun} were begun")
         counts = -load_file(folder / "model.safetensors")["marks"]
         seen, lost = counts[:, PROCESSES:], summary["pushes_lost"] * self._job.push_samples
         if (seen > self.sent).any():
@@ -248,7 +283,8 @@ class Observer:
             return
         twice = summary["pushes_trained_twice"] * self._job.push_samples
         missing = np.maximum(self.acknowledged - seen, 0).sum(axis=1).max()
-        if missing > lost + twice:  # those of a failed worker that were not reported are trained again
+        # After a restore, what a failed worker had not reported is trained again, and counted nowhere.
+        if missing > lost + twice and not self.restored:
             self.violation(f"{missing:g} acknowledged samples are missing, {lost + twice} are counted")
         trained = counts[:, :SAMPLES] - EPOCHS
         skipped, doubled = np.maximum(-trained, 0).sum(axis=1).max(), np.maximum(trained, 0).sum(axis=1).max()

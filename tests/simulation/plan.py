@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .jobs import JOBS
+from .jobs import EPOCHS, JOBS
+from .marks import SAMPLES
 
-BATCHES = 200
-"""Mini-batches during which faults begin."""
+BATCHES = 160
+"""Mini-batches during which most faults begin; the others before the first, or at the end of the job."""
+LAST = EPOCHS * SAMPLES // 4 - 2
 MACHINES = ("leader-0", "leader-1", "shard-0", "shard-1", "shard-2", "shard-3", "worker-0", "worker-1", "worker-2")
+METHODS = {
+    "Push": 3,
+    "Exchange": 3,
+    "Carry": 8,
+    "Configure": 4,
+    "Give": 4,
+    "Snapshot": 3,
+    "Restore": 2,
+    "Operate": 2,
+    "Stats": 1,
+    "Pull": 1,
+    "Join": 1,
+    "Lease": 2,
+    "Report": 2,
+}
+"""Methods at whose messages faults begin, each with its weight."""
+AWAITED = 40
+"""Mini-batches for which a fault waits for the message at which it begins."""
+AT_MESSAGES = ("kill", "fail", "pause", "cut", "break")
 COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
+WITHOUT_SHARDS = ("coordinator", "coordinator", "coordinator-0", "coordinator-1", "worker-0", "worker-1", "worker-2")
 KINDS = {
     "kill": 5,
     "fail": 2,
@@ -25,8 +47,11 @@ KINDS = {
     "wall": 1,
     "scale": 3,
     "signal": 1,
+    "outage": 0,
 }
-"""Kinds of faults, each with its weight."""
+"""Kinds of faults, each with its weight; an outage is drawn for itself."""
+OUTAGES = 0.05
+"""Share of the seeds that have an outage."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +64,26 @@ class Fault:
         A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; both: SIGKILL
         of a shard's leader and follower; pause: SIGSTOP, and SIGCONT later; cut: a
         link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer;
+        outage: power loss of all machines, then all programs start again;
         wall: a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
     batches, after_s
         It begins so many seconds after this number of mini-batches was computed.
     target, other
         Names of processes; "leader-N": the one that serves shard N, "follower-N": its follower, "coordinator": the one
-        that leads.
+        that leads. Of an outage: whether the registry's content is "kept" or "lost".
     seconds
         How long it lasts, or until the process starts again.
     both
         Of a cut: in both directions.
+    method
+        Where it is not "": the fault begins when the next message of this method arrives after that moment, at the two
+        ends of its call. Where none arrives for `AWAITED` mini-batches, it begins then, at its targets.
+    client
+        Of a fault at a message: whether the client of the call is the target and the server the other one, else the
+        server is the target.
+    late
+        Of a fault at a message: whether the message has been delivered when it begins, else it is lost with its call,
+        or delayed with its link.
     """
 
     kind: str
@@ -58,12 +93,21 @@ class Fault:
     other: str = ""
     seconds: float = 0.0
     both: bool = True
+    method: str = ""
+    client: bool = False
+    late: bool = False
 
     def __str__(self) -> str:
-        parts = [f"{self.kind} {self.target}"]
-        if self.other:
-            parts.append(f"{'and' if self.both else 'towards'} {self.other}")
-        return f"at mini-batch {self.batches} + {1000 * self.after_s:.1f} ms: {' '.join(parts)}, {self.seconds:.3f} s"
+        target, other = self.target, self.other
+        when = ""
+        if self.method:
+            when = f"{'after' if self.late else 'before'} the next message of {self.method}, "
+            target, other = ("client", other and "server") if self.client else ("server", other and "client")
+        parts = [f"{self.kind} {target}"]
+        if other:
+            parts.append(f"{'and' if self.both else 'towards'} {other}")
+        moment = f"at mini-batch {self.batches} + {1000 * self.after_s:.1f} ms"
+        return f"{moment}: {when}{' '.join(parts)}, {self.seconds:.3f} s"
 
 
 @dataclass(frozen=True)
@@ -86,6 +130,10 @@ class Plan:
         Mean time of a mini-batch in seconds.
     drift
         Most that a process's clock is too fast or too slow, as a share.
+    stall_rare
+        See `Scheduler`.
+    lease
+        Samples of a lease; None: the job's default, which is small.
     """
 
     seed: int
@@ -95,11 +143,14 @@ class Plan:
     delay_s: float
     batch_s: float
     drift: float
+    stall_rare: float
+    lease: int | None
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms, "
-            f"mini-batch {1000 * self.batch_s:g} ms"
+            f"mini-batch {1000 * self.batch_s:g} ms, stalls {self.stall_rare}, "
+            f"lease {self.lease or 'as usual'}"
         ]
         return "\n".join([*lines, *(f"  {number}: {fault}" for number, fault in enumerate(self.faults))])
 
@@ -109,12 +160,37 @@ def draw_plan(seed: int) -> Plan:
     draw = random.Random(f"plan {seed}")
     job = list(JOBS)[seed % len(JOBS)]
     moments = sorted(_moments(draw, 4 + int(draw.expovariate(0.7))))
-    at_one_shard = draw.random() < 0.5
-    near = _near(draw.randrange(2)) if at_one_shard else MACHINES
+    near = draw.choice([MACHINES, MACHINES, _near(0), _near(1), _near(draw.randrange(2)), WITHOUT_SHARDS])
     batch_s = draw.choice([0.03, 0.005])
-    faults = tuple(_fault(draw, batches, 10 * batch_s * after, near) for batches, after in moments)
+    weights = _weights(draw)
+    faults = tuple(_fault(draw, weights, batches, 10 * batch_s * after, near) for batches, after in moments)
+    faults = tuple(_at_message(draw, fault) if draw.random() < 0.5 else fault for fault in faults)
+    faults = tuple(sorted((*faults, *_outage(seed)), key=lambda fault: fault.batches))
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
-    return Plan(seed, job, faults, preempt, delay_s, batch_s, drift)
+    stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice([None, 64])
+    return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease)
+
+
+def _weights(draw: random.Random) -> dict[str, float]:
+    """Weights of the kinds in one seed: some kinds are left out, so that others meet more often.
+
+    Source: Groce et al., Swarm Testing (ISSTA 2012).
+    """
+    weights = {kind: weight * draw.choice([0, 1, 1, 4]) for kind, weight in KINDS.items()}
+    return weights if sum(map(bool, weights.values())) > 1 else dict(KINDS)
+
+
+def _outage(seed: int) -> Iterator[Fault]:
+    """The outage of a seed, where it has one; the draws of the other faults do not depend on it."""
+    draw = random.Random(f"outage {seed}")
+    if draw.random() < OUTAGES:
+        yield Fault(
+            "outage",
+            draw.randrange(BATCHES // 4, BATCHES),
+            draw.expovariate(10.0),
+            draw.choice(["kept", "lost"]),
+            seconds=draw.uniform(0.1, 2.0),
+        )
 
 
 def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
@@ -122,7 +198,7 @@ def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
     batches = draw.randrange(BATCHES)
     for _ in range(count):
         if draw.random() < 0.5:
-            batches = draw.randrange(BATCHES)
+            batches = draw.choices([0, draw.randrange(BATCHES), LAST], [1, 8, 1])[0]
         yield batches, draw.expovariate(1.0) * draw.choice([0.1, 1.0])
 
 
@@ -131,20 +207,21 @@ def _near(shard: int) -> tuple[str, ...]:
     return (f"leader-{shard}", f"follower-{shard}", f"leader-{shard}", "worker-0", "worker-1", "worker-2")
 
 
-def _fault(draw: random.Random, batches: int, after_s: float, near: Sequence[str]) -> Fault:
-    kind = draw.choices(list(KINDS), list(KINDS.values()))[0]
+def _fault(draw: random.Random, weights: dict[str, float], batches: int, after_s: float, near: Sequence[str]) -> Fault:
+    kind = draw.choices(list(weights), list(weights.values()))[0]
     target = draw.choice(COORDINATORS) if draw.random() < 0.2 else draw.choice(near)
     short = draw.random() < 0.6
     if kind in ("kill", "fail"):
-        return Fault(kind, batches, after_s, target, seconds=draw.expovariate(1 / 0.3))
+        away_s = draw.uniform(5, 20) if target in COORDINATORS and not short else draw.expovariate(1 / 0.3)
+        return Fault(kind, batches, after_s, target, seconds=away_s)
     if kind == "both":
         return Fault(kind, batches, after_s, draw.choice(["0", "1"]), seconds=draw.expovariate(1 / 0.3))
     if kind == "pause":
-        most_s = 13.0 if target in COORDINATORS else 3.0
+        most_s = draw.choice([13.0, 30.0]) if target in COORDINATORS else 4.0
         return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 0.3 if short else most_s))
     if kind in ("cut", "break"):
         other = draw.choice([one for one in (*COORDINATORS, *near) if one != target])
-        return Fault(kind, batches, after_s, target, other, draw.uniform(0, 0.3 if short else 3.0), draw.random() < 0.5)
+        return Fault(kind, batches, after_s, target, other, draw.uniform(0, 0.3 if short else 4.0), draw.random() < 0.5)
     if kind == "scale":
         return Fault(kind, batches, after_s, draw.choice(["3", "1", "2"]))
     if kind == "wall":
@@ -152,3 +229,11 @@ def _fault(draw: random.Random, batches: int, after_s: float, near: Sequence[str
     if kind == "signal":
         return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 1))
     return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 2))
+
+
+def _at_message(draw: random.Random, fault: Fault) -> Fault:
+    """The same fault, at a message of a call of its two targets, where its kind has such targets."""
+    if fault.kind not in AT_MESSAGES:
+        return fault
+    method = draw.choices(list(METHODS), list(METHODS.values()))[0]
+    return replace(fault, method=method, client=draw.random() < 0.5, late=draw.random() < 0.5)

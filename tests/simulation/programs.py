@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ def interrupt_of(process: Process) -> Event:
     return event
 
 
-def run_coordinator(process: Process, job: Path, folder: Path) -> None:
-    """`dbelief coordinator`, as one of two."""
+def run_coordinator(process: Process, job: Path, folder: Path, resumes: Callable[[], bool] = lambda: False) -> None:
+    """`dbelief coordinator`, as one of two; with `--resume` where `resumes()` says so at its start."""
     options = coordinator.Options(
         job_file=job,
         overrides=(),
@@ -79,7 +79,7 @@ def run_coordinator(process: Process, job: Path, folder: Path) -> None:
         name=process.name,
         metrics_listen=None,
         page_listen=None,
-        resume=False,
+        resume=resumes(),
         fresh=False,
         once=True,
         run_folder=folder,

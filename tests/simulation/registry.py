@@ -18,7 +18,7 @@ class SimulatedRegistry:
     Parameters
     ----------
     stored
-        Called with what a coordinator has written.
+        Called with what a coordinator has written, at the moment of the write.
 
     Attributes
     ----------
@@ -34,6 +34,10 @@ class SimulatedRegistry:
         self._behind = behind
         self.away_until_s = 0.0
 
+    def lose(self, empty: MemoryRegistry) -> None:
+        """Lose all content: an empty registry is behind it from now on."""
+        self._behind = empty
+
     def _call(self, method: str, *words: Any) -> Any:
         draw = self._scheduler.random
         runtime.sleep(draw.expovariate(1 / 0.001))
@@ -41,6 +45,8 @@ class SimulatedRegistry:
         if away and draw.random() < 0.5:
             raise Unavailable("the registry does not answer")
         result = getattr(self._behind, method)(*words)
+        if method == "write":
+            self._stored(words[-1])
         runtime.sleep(draw.expovariate(1 / 0.001))
         if away:  # it was executed, and the reply is lost
             raise Unavailable("the registry does not answer")
@@ -59,7 +65,6 @@ class SimulatedRegistry:
 
     def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
         self._call("write", job, epoch, values)
-        self._stored(values)
 
     def read(self, job: str) -> dict[str, bytes]:
         found: dict[str, bytes] = self._call("read", job)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import heapq
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -20,6 +23,11 @@ AT_ONCE = 100_000
 
 STALLS, STALL_S = 0.01, 0.02
 """Share of the switches at which a task stalls, as a thread that the operating system does not run, and mean time."""
+
+RARE = 4
+"""At so many executions of a place in the code a task may stall because the place is rare."""
+
+_OWN = frozenset(str(Path(__file__).with_name(name)) for name in ("scheduler.py", "runtime.py"))
 
 
 class ProcessEnded(BaseException):
@@ -95,22 +103,26 @@ class Scheduler:
         The running task; None in callbacks of timers.
     preempt
         Probability that an operation lets another task run.
+    stall_rare
+        Probability that a task stalls at an operation that few tasks have stalled at: the time between two operations
+        of code that runs seldom, as during a failover, is then as likely to be long as that of code that always runs.
     failed
         Called with each task that an exception has ended.
-    after_step
-        Called after each step with the task that ran.
     trace
         Hash of all choices so far: two runs of a seed have equal ones.
     """
 
-    def __init__(self, seed: int, preempt: float = 0.1) -> None:
+    def __init__(self, seed: int, preempt: float = 0.1, stall_rare: float = 0.0) -> None:
         self.random = random.Random(seed)
+        self._draw = self.random.random
         self.now_s = 0.0
         self.steps = 0
         self.current: Task | None = None
         self.preempt = preempt
+        self.stall_rare = stall_rare
+        self._attended = preempt + stall_rare
+        self._stalled: Counter[tuple[object, int]] = Counter()  # by place in the code
         self.failed: Callable[[Task], None] = lambda task: None
-        self.after_step: Callable[[Task], None] = lambda task: None
         self.trace = 0
         self._main = getcurrent()
         self._ready: list[Task] = []
@@ -147,13 +159,23 @@ class Scheduler:
 
     def maybe_switch(self) -> None:
         """Let another task run, with probability `preempt`; now and then the running one stalls for longer."""
-        drawn = self.random.random()
-        if drawn < self.preempt and self.current is not None and not self._closing:
-            if drawn < self.preempt * STALLS:
-                self.wait(self.random.expovariate(1 / STALL_S))
-            else:
-                self._ready.append(self.current)
-                self._switch()
+        drawn = self._draw()
+        if drawn >= self._attended or self.current is None or self._closing:
+            return
+        if drawn < self.preempt * STALLS or (drawn >= self.preempt and self._is_rare()):
+            self.wait(self.random.expovariate(1 / STALL_S))
+        elif drawn < self.preempt:
+            self._ready.append(self.current)
+            self._switch()
+
+    def _is_rare(self) -> bool:
+        """Whether few tasks have stalled at the place in the code that operates on a lock, queue or event now."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename in _OWN and frame.f_back is not None:
+            frame = frame.f_back
+        place = frame.f_code, frame.f_lineno
+        self._stalled[place] += 1
+        return self._stalled[place] <= RARE
 
     def wait(self, timeout_s: float | None) -> bool:
         """Suspend the running task until `wake`, for `timeout_s` of its process's clock; whether it was woken."""
@@ -237,7 +259,6 @@ class Scheduler:
         self.current = None
         if task.over:
             self._ended(task)
-        self.after_step(task)
 
     def _ended(self, task: Task) -> None:
         self._tasks.discard(task)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -121,7 +122,7 @@ class BundleWorker:
         began = runtime.monotonic()
         try:
             if bundle.pass_number != self.pass_number:
-                all_or_none(self._ranks, self._fetch)
+                all_or_none(self._ranks, partial(self._fetch, bundle.placement_epoch))
                 self.pass_number = bundle.pass_number  # where one rank was rejected, all fetch again
                 self._phases.end("fetch")
             following = self._sum(bundle, slot)
@@ -192,7 +193,8 @@ class BundleWorker:
 
     # -- shards ------------------------------------------------------------------------------------------
 
-    def _fetch(self) -> None:
+    def _fetch(self, placement_epoch: int) -> None:
+        self._parameters.locate(placement_epoch)
         self._parameters.pull(self._trial.host, self._trial.versions, vector=TRIAL)
         self._trial.to_device()
 

@@ -165,6 +165,24 @@ class ShardedParameterClient:
         self._run(calls, out if codec == segments.CODEC_FP32 else None)
         return max((call.waited_s for call in calls), default=0.0)
 
+    def locate(self, at_least: int) -> None:
+        """Get a placement of this epoch or a later one, where the known one is earlier.
+
+        A shard that was replaced while it was suspended may answer pulls by the earlier placement when it resumes.
+
+        Raises
+        ------
+        Unavailable
+            The coordinator has not given it within `deadline_s`.
+        """
+        until_s = runtime.monotonic() + self._deadline_s
+        while self.placement.epoch < at_least:
+            self._locate()
+            if self.placement.epoch < at_least:  # the answer of a coordinator that has been replaced
+                if self._refresh is None or runtime.monotonic() >= until_s:
+                    raise Unavailable(f"no placement of epoch {at_least}, only of {self.placement.epoch}")
+                runtime.sleep(_RETRY_S[-1])
+
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Read a named vector by segments: each segment with its (length,) float32, valid until the next iteration."""
         placement = self.placement
@@ -374,6 +392,16 @@ class ShardedParameterClient:
             reason = str(trouble).removeprefix(f"{call.where}: ")
             raise Unavailable(f"{call.where}: {reason}; no segment for {still_s:.3g} s") from trouble
 
+    def _locate(self, *addresses: str) -> None:
+        """Get the current placement, and leave those of these and of the earlier addresses that it lacks."""
+        if self._refresh is None:
+            return
+        before, self.placement = self.placement, self._refresh()
+        known = {*addresses, *(place.address for place in before.places)}
+        for gone in known - {place.address for place in self.placement.places}:
+            self._sharing.leave(gone)
+            self._streams.leave(gone)
+
     @staticmethod
     def _pause_s(call: ShardCall) -> float:
         return _RETRY_S[min(call.tries, len(_RETRY_S) - 1)]
@@ -383,12 +411,7 @@ class ShardedParameterClient:
         runtime.sleep(self._pause_s(call))
         call.tries += 1
         self.retries += 1
-        if self._refresh is not None:
-            before, self.placement = self.placement, self._refresh()
-            known = {call.place.address, *(place.address for place in before.places)}
-            for gone in known - {place.address for place in self.placement.places}:
-                self._sharing.leave(gone)
-                self._streams.leave(gone)
+        self._locate(call.place.address)
         if call.is_current(self.placement):  # unchanged, or its failure is not known yet: finished segments stay in one
             self._begin(call)  # call with the rest, and a new epoch resends them all
             return [call]

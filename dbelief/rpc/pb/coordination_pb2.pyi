@@ -702,6 +702,7 @@ class Bundle(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     PORTION_FIELD_NUMBER: _builtins.int
+    PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     pass_number: _builtins.int
     """from 1; parameters are fetched once per pass"""
     bundle: _builtins.int
@@ -714,6 +715,8 @@ class Bundle(_message.Message):
     """one past the last"""
     portion: _builtins.int
     """samples that are computed at a time"""
+    placement_epoch: _builtins.int
+    """of the placement at least: earlier incarnations of shards may hold another "trial" """
     def __init__(
         self,
         *,
@@ -723,10 +726,11 @@ class Bundle(_message.Message):
         start: _builtins.int = ...,
         stop: _builtins.int = ...,
         portion: _builtins.int = ...,
+        placement_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "epoch", b"epoch", "pass_number", b"pass_number", "portion", b"portion", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "epoch", b"epoch", "pass_number", b"pass_number", "placement_epoch", b"placement_epoch", "portion", b"portion", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -862,7 +866,7 @@ class ReportRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
-    INITIALISED_FIELD_NUMBER: _builtins.int
+    INITIALISED_IN_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
@@ -876,8 +880,8 @@ class ReportRequest(_message.Message):
     """number of the replica"""
     incarnation: _builtins.int
     """its incarnation"""
-    initialised: _builtins.bool
-    """all initial values are acknowledged; default false"""
+    initialised_in: _builtins.int
+    """Epoch of the placement to which all initial values were pushed, all acknowledged; 0: nothing to report."""
     trouble: _builtins.str
     """a reason to end the job; empty: none"""
     stored_lease: _builtins.int
@@ -925,7 +929,7 @@ class ReportRequest(_message.Message):
         incarnation: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         evaluation: Global___Evaluation | None = ...,
-        initialised: _builtins.bool = ...,
+        initialised_in: _builtins.int = ...,
         trouble: _builtins.str = ...,
         bundle: Global___BundleDone | None = ...,
         failed: Global___BundleFailed | None = ...,
@@ -938,7 +942,7 @@ class ReportRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015

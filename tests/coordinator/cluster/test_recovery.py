@@ -150,6 +150,38 @@ def test_shard_death_before_first_set_repeats_initial_push(a_world: MakeWorld) -
     assert (world.applied() == 1).all()
 
 
+def test_initial_values_that_a_failed_shard_acknowledged_are_pushed_again(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.all_shards()
+    replica = world.replica()
+    world.settle()
+    assert replica.is_initialiser()
+    replica.initialise(segments=range(4))
+    restart_shard(world, 1)
+    assert not replica.is_initialiser(), "the placement names a shard that has failed"
+    world.settle()
+    assert replica.is_initialiser()
+    world.machine.initialised(replica.incarnation, 1, world.now_s)
+    world.settle()
+    assert world.state() is State.INITIALISING
+    replica.initialise()
+    world.settle()
+    assert world.state() is State.READY
+    assert len(world.did(TakeSnapshot)) == 1
+
+
+def test_the_first_set_is_not_taken_once_a_shard_has_lost_its_initial_values(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.all_shards()
+    replica = world.replica()
+    world.settle()
+    assert replica.is_initialiser()
+    replica.initialise()
+    restart_shard(world, 1)
+    assert not world.machine.set_due()
+    assert world.machine.set_failed(world.now_s), "and the job does not end where its files were begun"
+
+
 def test_shard_death_before_assignment_is_reassigned(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()

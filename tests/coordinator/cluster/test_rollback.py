@@ -111,6 +111,21 @@ def test_no_set_is_written_of_two_times(a_world: MakeWorld, undisturbed: dict[in
     assert losses(batch.run()) == pytest.approx(undisturbed)
 
 
+def test_a_set_that_is_begun_again_during_a_rollback_is_aborted(
+    a_world: MakeWorld, undisturbed: dict[int, float]
+) -> None:
+    """Its folder was used by an earlier attempt; that is found after the failure, and the method's last set is due."""
+    batch = Batch(a_world, snapshots=NO_SETS)
+    machine = batch.world.machine
+    in_pass(batch, 5)
+    action = machine.training.begin_set()
+    restart(batch.world, 1)
+    machine.retake_set()
+    machine.postpone(action)
+    assert not machine.training.snapshots.running
+    assert losses(batch.run()) == pytest.approx(undisturbed)
+
+
 def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None:
     shape = DatasetSizes(train=100, validation=20, test=0)
     fields = {"limits": {"epochs": 500}, "shards": 2, "replicas": 3, "evaluate": {"every": 10**6, "keep": "best"}}

@@ -104,8 +104,8 @@ def test_complete_initial_values_are_not_overwritten(a_world: MakeWorld) -> None
     first.initialise()
     first.die()
     assert not second.is_initialiser()
-    world.machine.initialised(second.incarnation, world.now_s)
-    world.machine.initialised(first.incarnation, world.now_s)
+    world.machine.initialised(second.incarnation, 1, world.now_s)
+    world.machine.initialised(first.incarnation, 1, world.now_s)
     world.settle()
     assert world.state() is State.READY
     assert len(world.did(TakeSnapshot)) == len(world.did(MakeReady)) == 1
@@ -117,7 +117,7 @@ def test_only_the_initialiser_is_believed(a_world: MakeWorld) -> None:
     first, second = world.replica(), world.replica()
     world.settle()
     assert first.is_initialiser()
-    world.machine.initialised(second.incarnation, world.now_s)
+    world.machine.initialised(second.incarnation, 1, world.now_s)
     assert world.did(TakeSnapshot) == []
     assert not world.machine.actions
 

@@ -282,7 +282,7 @@ def test_initial_values_are_reported(call: Caller) -> None:
     world.settle()
     assert replica.is_initialiser()
     replica.initialise(segments=range(4))
-    call("Report", report(call, initialised=True))
+    call("Report", report(call, initialised_in=1))
     world.settle()
     assert world.state() is State.READY
 

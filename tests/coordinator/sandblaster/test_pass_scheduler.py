@@ -241,6 +241,21 @@ def test_related_copies_count_as_one_failure() -> None:
     assert turn.failed is not None
 
 
+def test_replicas_that_start_again_before_their_failure_is_detected_do_not_hold_a_bundle_without_a_gap() -> None:
+    turn = PassScheduler(1, 1)
+    assert turn.grant(0, 10, [0, 1], 0.0) == turn.grant(1, 11, [0, 1], 0.0)
+    assert turn.grant(0, 20, [0, 1], 1.3) is not None, "10 has failed, and that is not detected yet"
+    turn.holder_lost(10, died=True, now_s=2.0)
+    turn.holder_lost(11, died=True, now_s=2.0)
+    assert turn.grant(1, 21, [0, 1], 2.1) is None, "20 may have failed as well"
+    turn.holder_lost(20, died=True, now_s=3.3)
+    for life in (30, 40):
+        assert turn.failed is None
+        assert turn.grant(0, life, [0, 1], 3.5) is not None
+        turn.holder_lost(life, died=True, now_s=5.5)
+    assert turn.failed is not None
+
+
 def test_failed_holder_gets_another_bundle_first() -> None:
     turn = PassScheduler(2, 1)
     one, other = turn.grant(0, 10, [0, 1], 0.0), turn.grant(1, 11, [0, 1], 0.0)
@@ -294,3 +309,15 @@ def test_pass_begun_by_another_coordinator_has_no_picture() -> None:
     successor.restore(json.loads(json.dumps(turn.state())))
     assert successor.record_result(10, BundleResult(0, 1, 0.0, 1), 1.0), "who had it tells the successor"
     assert (successor.began_s, successor.picture(1.0)) == (None, [])
+
+
+def test_a_replica_gets_no_copy_of_what_it_holds_from_another_coordinator() -> None:
+    turn = PassScheduler(1, 1)
+    held = turn.grant(0, 10, [0, 1], 0.0)
+    assert held is not None
+    successor = PassScheduler(1, 1)
+    successor.restore(json.loads(json.dumps(turn.state())))
+    assert successor.grant(1, 11, [0, 1], 1.0) == held, "nobody has told that it is held"
+    assert successor.grant(0, 10, [0, 1], 1.0, holds=[held.number]) is None
+    assert successor.record_result(10, BundleResult(0, held.number, 0.0, 1), 2.0)
+    assert successor.complete

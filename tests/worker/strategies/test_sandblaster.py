@@ -35,11 +35,15 @@ class Shards:
         self.placement = SimpleNamespace(spans=[None])
         self.pulls = 0
         self.refuses = 0  # so many pulls
+        self.located = 0
         self.pushed: list[tuple[int, int | None, np.ndarray]] = []
         self.error: Exception | None = None
 
     def array(self, size: int) -> np.ndarray:
         return aligned_float32(size)
+
+    def locate(self, at_least: int) -> None:
+        self.located = at_least
 
     def pull(self, out: np.ndarray, versions: np.ndarray, vector: str) -> None:
         assert vector == "trial"
@@ -152,6 +156,15 @@ def test_each_bundle_is_the_sum_over_its_samples(world: World) -> None:
     for number, start, stop in ((1, 0, 35), (2, 35, 55), (3, 90, 100)):
         check(world, number, start, stop)
     assert world.shards.pulls == 1, "once for each pass"
+
+
+def test_each_pass_is_fetched_by_the_placement_of_its_bundle(world: World) -> None:
+    for turn in (1, 2):
+        bundle = world.bundle(1, 0, 10, turn)
+        bundle.placement_epoch = 10 * turn
+        world.bundles.compute(bundle)
+        assert world.shards.located == 10 * turn
+    assert world.shards.pulls == 2
 
 
 def test_prefetch_reports_held_bundles(world: World) -> None:

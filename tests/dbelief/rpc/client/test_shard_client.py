@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ import pytest
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Rejected
+from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc.client.shard_call import PullCall
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -163,3 +164,19 @@ def test_pull_restarts_at_a_new_shard_epoch(life: int, asked: list[int]) -> None
     placement = Placement(2, SPANS, (dataclasses.replace(place, shard_epoch=life),))
     (further,) = call.continued_at(placement)
     assert list(wire.PullRequest.FromString(next(further.requests())).segments) == asked
+
+
+def test_locate_waits_for_a_placement_that_is_new_enough() -> None:
+    placements = [Placement(epoch, SPANS, ()) for epoch in (1, 2, 2, 5)]
+    given = iter(placements[1:])
+    client = ShardedParameterClient("job", placements[0], ("sgd", {}), A, 10.0, refresh=lambda: next(given))
+    try:
+        client.locate(1)
+        assert client.placement.epoch == 1, "it is new enough, and nobody is asked"
+        client.locate(3)
+        assert client.placement.epoch == 5
+    finally:
+        client.close()
+    fixed = ShardedParameterClient("job", placements[0], ("sgd", {}), A, 0.0)
+    with closing(fixed), pytest.raises(Unavailable, match="no placement of epoch 3, only of 1"):
+        fixed.locate(3)

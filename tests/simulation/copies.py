@@ -1,0 +1,95 @@
+"""Copies of the segments, as the registry names them: what a shard has acknowledged is in each copy that may lead.
+
+A shard's owner by the stored placement, a follower that is stored as in sync, and one that is stored as promoted: each
+of them may have to serve its segments alone at any moment. So each has every push that was acknowledged before, at
+every step. A violation shows without the failures after which a client would see it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dbelief.core.push import PARAMETERS
+
+from .marks import PROCESSES
+from .scheduler import Process
+
+
+class Copies:
+    """All copies of the segments of one job.
+
+    Parameters
+    ----------
+    process_at
+        The process that serves an address; None where none does.
+    """
+
+    def __init__(self, process_at: Callable[[str], Process | None]) -> None:
+        self._process_at = process_at
+        self._controllers: dict[Process, Any] = {}
+        self._places: list[dict[str, Any]] = []
+        self._links: dict[int, dict[str, Any]] = {}
+        self._addresses: dict[int, str] = {}  # by incarnation
+
+    def started(self, process: Process, controller: Any) -> None:
+        """Record the controller of a shard's process."""
+        self._controllers[process] = controller
+
+    def stored(self, values: Mapping[str, bytes | None]) -> None:
+        """Record what a coordinator has written to the registry."""
+        parts = {name: json.loads(text) for name, text in values.items() if text and name in _SECTIONS}
+        if "placement" in parts:
+            self._places = parts["placement"]["places"]
+        if "state" in parts:
+            self._links = {int(shard): link for shard, link in parts["state"]["chains"]["chains"].items()}
+        if "members" in parts:
+            members = [one for one in parts["members"]["latest"] if one["kind"] in ("shard", "follower")]
+            self._addresses = {one["incarnation"]: one["address"] for one in members}
+
+    def lacking(self, acknowledged: np.ndarray) -> Iterator[str]:
+        """What copies that may lead lack of the samples acknowledged, by process; one text each."""
+        for place in self._places:
+            shard, link = place["shard"], self._links.get(place["shard"], {})
+            indices = [index for first, count in place["runs"] for index in range(first, first + count)]
+            yield from self._lacking("owner", shard, place["address"], place["shard_epoch"], indices, acknowledged)
+            role, heir = "promoted follower", link.get("promoted")
+            if heir is None and link.get("whole"):
+                role, heir = "in-sync follower", link["follower"]
+            address = self._addresses.get(heir) if heir is not None else None
+            if address is not None:
+                yield from self._lacking(role, shard, address, None, indices, acknowledged)
+
+    def _lacking(
+        self, role: str, shard: int, address: str, epoch: int | None, indices: list[int], acknowledged: np.ndarray
+    ) -> Iterator[str]:
+        process = self._process_at(address)
+        controller = self._controllers.get(process) if process is not None else None
+        if process is None or not process.alive or controller is None or controller.shard is None:
+            return
+        if epoch is not None and controller.epoch != epoch:  # its former incarnation, which serves nothing any more
+            return
+        segments = _segments(controller)
+        for index in indices:
+            segment = segments.get(index)
+            if segment is None:
+                yield f"the {role} of shard {shard}, {process.name}, does not have segment {index}"
+            elif (found := segment.vectors.get(PARAMETERS)) is not None and (-found[PROCESSES:] < acknowledged).any():
+                of = int(np.argmax(-found[PROCESSES:] < acknowledged))
+                yield (
+                    f"the {role} of shard {shard}, {process.name}, has {-found[PROCESSES + of]:g} samples of process "
+                    f"{of} in segment {index}, and {acknowledged[of]:g} are acknowledged"
+                )
+
+
+_SECTIONS = ("placement", "state", "members")
+
+
+def _segments(controller: Any) -> dict[int, Any]:
+    """All segments of a shard's process by number: served, received and not served yet, sent and not given up yet."""
+    migration = controller._migration
+    moving = {**migration._sent, **migration._received} if migration is not None else {}
+    return {**moving, **controller.shard.segments}

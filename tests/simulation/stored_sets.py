@@ -1,0 +1,120 @@
+"""Every complete snapshot set is one that the job could be resumed from now: its files and its state agree.
+
+A resume is rare, and each set must allow one. So each is read when it is complete, and these are checked:
+
+* the samples in its parameters are those that its state, with the ledgers in its files, counts as trained
+* with staleness 0, its ledgers count no gradient of a round that its parameters do not have
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from safetensors.numpy import load_file
+
+from coordinator.runtime import executor
+from coordinator.scheduling.leases import Leases
+from dbelief.core.lease import FetchPushSchedule
+from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+
+from .jobs import EPOCHS, SimulatedJob
+from .marks import ROWS, SAMPLES
+
+Row = dict[str, Any]
+"""A segment in a set: as in its manifest, with "trained", the samples in its parameters."""
+
+
+class StoredSets:
+    """Checks the sets of one simulation.
+
+    Parameters
+    ----------
+    lossless
+        Whether no shard was restored so far: later ones may lack samples that count as trained, and as lost.
+    violation
+        Called with a text for each violation.
+    """
+
+    def __init__(self, job: SimulatedJob, lossless: Callable[[], bool], violation: Callable[[str], None]) -> None:
+        self._job, self._lossless, self._violation = job, lossless, violation
+        self._clocks: dict[tuple[Pusher, int], int] = {}  # of each push
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Check each set that a coordinator completes."""
+        write, push = executor.write_set, ShardedParameterClient.push
+
+        def written(folder: Path, set_id: str, job: str, state: Mapping[str, Any]) -> None:
+            write(folder, set_id, job, dict(state))
+            self._check(folder, state)
+
+        def pushed(client: Any, values: Any, versions: Any, header: Push) -> Any:
+            if header.vector == PARAMETERS and not header.assign:
+                self._clocks[header.pusher, header.sequence] = header.clock
+            return push(client, values, versions, header)
+
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(executor, "write_set", written))
+            stack.enter_context(mock.patch.object(ShardedParameterClient, "push", pushed))
+            yield
+
+    def _check(self, folder: Path, state: Mapping[str, Any]) -> None:
+        try:
+            rows = [row for name in state["parts"] for row in _rows(folder, name)]
+        except FileNotFoundError:  # a later set is complete already, and this one is removed
+            return
+        if self._job.counts and not self._job.clients:
+            self._check_leases(folder, state, rows)
+        if "staleness: 0" in self._job.strategy:
+            self._check_rounds(folder, rows)
+
+    def _check_leases(self, folder: Path, state: Mapping[str, Any], rows: list[Row]) -> None:
+        fields = state["leases"]
+        leases = Leases(SAMPLES, EPOCHS * SAMPLES, SAMPLES, FetchPushSchedule(*fields["cadence"]))
+        twice, _ = leases.restore(json.loads(json.dumps(fields)), _ledgers(rows))
+        least = min(row["trained"] for row in rows)
+        most = max(row["trained"] for row in rows)
+        above = (state["pushes_twice"] + twice) * self._job.push_samples
+        if most > leases.leased + above:
+            self._violation(
+                f"set {folder.name} has {most:g} samples, and its state counts {leases.leased} and {above} twice"
+            )
+        if least < leases.leased and self._lossless():
+            self._violation(f"set {folder.name} has {least:g} samples, and its state counts {leases.leased}")
+
+    def _check_rounds(self, folder: Path, rows: list[Row]) -> None:
+        for row in rows:
+            for pusher, last in _lasts(row).items():
+                clock = self._clocks.get((pusher, last), -1)
+                if clock >= row["rounds"]:
+                    self._violation(
+                        f"set {folder.name} counts a gradient of round {clock} in segment {row['index']}, which has "
+                        f"the first {row['rounds']} rounds"
+                    )
+
+
+def _rows(folder: Path, manifest: str) -> Iterator[Row]:
+    content = json.loads((folder / manifest).read_text())
+    arrays = load_file(folder / content["file"])
+    for row in content["segments"]:
+        trained = -float(arrays[f"{row['index']}/{PARAMETERS}"][:SAMPLES].sum())
+        yield {**row, "trained": trained}
+
+
+def _lasts(row: Row) -> dict[Pusher, int]:
+    return {Pusher(*pusher): last for vector, *pusher, last in row["ledger"] if vector == PARAMETERS}
+
+
+def _ledgers(rows: list[Row]) -> dict[int, tuple[int, int]]:
+    """By incarnation, the numbers of its last push that every segment, and that some segment has."""
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        for pusher, last in _lasts(row).items():
+            found.setdefault(pusher.incarnation, []).append(last)
+    return {one: (min(lasts) if len(lasts) == ROWS else 0, max(lasts)) for one, lasts in found.items()}
