@@ -11,6 +11,8 @@ knows no rule of the protocol but these:
 * each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
 * a sample is trained once an epoch, unless it is counted as trained twice or lost
+
+Beside it, `trajectory` compares L-BFGS with a run without failures, and `stored_sets` checks each snapshot set.
 """
 
 from __future__ import annotations
