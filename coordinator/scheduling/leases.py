@@ -262,7 +262,8 @@ class Leases:
     def take_over(self, state: dict[str, Any]) -> None:
         """Restore the state of another coordinator; a set that it had begun will not be complete."""
         self._take(state)
-        self.ended, self._reached = dict(state.get("ended", ())), dict(state.get("reached", ()))
+        self.ended = dict(state.get("ended", ()))
+        self._reached = dict(state.get("reached", ()))  # an earlier version did not keep it
         for fields, replica, incarnation, pushes in state["held"]:
             held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
             if pushes < self.cadence.pushes(held.lease.samples):

@@ -156,7 +156,8 @@ class Cluster:
             stack.enter_context(observer.watching())
             sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)
             stack.enter_context(sets.watching())
-            trajectory = TrajectoryWatch(observer.violation)
+            leads = lambda: self._find("coordinator") is runtime.process  # noqa: E731
+            trajectory = TrajectoryWatch(observer.copies, leads, observer.violation)
             stack.enter_context(trajectory.watching())
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
@@ -329,7 +330,8 @@ class Cluster:
         return True
 
     def _both(self, fault: Fault) -> bool:
-        processes = {self._find(f"{role}-{fault.target}") for role in ("leader", "follower")} - {None}
+        found = (self._find(f"{role}-{fault.target}") for role in ("leader", "follower"))
+        processes = {process for process in found if process is not None}
         for process in sorted(processes, key=lambda one: one.number):
             self._note(f"{process.name} is killed")
             self._exit(process, fault.seconds)
