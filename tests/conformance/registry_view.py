@@ -82,7 +82,8 @@ class Registry:
         if state is None or members is None:
             return self.view
         latest = [one for one in members["latest"] if one["state"] not in ("left", "died")]
-        placement = self._values.get("placement")
+        # A coordinator that takes over before training begins anew, and the placement before it is void.
+        placement = self._values.get("placement") if state["state"] != "empty" else None
         self.view = View(
             epoch,
             state["state"],

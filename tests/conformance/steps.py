@@ -2,8 +2,8 @@
 
 The model has a pair of slots for each shard. A process has a slot from the moment at which the registry has it as a
 member until another process takes its place in the pair. A follower that joins where one that was declared failed still
-runs takes its place when the coordinator first relies on it: until then it does nothing that another can see. What a process without a slot does is not in the trace, except
-that nothing it acknowledges may reach a worker.
+runs takes its place when the coordinator first relies on it: until then it does nothing that another can see. What a
+process without a slot does is not in the trace, except that nothing it acknowledges may reach a worker.
 """
 
 from __future__ import annotations
