@@ -43,6 +43,8 @@ class View:
         By shard: its epoch, and its segments. Empty before the first placement.
     placement
         Its epoch; 0 before the first.
+    saved
+        Whether there is a snapshot set.
     """
 
     epoch: int = 0
@@ -54,6 +56,7 @@ class View:
     places: Mapping[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
     placement: int = 0
     resharding: bool = False
+    saved: bool = False
 
     @property
     def over(self) -> bool:
@@ -100,6 +103,7 @@ class Registry:
             else {},
             placement["epoch"] if placement else 0,
             state["resizing"]["running"],
+            state["set"] is not None,
         )
         return self.view
 

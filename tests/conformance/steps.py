@@ -109,6 +109,8 @@ class Steps:
         if now.epoch != before.epoch:
             self._taken_over = True
             self._emit("TAKE_OVER")
+        if now.saved and not before.saved:
+            self._emit("SAVED")
         if now.resharding != before.resharding:
             self._emit("RESHARD", flag=now.resharding)
         for shard, (epoch, _) in now.places.items():  # first: a process that is in service was a member before
@@ -129,7 +131,7 @@ class Steps:
         for one in (self._serving, self._slots, self._occupants, self._incarnations, self._joining, self._links):
             one.clear()
         self._taken_over = False
-        self._keep(Entry("start", -1, about={"view": view}), "START", 0)
+        self._keep(Entry("start", -1, about={"view": view}), "START", 0, other=view.saved)
         for incarnation, server in sorted(view.servers.items(), key=lambda one: not one[1].leads):
             self._join(incarnation, server.shard, server.leads, server.address)
         for shard in sorted(view.places):
