@@ -378,6 +378,8 @@ class ShardController:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
         _compile(rule, assignment)
         freeze()
+        if self._migration is not None:
+            self._migration.end()
         self.shard = Shard(
             spans_from_wire(assignment.segments),
             rule,

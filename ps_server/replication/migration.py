@@ -146,6 +146,17 @@ class Migration:
                 table.clear()
             self._generation += 1
 
+    def end(self) -> None:
+        """Refuse the rest of every stream: the process gets another assignment.
+
+        A leader that only seemed to have failed would have its records acknowledged otherwise, by copies that the
+        shard that replaced it does not have.
+        """
+        with self._lock:
+            for table in (self._sent, self._received, self._reported):
+                table.clear()
+            self._generation += 1
+
 
 class Arrival:
     """Receiver of one incoming stream of segments."""

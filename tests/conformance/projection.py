@@ -24,9 +24,11 @@ class Trace:
 def traces_of(log: Log) -> Iterator[Trace]:
     """The traces of a run."""
     exchanges = any(entry.about.get("exchange") for entry in log.entries if entry.kind == "begin")
-    steps = Steps(log).all()
-    if not steps:
-        return
+    for steps in Steps(log).all():
+        yield from _traces_of(steps, exchanges)
+
+
+def _traces_of(steps: Sequence[Step], exchanges: bool) -> Iterator[Trace]:
     pairs = sorted(
         {(step.entry.segment, step.entry.pusher) for step in steps if step.entry and step.event.kind == "BEGIN"}
     )

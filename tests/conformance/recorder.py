@@ -115,7 +115,7 @@ class Recorder:
 
     def _write(self, real: Real, registry: Any, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
         real(registry, job, epoch, values)
-        self._add("registry", epoch=epoch, values=dict(values))
+        self._add("registry", epoch=epoch, values=dict(values), registry=id(registry))
 
     def _listen(self, real: Real, network: Any, address: str, server: Any) -> None:
         self.log.addresses[address] = server.process.number

@@ -43,6 +43,8 @@ class View:
         By shard: its epoch, and its segments. Empty before the first placement.
     placement
         Its epoch; 0 before the first.
+    saved
+        Whether there is a snapshot set.
     """
 
     epoch: int = 0
@@ -54,6 +56,7 @@ class View:
     places: Mapping[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
     placement: int = 0
     resharding: bool = False
+    saved: bool = False
 
     @property
     def over(self) -> bool:
@@ -82,7 +85,8 @@ class Registry:
         if state is None or members is None:
             return self.view
         latest = [one for one in members["latest"] if one["state"] not in ("left", "died")]
-        placement = self._values.get("placement")
+        # A coordinator that takes over before training begins anew, and the placement before it is void.
+        placement = self._values.get("placement") if state["state"] != "empty" else None
         self.view = View(
             epoch,
             state["state"],
@@ -99,6 +103,7 @@ class Registry:
             else {},
             placement["epoch"] if placement else 0,
             state["resizing"]["running"],
+            state["set"] is not None,
         )
         return self.view
 

@@ -2,8 +2,8 @@
 
 The model has a pair of slots for each shard. A process has a slot from the moment at which the registry has it as a
 member until another process takes its place in the pair. A follower that joins where one that was declared failed still
-runs takes its place when the coordinator first relies on it: until then it does nothing that another can see. What a process without a slot does is not in the trace, except
-that nothing it acknowledges may reach a worker.
+runs takes its place when the coordinator first relies on it: until then it does nothing that another can see. What a
+process without a slot does is not in the trace, except that nothing it acknowledges may reach a worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Steps:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._registry = Registry()
+        self._registry, self._stored_in = Registry(), 0
         self._slots: dict[int, int] = {}  # by process
         self._occupants: dict[int, int] = {}  # process by slot
         self._incarnations: dict[int, int] = {}  # slot by incarnation
@@ -45,10 +45,12 @@ class Steps:
         self._replies: dict[tuple[int, Pusher | None, int], Entry] = {}
         self._acknowledged: dict[tuple[Pusher | None, int, int], Entry] = {}  # the reply that a worker has
         self._sent: dict[tuple[int, int], Entry] = {}
-        self.steps: list[Step] = []
+        self._serving: dict[int, int] = {}  # slot by shard in service
+        self.parts: list[list[Step]] = []
+        self._steps: list[Step] = []
 
-    def all(self) -> list[Step]:
-        """The steps of the whole run, from its first placement on."""
+    def all(self) -> list[list[Step]]:
+        """The steps of the whole run in parts, each from a first placement on: a resumed job has another."""
         makers = {
             "registry": self._written,
             "end": self._ended,
@@ -74,16 +76,16 @@ class Steps:
                 break
             if entry.kind in makers:
                 makers[entry.kind](entry)
-        return self.steps
+        return self.parts
 
     def _emit(self, kind: str, slot: int = 0, number: int = 0, flag: bool = False, other: bool = False) -> None:
-        self.steps.append(Step(Event(kind, slot, number, flag, other)))
+        self._steps.append(Step(Event(kind, slot, number, flag, other)))
 
     def _keep(
         self, entry: Entry, kind: str, slot: int, number: int = 0, flag: bool = False, other: bool = False
     ) -> None:
         """A step that depends on the segment or the worker."""
-        self.steps.append(Step(Event(kind, slot, number, flag, other), entry))
+        self._steps.append(Step(Event(kind, slot, number, flag, other), entry))
 
     def _slot(self, process: int) -> int:
         return self._slots.get(process, NOWHERE)
@@ -95,6 +97,8 @@ class Steps:
     # -- the registry --------------------------------------------------------------------------------------
 
     def _written(self, entry: Entry) -> None:
+        if entry.about["registry"] != self._stored_in:  # the first; or it was lost, and the job is resumed from a set
+            self._registry, self._stored_in = Registry(), entry.about["registry"]
         before = self._registry.view
         now = self._registry.write(entry.about["epoch"], entry.about["values"])
         if now.placement == 1 and before.placement != 1:
@@ -105,11 +109,13 @@ class Steps:
         if now.epoch != before.epoch:
             self._taken_over = True
             self._emit("TAKE_OVER")
+        if now.saved and not before.saved:
+            self._emit("SAVED")
         if now.resharding != before.resharding:
             self._emit("RESHARD", flag=now.resharding)
         for shard, (epoch, _) in now.places.items():  # first: a process that is in service was a member before
             if before.places.get(shard, (0, None))[0] != epoch:
-                self._emit("PLACE", shard)
+                self._place(shard)
         self._members(before, now)
         self._placement(before, now)
         for shard in range(SHARDS):
@@ -120,20 +126,30 @@ class Steps:
 
     def _start(self, view: View) -> None:
         """The first placement: the traces begin."""
-        for one in (self.steps, self._slots, self._occupants, self._incarnations, self._joining, self._links):
+        self._steps = []
+        self.parts.append(self._steps)
+        for one in (self._serving, self._slots, self._occupants, self._incarnations, self._joining, self._links):
             one.clear()
         self._taken_over = False
-        self._keep(Entry("start", -1, about={"view": view}), "START", 0)
+        self._keep(Entry("start", -1, about={"view": view}), "START", 0, other=view.saved)
         for incarnation, server in sorted(view.servers.items(), key=lambda one: not one[1].leads):
             self._join(incarnation, server.shard, server.leads, server.address)
         for shard in sorted(view.places):
-            self._emit("PLACE", shard)
+            self._place(shard)
+
+    def _place(self, shard: int) -> None:
+        led = next((i for i, one in self._registry.view.servers.items() if one.leads and one.shard == shard), None)
+        if led in self._incarnations:
+            self._serving[shard] = self._incarnations[led]
+        self._emit("PLACE", shard)
 
     def _members(self, before: View, now: View) -> None:
         lost = [one for one in before.servers if one not in now.servers]
         for incarnation in sorted(lost, key=lambda one: before.servers[one].leads):  # followers first
             slot = self._incarnations.pop(incarnation)
             self._occupy_pair(slot // 2)
+            if self._serving.get(slot // 2) == slot:
+                del self._serving[slot // 2]
             chain = now.chains.get(slot // 2, Chain())
             peer = next((one for one, at in self._incarnations.items() if at == slot ^ 1), None)
             promoted = chain.promoted is not None and chain.promoted == peer
@@ -262,7 +278,7 @@ class Steps:
 
     def _loaded(self, entry: Entry) -> None:
         slot = self._slot(entry.process)
-        if slot in self._incarnations.values():
+        if slot in self._incarnations.values() and self._serving.get(slot // 2) != slot:  # else the job is resumed
             self._keep(entry, "RECOVER", slot // 2)
 
     def _fenced(self, entry: Entry) -> None:

@@ -17,7 +17,7 @@ needs_spin = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join
 
 # Two shards with followers; three pushes, the third after a failover; a takeover; the segment moves; the worker fails.
 RUN = """
-START 0
+START 0 set
 JOIN 0 owner
 JOIN 2 owner
 JOIN 1
@@ -128,6 +128,7 @@ MUTANTS: dict[str, tuple[Change, str]] = {
     ),
     "a follower promoted that is not in sync": (_remove("WHOLE 0"), "FAIL 0 promoted led"),
     "a follower in sync that is not promoted": (_replace("FAIL 0 promoted led", "FAIL 0 led"), "FAIL 0 led"),
+    "a follower promoted before there is a snapshot set": (_replace("START 0 set", "START 0"), "FAIL 0 promoted led"),
     "a follower in sync, restored from a set": (_replace("RECOVER 0 2 promoted", "RECOVER 0 1"), "RECOVER 0 1"),
     "an old leader's acknowledgement after the promotion": (
         _all(
@@ -194,7 +195,7 @@ def test_a_run_that_breaks_a_rule_is_rejected(acceptor: Acceptor, name: str) -> 
 
 def test_the_run_has_every_kind_of_event_of_a_run_without_broken_calls() -> None:
     seen = {text.split()[0] for text in RUN.split("\n") if text}
-    assert kinds().keys() - seen == {"BREAK", "LOSE", "REMOVE"}
+    assert kinds().keys() - seen == {"BREAK", "LOSE", "REMOVE", "SAVED"}
 
 
 def test_an_event_is_read_as_it_is_written() -> None:

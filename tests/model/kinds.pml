@@ -1,7 +1,7 @@
 /* Kinds of the events of a trace, and what their fields are: `slot [number] (flag, other)`. Slot is that of the process
- * in which the event takes place; SHARD means that it is the number of a shard. `tests/conformance` reads this file.
+ * in which the event takes place; SHARD means that it is the number of a shard. `tests/conformance` reads this.
  */
-#define START 0         /* SHARD has the segment (exchanges: pushes are exchanges) */
+#define START 0         /* SHARD has the segment (exchanges: pushes are, set: there is a snapshot set) */
 #define STOP 1          /* the end */
 #define LEARN 2         /* the worker learns another placement */
 #define BEGIN 3         /* the worker sends [push] to slot (base: naming its number) */
@@ -32,3 +32,4 @@
 #define SETTLE 28       /* registry: its ledger was read */
 #define TAKE_OVER 29    /* registry: another coordinator leads */
 #define REMOVE 30       /* registry: SHARD has no place any more */
+#define SAVED 31        /* registry: there is a snapshot set; before, initial values are pushed again after a failure */

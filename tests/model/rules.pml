@@ -1,5 +1,5 @@
 /* State and rules of the protocol: who may do what, and what it changes. An action has a guard, CAN_..., and an inline
- * with its effect; the comment before them names the code. `protocol.pml` explores all runs of them; `trace.pml` asks whether
+ * with its effect; the comment before them names the code. A search explores all runs of them; an acceptor asks whether
  * a recorded run is one.
  *
  * What the coordinator decides is in the registry in the same step ("persisted before it is sent"); the command is sent
@@ -88,6 +88,9 @@ unsigned resharding : 1;
 unsigned dead : WORKERS;        /* workers declared failed */
 unsigned settled : WORKERS;     /* of these: ledger read */
 LEDGER(final);                  /* the ledger that was read */
+#ifdef FINE
+bit has_set;                    /* there is a snapshot set: before, no follower is promoted with its contents */
+#endif
 
 /* -- coordinator: what is lost at a failover -------------------------------------------------------------------------- */
 
@@ -170,7 +173,7 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define SENDS_STILL(p) 1
 #define IN_TRANSFER(s) (transfer && ((s) == at || (s) == target))
 #define CAN_FOLLOW(s) (shard[s].available && !resharding && !shard[s].followed && IS_MEMBER(shard[s].owner ^ 1))
-#define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q))
+#define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q) && has_set)
 #define IS_SHARD(s, leads) (leads || shard[s].placed)
 #define NEVER_FOLLOWED(p) 0
 #endif

@@ -1,7 +1,7 @@
 /* Acceptor: is a recorded run of the programs a run of the rules?
  *
  * A trace is what happened to one segment and one worker's pushes to it, an event a line: kind, slot or shard, number,
- * and two flags (`events.py` has the kinds). It is read from standard input at run time: one verifier serves all traces.
+ * and two flags (`kinds.pml` has the kinds). It is read from standard input at run time: one verifier serves all traces.
  * Each event is an action of `rules.pml`, which must be enabled, and have the outcome that was recorded. The trace is
  * accepted where its last event is reached.
  */
@@ -189,7 +189,8 @@ init {
     :: d_step { kind == SETTLE && (settled & 1) -> next() }
     :: d_step { kind == TAKE_OVER -> take_over(); forget_takeover(); next() }
 
-    :: d_step { kind == START -> at = slot; exchanges = flag; next() }
+    :: d_step { kind == START -> at = slot; exchanges = flag; has_set = other; next() }
+    :: d_step { kind == SAVED -> has_set = 1; next() }
     :: d_step { kind == STOP ->
         if
         :: OWNER(at) != NONE && shard[at].available && server[OWNER(at)].holds == SERVED ->

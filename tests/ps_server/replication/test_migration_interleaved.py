@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Moved
+from dbelief.errors import Moved, Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.telemetry.metrics import Metrics
@@ -19,6 +19,7 @@ from ps_server.controller import ShardController
 from ps_server.replication.migration import Migration
 from ps_server.replication.segment_state import SegmentState
 from ps_server.store.concurrency import TimedLock
+from ps_server.store.journal import ForgetRecord
 from tests.ps_server.servers import A, B
 
 from .test_migration import LENGTH, SPANS, Pushers, over_the_wire
@@ -74,6 +75,28 @@ def test_round_closes_where_the_segment_is() -> None:
     moves.commit([])
     assert taker.segments[0].rounds == 1
     np.testing.assert_array_equal(taker.segments[0].vectors["w"], -1.0)
+
+
+def test_an_assignment_ends_the_stream_of_the_former_leader() -> None:
+    """A shard is restored in its follower's process: what its former leader still sends must not be acknowledged."""
+    life = ShardController(Metrics("ps"), 10.0, None)
+    rule = segments.Rule(name="sgd")
+
+    def assign(number: int) -> None:
+        command = wire.Command(leader_epoch=1, id=number)
+        assignment = wire.Assignment(rule=rule)
+        life.configure(wire.ConfigureRequest(command=command, job="digits", shard_epoch=number, assignment=assignment))
+
+    assign(1)
+    stream = life.migration_for(wire.CarryOpening(job="digits", shard_epoch=1))
+    stream.receive(SegmentState(span=SPANS[0], version=1, born=0, applied=1, rounds=0, lost=0))
+    stream.apply(ForgetRecord(0, 1, frozenset()))
+    assign(2)
+    with pytest.raises(Rejected, match="a journal record for a segment that was not received"):
+        stream.apply(ForgetRecord(0, 1, frozenset()))
+    with pytest.raises(Moved, match="of an earlier move"):
+        stream.receive(SegmentState(span=SPANS[0], version=1, born=0, applied=1, rounds=0, lost=0))
+    life.close()
 
 
 def test_stale_migration_stream_is_refused() -> None:
