@@ -79,6 +79,9 @@ def test_invalid_start_run_is_a_one_line_error(folder: Path) -> None:
     assert np.array_equal(values, flat(7))
 
 
+EPOCH = 3
+
+
 class Member:
     """Told to push initial values, or that the job trains already."""
 
@@ -93,7 +96,7 @@ class Member:
 
     def call(self, method: str, request: wire.ReportRequest) -> None:
         assert method == "Report"
-        assert request.initialised
+        assert request.initialised_in == EPOCH
 
     def beat(self) -> None:
         self.state = wire.STATE_READY
@@ -103,7 +106,7 @@ class Member:
 def test_only_the_initialiser_reads_the_start_run(folder: Path, told: bool) -> None:
     assigned: list[np.ndarray] = []
     parameters = SimpleNamespace(
-        placement=SimpleNamespace(spans=[None]), push=lambda values, *_: assigned.append(values.copy())
+        placement=SimpleNamespace(epoch=EPOCH, spans=[None]), push=lambda values, *_: assigned.append(values.copy())
     )
     client = SimpleNamespace(call=lambda *_: None)
     job = job_of(folder, "runs/first" if told else "runs/elsewhere")
