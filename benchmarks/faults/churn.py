@@ -6,7 +6,8 @@
 A deployment on loopback (`deployment.py`): registry, leading and standby coordinator, two shards with a follower each,
 three workers; a supervisor starts again whatever ends. Plan "a" kills one process every 15 s, drawn uniformly over all;
 plan "b" gives each process an exponential life of mean 30 s (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
-(Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. Beside them torch's elastic launcher (`churn_torch.py`).
+(Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. Beside them torch's elastic launcher
+(`churn_torch.py`).
 
 Each repeat first runs the job undisturbed for so many seconds, and then, under the plan, the same job until it has as
 many samples. So the accuracies compare. Training begins when every worker has trained, and ends with the last sample.
@@ -237,7 +238,7 @@ Pair = tuple[dict[str, Any], dict[str, Any]]
 
 
 def pairs(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[Pair]]:
-    """All pairs by system, job, plan, seconds, every_s and wait_s; a disturbed run without the other one is left out."""
+    """All pairs by system, job, plan, seconds, every_s and wait_s; a disturbed run alone is left out."""
     same = ("system", "job", "seconds", "wait_s", "seed")
     calm = {tuple(row[name] for name in same): row for row in rows if row["plan"] == "none"}
     found: dict[tuple[Any, ...], list[Pair]] = {}

@@ -1,11 +1,11 @@
 """Throughput over one second, and the time from a death until it is back.
 
-The samples of a step count evenly over the time since the step before of the same process (`spread`), so that windows of
-few steps do not differ by where in them the steps end. The trailing window at t is the samples of (t - `WINDOW_S`, t], over `WINDOW_S`. Low is a window below `SHARE` of the
-median of all windows of the undisturbed run. A death at k is *felt* if a window that ends within `FELT_S` after k, and
-before the next death, is low. Then the speed is back at the end t of the first window after that which is not low, and
-the recovery time is t - k. A death that is not felt has the recovery time 0. Where the next death comes first, the time
-runs on through it. Windows end at multiples of `STEP_S`.
+The samples of a step count evenly over the time since the step before of the same process (`spread`), so that windows
+of few steps do not differ by where in them the steps end. The trailing window at t is the samples of (t - `WINDOW_S`,
+t], over `WINDOW_S`. Low is a window below `SHARE` of the median of all windows of the undisturbed run. A death at k is
+*felt* if a window that ends within `FELT_S` after k, and before the next death, is low. Then the speed is back at the
+end t of the first window after that which is not low, and the recovery time is t - k. A death that is not felt has the
+recovery time 0. Where the next death comes first, the time runs on through it. Windows end at multiples of `STEP_S`.
 
 The same computed for the deaths' moments on the undisturbed run is what noise alone gives.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def recoveries(course: Sequence[int], deaths_s: Sequence[float], usual: float) -
     ends_s = WINDOW_S + STEP_S * np.arange(len(course))
     low = np.array(course) < SHARE * usual
     found: list[float | None] = []
-    for death_s, next_s in zip(deaths_s, [*deaths_s[1:], float("inf")], strict=True):
+    for death_s, next_s in pairwise([*deaths_s, float("inf")]):
         felt = np.flatnonzero(low & (ends_s > death_s) & (ends_s <= min(death_s + FELT_S, max(next_s, death_s + 1))))
         back = np.flatnonzero(~low & (ends_s > ends_s[felt[0]])) if len(felt) else felt
         found.append((float(ends_s[back[0]] - death_s) if len(back) else None) if len(felt) else 0.0)
