@@ -55,6 +55,8 @@ LONGEST = 8.0
 """A disturbed run may take this many times the undisturbed one's time."""
 RATIO, BACK_S, POINTS = 0.85, 5.0, 0.3
 """What plan "a" is held against: samples/s kept, p99 of the recovery time, and points of accuracy."""
+TAIL_S = 10.0
+"""Deaths so late have no recovery time: near its last sample a job has no more leases for a worker that is ready."""
 NEVER_S = 9999.0
 SNAPSHOT_S = 5
 """Seconds between two snapshot sets, or checkpoints of torchrun, with and without kills."""
@@ -203,7 +205,7 @@ def of(rows: runs.Rows, case: Case) -> dict[str, Any] | None:
 
 def measure(arguments: argparse.Namespace, rows: runs.Rows) -> None:
     """All runs that the file does not hold yet."""
-    python = churn_torch.torch_python() if "torchrun" in arguments.systems else None
+    python = churn_torch.torch_python() if "torchrun" in arguments.systems and arguments.repeats else None
     systems = [system for system in arguments.systems if system == "dbelief" or python is not None]
     seconds = arguments.seconds
     for repeat in range(arguments.repeats):
@@ -254,7 +256,7 @@ def recovered(calm: dict[str, Any], disturbed: dict[str, Any], course: str) -> l
     """(part, recovery time in s) of each kill, in the course of the disturbed or of the calm run."""
     usual = statistics.median(calm["speeds"])
     ran = disturbed if course == "disturbed" else calm
-    speeds, last_s = ran["speeds"], ran["trained_s"] - BACK_S  # a later one has no time to be back
+    speeds, last_s = ran["speeds"], ran["trained_s"] - TAIL_S
     kills = [death for death in disturbed["deaths"] if death["code"] is None and death["at_s"] <= last_s]
     times = recovery_time.recoveries(speeds, [death["at_s"] for death in kills], usual)
     return [(death["part"], seconds) for death, seconds in zip(kills, times, strict=True)]
