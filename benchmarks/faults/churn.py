@@ -6,16 +6,20 @@
 A deployment on loopback (`deployment.py`): registry, leading and standby coordinator, two shards with a follower each,
 three workers; a supervisor starts again whatever ends. Plan "a" kills one process every 15 s, drawn uniformly over all;
 plan "b" gives each process an exponential life of mean 30 s (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
-(Downpour), "elastic" the same net by elastic averaging. Beside them torch's elastic launcher (`churn_torch.py`).
+(Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. Beside them torch's elastic launcher
+(`churn_torch.py`).
 
 Each repeat first runs the job undisturbed for so many seconds, and then, under the plan, the same job until it has as
 many samples. So the accuracies compare. Training begins when every worker has trained, and ends with the last sample.
+Both plans share the undisturbed run of a job and seed.
 
 Reported are samples/s of both and their ratio; the time from each death until the speed is back (`recovery_time.py`),
 p50 and p99, also by part of the killed process, and the same moments in the undisturbed run; the test accuracies; and
 pushes lost, with each shard that was restored set against the deaths of its two copies (`lost_pushes.py`).
 
-A finished run is one line of the file of --json; the command started again continues after the last of them.
+A finished run is one line of the file of --json; the command started again continues after the last of them. Commands
+of other jobs or seeds may run at the same time with a file of their own; `cat` merges the files, and --repeats 0 prints
+the figures of a file. With --compute-wait several deployments fit on a few cores.
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ from benchmarks.faults import churn_torch, lost_pushes, recovery_time, shard_par
 from benchmarks.faults.churn_plan import LIFE_S, PERIOD_S, PLANS, make_plan
 from benchmarks.faults.deployment import COPIES, SHARDS, WORKERS, deployed
 from benchmarks.faults.supervisor import Death, Supervisor
-from benchmarks.harness import checkout, options, report, runs, timing
+from benchmarks.harness import checkout, options, report, runs
 from dbelief.rundir.events import read_events
 
 JOBS: dict[str, dict[str, str]] = {
-    "mnist": {},
+    "mnist": {"strategy.warm_start.samples": "5500"},
     "elastic": {"strategy": "{name: async-easgd, batch: 100, rate: 0.3, period: 4}"},
 }
 SYSTEMS = ("dbelief", "torchrun")
@@ -51,7 +55,11 @@ LONGEST = 8.0
 """A disturbed run may take this many times the undisturbed one's time."""
 RATIO, BACK_S, POINTS = 0.85, 5.0, 0.3
 """What plan "a" is held against: samples/s kept, p99 of the recovery time, and points of accuracy."""
+TAIL_S = 10.0
+"""Deaths so late have no recovery time: near its last sample a job has no more leases for a worker that is ready."""
 NEVER_S = 9999.0
+SNAPSHOT_S = 5
+"""Seconds between two snapshot sets, or checkpoints of torchrun, with and without kills."""
 KEPT = checkout.ROOT / ".cache" / "churn"
 
 
@@ -70,11 +78,10 @@ class Disturbed(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """What is run: the fields that identify a row of the file."""
+    """What is run: the fields that identify a row of the file; plan "none" has no `every_s`."""
 
     system: str
     job: str
-    beside: str
     plan: str
     seconds: float
     every_s: float | None
@@ -127,14 +134,14 @@ def as_rows(deaths: Sequence[Death], began_s: float) -> list[dict[str, Any]]:
 def train(case: Case, limits: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """One run of dbelief; its figures."""
     fields: dict[str, object] = {"shards": SHARDS, "replication": COPIES, "replicas": WORKERS, "seed": case.seed}
-    fields |= {"snapshots.every_s": 5, "evaluate.keep": "last", "limits": str(limits), **JOBS[case.job]}
+    fields |= {"snapshots.every_s": SNAPSHOT_S, "evaluate.keep": "last", "limits": str(limits), **JOBS[case.job]}
     with runs.temporary_run("mnist") as run:
         with deployed(run, checkout.EXAMPLES / "mnist.yaml", fields, case.wait_s) as job:
             try:
                 row = follow(job, case, limit_s)
                 row["codes"] = ends(job.supervisor)
             finally:
-                keep(run.folder, f"{case.job}-{case.beside}-{case.plan}-{case.seed}")
+                keep(run.folder, f"{case.job}-{case.plan}-{case.seed}")
         row |= run.figures()
         row["pushes"] = run.summary().get("pushes")
         file = run.run / "events.jsonl"
@@ -163,6 +170,7 @@ def ends(supervisor: Supervisor) -> dict[str, int | None]:
 def train_torch(case: Case, limits: dict[str, Any], limit_s: float, python: Path) -> dict[str, Any]:
     """One run of torchrun; its figures."""
     given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": 100, "rate": 0.03, "seed": case.seed}
+    given |= {"checkpoint_s": SNAPSHOT_S}
     given |= {"samples": limits["samples"]} if "samples" in limits else {"seconds": limits["wall_s"]}
     with runs.temporary_run("torchrun") as run:
         job = churn_torch.TorchJob(run, python, {**given, "wait_s": case.wait_s})
@@ -170,7 +178,7 @@ def train_torch(case: Case, limits: dict[str, Any], limit_s: float, python: Path
             row = follow(job, case, limit_s)
         finally:
             job.close()
-            keep(run.folder, f"torchrun-{case.beside}-{case.plan}-{case.seed}")
+            keep(run.folder, f"torchrun-{case.plan}-{case.seed}")
         row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
     return row | {"deaths": as_rows(job.supervisor.deaths, row["began_s"])}
 
@@ -197,18 +205,17 @@ def of(rows: runs.Rows, case: Case) -> dict[str, Any] | None:
 
 def measure(arguments: argparse.Namespace, rows: runs.Rows) -> None:
     """All runs that the file does not hold yet."""
-    python = churn_torch.torch_python() if "torchrun" in arguments.systems else None
+    python = churn_torch.torch_python() if "torchrun" in arguments.systems and arguments.repeats else None
     systems = [system for system in arguments.systems if system == "dbelief" or python is not None]
-    asked = arguments.plan, arguments.seconds, arguments.every, arguments.compute_wait
+    seconds = arguments.seconds
     for repeat in range(arguments.repeats):
         for system in systems:
-            plan, seconds, every_s, wait_s = asked
-            calm = Case(system, arguments.job, plan, "none", seconds, every_s, wait_s, arguments.seed + repeat)
+            calm = Case(system, arguments.job, "none", seconds, None, arguments.compute_wait, arguments.seed + repeat)
             before = run_case(calm, {"wall_s": seconds}, seconds + START_S, python, rows)
             if not before["samples"]:
                 raise SystemExit(f"{calm}: {before['trouble']}: the undisturbed run did not end")
-            limits = {"samples": before["samples"]}
-            run_case(replace(calm, plan=plan), limits, LONGEST * seconds + START_S, python, rows)
+            case = replace(calm, plan=arguments.plan, every_s=arguments.every)
+            run_case(case, {"samples": before["samples"]}, LONGEST * seconds + START_S, python, rows)
 
 
 def run_case(
@@ -228,18 +235,28 @@ def run_case(
     return rows[-1]
 
 
-def pairs(rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Undisturbed and disturbed run of each repeat."""
-    by_seed = timing.grouped(rows, "seed").values()
-    found = [{row["plan"] == "none": row for row in group} for group in by_seed]
-    return [(pair[True], pair[False]) for pair in found if len(pair) == 2]
+Pair = tuple[dict[str, Any], dict[str, Any]]
+"""The undisturbed and the disturbed run of one seed."""
+
+
+def pairs(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[Pair]]:
+    """All pairs by system, job, plan, seconds, every_s and wait_s; a disturbed run alone is left out."""
+    same = ("system", "job", "seconds", "wait_s", "seed")
+    calm = {tuple(row[name] for name in same): row for row in rows if row["plan"] == "none"}
+    found: dict[tuple[Any, ...], list[Pair]] = {}
+    for row in rows:
+        other = calm.get(tuple(row[name] for name in same))
+        if row["plan"] != "none" and other is not None:
+            key = tuple(row[name] for name in ("system", "job", "plan", "seconds", "every_s", "wait_s"))
+            found.setdefault(key, []).append((other, row))
+    return found
 
 
 def recovered(calm: dict[str, Any], disturbed: dict[str, Any], course: str) -> list[tuple[str, float | None]]:
     """(part, recovery time in s) of each kill, in the course of the disturbed or of the calm run."""
     usual = statistics.median(calm["speeds"])
     ran = disturbed if course == "disturbed" else calm
-    speeds, last_s = ran["speeds"], ran["trained_s"] - BACK_S  # a later one has no time to be back
+    speeds, last_s = ran["speeds"], ran["trained_s"] - TAIL_S
     kills = [death for death in disturbed["deaths"] if death["code"] is None and death["at_s"] <= last_s]
     times = recovery_time.recoveries(speeds, [death["at_s"] for death in kills], usual)
     return [(death["part"], seconds) for death, seconds in zip(kills, times, strict=True)]
@@ -253,15 +270,13 @@ def quantiles(times: list[float | None]) -> dict[str, Any]:
     return {"deaths": len(known), "p50_s": p50, "p99_s": p99}
 
 
-def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def figures(both: list[Pair]) -> dict[str, Any]:
     """Figures of all repeats of one system, job and plan."""
-    both = pairs(rows)
     felt = [one for calm, disturbed in both for one in recovered(calm, disturbed, "disturbed")]
     noise = [seconds for calm, disturbed in both for _, seconds in recovered(calm, disturbed, "calm")]
     parts = sorted({part for part, _ in felt})
-    points = [
-        100 * (disturbed["test_accuracy"] - calm["test_accuracy"]) for calm, disturbed in both if known(calm, disturbed)
-    ]
+    accuracies = [tuple(100 * row["test_accuracy"] for row in pair) for pair in both if known(*pair)]
+    medians = [statistics.median(each) for each in zip(*accuracies, strict=True)]
     found: dict[str, Any] = {
         "repeats": len(both),
         "speeds": [(speed(calm), speed(disturbed)) for calm, disturbed in both],
@@ -269,9 +284,11 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "recovery": quantiles([seconds for _, seconds in felt]),
         "noise": quantiles(noise),
         "parts": {part: quantiles([seconds for other, seconds in felt if other == part]) for part in parts},
-        "points": points,
+        "accuracies": accuracies,
+        "points": medians[1] - medians[0] if medians else None,
         "kills": sum(death["code"] is None for _, row in both for death in row["deaths"]),
         "ended_alone": [(d["name"], d["code"]) for _, row in both for d in row["deaths"] if d["code"] is not None],
+        "unfinished": sum(row["test_accuracy"] is None for _, row in both),
         "troubles": [row["trouble"] for _, row in both if row["trouble"]],
     }
     for name in ("pushes", "pushes_lost"):
@@ -289,6 +306,10 @@ def known(*rows: dict[str, Any]) -> bool:
 def verdict(plan: str, found: dict[str, Any]) -> str:
     """What does not hold of what is claimed; "" where nothing."""
     wrong = list(found["troubles"])
+    if found["unfinished"]:
+        wrong.append(f"{found['unfinished']} runs without an accuracy")
+    if found["codes"]:
+        wrong.append(f"exit codes {found['codes']}")
     if found["unexplained"]:
         wrong.append(f"{len(found['unexplained'])} runs lost pushes without two deaths")
     if plan == "a":
@@ -296,8 +317,8 @@ def verdict(plan: str, found: dict[str, Any]) -> str:
             wrong.append(f"{found['ratio']:.0%} of the speed")
         if (found["recovery"]["p99_s"] or 0) > BACK_S:
             wrong.append(f"back after {found['recovery']['p99_s']:.1f} s")
-        if found["points"] and abs(statistics.median(found["points"])) > POINTS:
-            wrong.append(f"{statistics.median(found['points']):+.2f} points")
+        if abs(found["points"] or 0) > POINTS:
+            wrong.append(f"{found['points']:+.2f} points")
     return ", ".join(wrong)
 
 
@@ -307,16 +328,13 @@ def show(rows: list[dict[str, Any]]) -> bool:
         "system", "job", "plan", "runs", "samples/s kept", "deaths", "back p50", "p99", "points", "lost", "wrong"
     )
     results, good = [], True
-    names = ("system", "job", "beside", "seconds", "every_s", "wait_s")
-    for (system, job, plan, seconds, every_s, wait_s), mine in timing.grouped(rows, *names).items():
-        if not pairs(mine):
-            continue
-        found = figures(mine)
+    for (system, job, plan, seconds, every_s, wait_s), both in pairs(rows).items():
+        found = figures(both)
         wrong = verdict(plan, found) if system == "dbelief" else ""
         good = good and not wrong
         asked = {"system": system, "job": job, "plan": plan, "seconds": seconds, "every_s": every_s, "wait_s": wait_s}
         results.append({**asked, "wrong": wrong, **found})
-        points = report.two_digits([statistics.median(found["points"])]) if found["points"] else ""
+        points = "" if found["points"] is None else f"{found['points']:+.2f}"
         ratio = f"{found['ratio']:.1%}"
         rate = f"{plan}: {every_s or (PERIOD_S if plan == 'a' else LIFE_S):g} s"
         cells = [system, job, rate, f"{found['repeats']} of {seconds:g} s", ratio]

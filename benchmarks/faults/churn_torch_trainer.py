@@ -1,9 +1,9 @@
-"""One rank of the DDP job that `torchrun` restarts: MNIST, 784-256-10, gloo, a checkpoint on disk every N steps.
+"""One rank of the DDP job that `torchrun` restarts: MNIST, 784-256-10, gloo, a checkpoint on disk every few seconds.
 
 It runs in a virtual environment of its own, which has torch and not dbelief. `main` takes its options as one JSON
 object in the environment variable `CHURN`: `folder` (of the checkpoint, the progress, the result and the ranks' pids),
-`data` (of the IDX files), `batch`, `rate`, `seed`, `wait_s` (before each
-gradient), and either `samples` or `seconds`.
+`data` (of the IDX files), `batch`, `rate`, `seed`, `wait_s` (before each gradient), `checkpoint_s` (between two
+checkpoints), and either `samples` or `seconds`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-CHECKPOINT_STEPS, LOOK_STEPS = 50, 20
+LOOK_STEPS = 20
 
 
 def images(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -73,6 +73,7 @@ def train(torch: Any, given: dict[str, Any], net: Any, optimizer: Any, step: int
     progress = os.open(folder / "progress", os.O_RDWR | os.O_CREAT)
     steps = given.get("samples", 0) // (given["batch"] * ranks)
     ends_s = time.monotonic() + given.get("seconds", float("inf"))
+    saved_s = time.monotonic()
     over = torch.zeros(1)
     while step < steps or not steps:
         chosen = torch.from_numpy(rng.integers(0, len(digits), given["batch"]))
@@ -83,7 +84,8 @@ def train(torch: Any, given: dict[str, Any], net: Any, optimizer: Any, step: int
         step += 1
         if rank == 0:
             os.pwrite(progress, (step * given["batch"] * ranks).to_bytes(8, "little"), 0)
-            if step % CHECKPOINT_STEPS == 0:
+            if time.monotonic() - saved_s >= given["checkpoint_s"]:
+                saved_s = time.monotonic()
                 save(torch, folder, {"step": step, "net": net.state_dict(), "optimizer": optimizer.state_dict()})
         if not steps and step % LOOK_STEPS == 0:
             over[0] = float(time.monotonic() > ends_s)

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.faults.recovery_time import increases
+from benchmarks.faults.recovery_time import increases, spread
 from benchmarks.faults.supervisor import Supervisor, Unit
 from benchmarks.harness import options, runs
 from dbelief.registry.embedded import server_binary
 
 COORDINATORS, SHARDS, COPIES, WORKERS = 2, 2, 2, 3
-LOOKS_PER_S = 20.0
+LOOKS_PER_S = 10.0
 SAMPLES = "dbelief_worker_samples_total"
 START_S = 60.0
 
@@ -117,7 +117,7 @@ class Deployment:
 
     def looks(self) -> list[tuple[float, float]]:
         """(monotonic time in s, samples acknowledged since that worker's last look), over all workers."""
-        return [look for counter in self.counters for look in increases(list(counter.looks))]
+        return [look for counter in self.counters for look in spread(increases(list(counter.looks)))]
 
     def ended(self) -> bool:
         """Whether the job is over: its summary is written."""

@@ -196,7 +196,8 @@ class Run:
                 continue  # ended meanwhile, or of another user
             if state != "Z":
                 table[int(folder.name)] = int(parent), born, words, marked
-        roots = {process.pid for process in self.started}
+        # The pid of a process that was waited for may be another program's by now.
+        roots = {process.pid for process in self.started if process.returncode is None}
         ours: set[int] = set()
         for pid, (_, born, _, marked) in table.items():
             one = pid

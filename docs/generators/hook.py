@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 GENERATED: Mapping[str, Callable[[], str]] = {
     "alerts": alerts.reference,
     "candidates": measurements.candidates_table,
+    "churn": measurements.churn_table,
+    "churn_parts": measurements.churn_parts_table,
     "cli": cli.reference,
     "comparison_file": job_file.comparison_file,
     "errors": errors.reference,

@@ -22,6 +22,10 @@ FAULTS |= {"registry": "the registry"}
 WAYS = {"dbelief, tcp": "dbelief, TCP", "dbelief, shm": "dbelief, shared memory"}
 """Ways of `benchmarks.wire.peers` under another name in tables and pictures."""
 TRANSFER_MIB = 64
+NEVER_S = 9_000.0
+"""A recovery time above it stands for a death after which the speed did not come back."""
+JOBS = {"mnist": "MNIST", "elastic": "elastic"}
+"""Jobs of `benchmarks.faults.churn`, as they stand in tables."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,36 @@ def kills_table() -> str:
     return origin(found) + table(head, lines)
 
 
+def churn_table() -> str:
+    """Speed, recovery, accuracy and losses of jobs whose processes die all the time."""
+    found = load("churn")
+    head = ("system, job, plan", "runs", "kills", "samples/s kept: median, each", "speed back: p50, p99")
+    head += ("the same moments without kills", "accuracy, points", "pushes lost")
+    lines = [
+        (
+            f"{row['system']}, {JOBS[row['job']]}, {row['plan']}",
+            f"{row['repeats']} of {row['seconds']:g} s",
+            str(row["kills"]),
+            f"**{row['ratio']:.0%}**: {', '.join(f'{after / before:.0%}' for before, after in row['speeds'])}",
+            _recovery(row["recovery"]),
+            _recovery(row["noise"]),
+            "" if row["points"] is None else f"{row['points']:+.2f}",
+            f"{sum(row['pushes_lost']):,} of {sum(row['pushes']):,}" if row["pushes"] else "",
+        )
+        for row in found["results"]
+    ]
+    return origin(found) + table(head, lines)
+
+
+def churn_parts_table() -> str:
+    """Recovery times of the same jobs by the part of the killed process."""
+    rows = load("churn")["results"]
+    parts = sorted({part for row in rows for part in row["parts"]})
+    head = ("process killed", *(f"{row['system']}, {JOBS[row['job']]}, {row['plan']}" for row in rows))
+    lines = [(part, *(_counted(row["parts"].get(part)) for row in rows)) for part in parts]
+    return table(head, lines)
+
+
 def transfers_table() -> str:
     """Milliseconds of one transfer, beside other libraries."""
     found = load("peers")
@@ -200,6 +234,20 @@ def origin(found: dict[str, Any]) -> str:
     """The command of a result file, its day and machine, as a paragraph."""
     measured = found["measured"]
     return f"{code(measured['command'])}, {measured['day']}, {measured['cores']} cores, {measured['processor']}.\n\n"
+
+
+def _counted(times: dict[str, Any] | None) -> str:
+    """Number of deaths, and `_recovery`."""
+    return "" if times is None else f"{times['deaths']}: {_recovery(times)}"
+
+
+def _recovery(times: dict[str, Any]) -> str:
+    """The p50 and p99 of a recovery time; "never": the run ended first."""
+    if times["p50_s"] is None:
+        return ""
+    return ", ".join(
+        "never" if seconds > NEVER_S else f"{seconds:.1f} s" for seconds in (times["p50_s"], times["p99_s"])
+    )
 
 
 def _percent(values: Iterable[float]) -> Sequence[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.churn import figures, pairs, verdict
 from benchmarks.faults.churn_plan import PERIOD_S, make_plan
 from benchmarks.faults.lost_pushes import restored, unexplained
-from benchmarks.faults.recovery_time import increases, recoveries, speeds
+from benchmarks.faults.recovery_time import increases, recoveries, speeds, spread
 from benchmarks.faults.shard_parts import with_parts
 from benchmarks.faults.supervisor import Death
 
@@ -57,11 +58,19 @@ def test_a_counter_that_restarts_counts_on() -> None:
     assert increases([(0.0, 5.0), (1.0, 8.0), (2.0, 2.0)]) == [(0.0, 5.0), (1.0, 3.0), (2.0, 2.0)]
 
 
+def test_few_long_steps_give_an_even_speed() -> None:
+    steps = [(0.7 * n, 70.0) for n in range(1, 20)]
+    assert speeds(spread(steps), 12.0)[10:] == pytest.approx([100] * 100, abs=3)
+    assert set(speeds(steps, 12.0)[10:]) == {70, 140}
+    assert spread([(1.0, 5.0), (2.0, 0.0)]) == [(1.0, 5.0)]
+
+
 def test_recovery_ends_with_the_first_window_that_is_not_low() -> None:
     course = [100] * 20 + [10] * 20 + [90] * 60  # windows that end at 1.0, 1.1, ... s
     assert recoveries(course, [2.5], 100.0) == [pytest.approx(2.5)]
     assert recoveries(course, [6.0], 100.0) == [0.0]
     assert recoveries([100] * 20 + [10] * 20, [2.5], 100.0) == [None]
+    assert recoveries(course, [], 100.0) == []
 
 
 def event(at_s: float, what_happened: str, /, **fields: Any) -> dict[str, Any]:
@@ -108,3 +117,40 @@ def test_a_shard_that_takes_part_in_both_roles() -> None:
     deaths = [death(3, "ps-1"), death(4, "ps-0"), death(7, "ps-1"), death(8, "ps-0"), death(8, "x")]
     parts = [one.part for one in with_parts(deaths, events)]
     assert parts == ["following shard", "leading shard", "leading shard", "following shard", "shard"]
+
+
+def row(plan: str, seed: int, accuracy: float) -> dict[str, Any]:
+    one = {"system": "dbelief", "job": "mnist", "plan": plan, "seconds": 60.0, "wait_s": 0.0, "seed": seed}
+    one |= {"every_s": None, "samples": 6_000, "before": 0, "trained_s": 60.0, "speeds": [100] * 590}
+    one |= {"test_accuracy": accuracy, "deaths": [], "trouble": "", "pushes": 60, "pushes_lost": 0}
+    return {**one, "restored": [], "unexplained": [], "codes": {}}
+
+
+def test_both_plans_share_the_undisturbed_runs() -> None:
+    calm = [row("none", seed, 0.9) for seed in range(2)]
+    found = pairs([*calm, row("a", 0, 0.9), row("b", 0, 0.9), row("b", 1, 0.9), row("a", 7, 0.9)])
+    seeds = {key[2]: [(one["seed"], other["seed"]) for one, other in both] for key, both in found.items()}
+    assert seeds == {"a": [(0, 0)], "b": [(0, 0), (1, 1)]}
+
+
+def test_accuracies_compare_by_their_medians() -> None:
+    calm = [row("none", seed, accuracy) for seed, accuracy in enumerate([0.90, 0.91, 0.92])]
+    disturbed = [row("a", seed, accuracy) for seed, accuracy in enumerate([0.92, 0.91, 0.90])]
+    (both,) = pairs([*calm, *disturbed]).values()
+    assert figures(both)["points"] == pytest.approx(0.0)
+    assert verdict("a", figures(both)) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"codes": {"ps-1": 1}}, "exit codes [{'ps-1': 1}]"),
+        ({"test_accuracy": None, "trouble": "waited 9 s for the end of the job"}, "waited 9 s"),
+        ({"test_accuracy": 0.89}, "-1.00 points"),
+        ({"trained_s": 80.0}, "75% of the speed"),
+        ({"unexplained": [{"samples": 100}]}, "1 runs lost pushes without two deaths"),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_told(fields: dict[str, Any], wrong: str) -> None:
+    both = [(row("none", 0, 0.9), row("a", 0, 0.9) | fields)]
+    assert wrong in verdict("a", figures(both))

@@ -32,9 +32,22 @@ def _way(way: str, what: str, ms: float, mib: int = measurements.TRANSFER_MIB) -
     return {"way": way, "what": what, "p50_ms": ms, "mib": mib}
 
 
+def _churn(plan: str, ratio: float, parts: dict[str, Any]) -> dict[str, Any]:
+    row = {"system": "dbelief", "job": "mnist", "plan": plan, "seconds": 60.0, "repeats": 2, "kills": 9, "ratio": ratio}
+    row |= {"speeds": [[100.0, 90.0], [100.0, 94.0]], "points": 0.02, "pushes": [1_000, 1_000], "pushes_lost": [0, 3]}
+    times = {"deaths": 9, "p50_s": 0.0, "p99_s": 4.2}
+    return {**row, "recovery": times, "noise": {"deaths": 0, "p50_s": None, "p99_s": None}, "parts": parts}
+
+
 RESULTS: dict[str, dict[str, Any]] = {
     "replicas": {"runs": [_accuracy(n, seed, 0.98 + n / 1000 + seed / 10_000) for n in (1, 4) for seed in (0, 1, 2)]},
     "kills": {"runs": [_kill("none", 0.95), _kill("shard", 0.96, lost=7), _kill("shard", None, code=1, lost=3)]},
+    "churn": {
+        "results": [
+            _churn("a", 0.92, {"worker": {"deaths": 4, "p50_s": 1.0, "p99_s": 4.2}}),
+            _churn("b", 0.71, {"registry": {"deaths": 1, "p50_s": 0.0, "p99_s": 0.0}}),
+        ]
+    },
     "lenet_step": {"batch": 32, "step_ms": 9.04, "torch_ms": 13.37, "over_torch": 0.71},
     "peers": {
         "ways": [
@@ -71,6 +84,15 @@ def test_a_run_that_did_not_complete_is_counted_and_has_no_accuracy() -> None:
 def test_a_baselines_push_stands_beside_a_put() -> None:
     lines = measurements.transfers_table().splitlines()[-2:]
     assert lines == ["| dbelief, shared memory | 5.0 | 6.0 | 9.0 |", "| socket | 20.0 | 21.0 |  |"]
+
+
+def test_deaths_over_all_roles() -> None:
+    line = measurements.churn_table().splitlines()[-1]
+    assert line == ("| dbelief, MNIST, b | 2 of 60 s | 9 | **71%**: 90%, 94% | 0.0 s, 4.2 s |  | +0.02 | 3 of 2,000 |")
+    assert measurements.churn_parts_table().splitlines()[-2:] == [
+        "| registry |  | 1: 0.0 s, 0.0 s |",
+        "| worker | 4: 1.0 s, 4.2 s |  |",
+    ]
 
 
 def test_step_beside_torch() -> None:
