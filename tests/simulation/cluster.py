@@ -145,7 +145,7 @@ class Cluster:
             self._empty = MemoryRegistry(_GlobalClock(scheduler))
             self._registry = SimulatedRegistry(scheduler, self._behind, observer.stored)
             self._groups = Groups(scheduler)
-            self._network = SimulatedNetwork(scheduler, self._plan.delay_s)
+            self._network = SimulatedNetwork(scheduler, self._plan.delay_s, self._plan.far)
             self._make_folder(stack)
             self._disk = SimulatedDisk(scheduler, self._folder)
             stack.enter_context(use_runtime(runtime))

@@ -23,6 +23,8 @@ from .scheduler import Process, Scheduler
 
 KEEPALIVE_S = sum(KEEPALIVE)
 """Seconds after which gRPC notices that its peer does not answer."""
+FAR = 25.0
+"""How much longer a message takes on a link between distant machines."""
 CONNECT_S = 20.0
 """Seconds after which a call to a host that does not answer fails."""
 
@@ -30,10 +32,11 @@ CONNECT_S = 20.0
 class Wire:
     """A call under way, as the network sees it."""
 
-    __slots__ = ("arrives_s", "broken", "client", "method", "server")
+    __slots__ = ("arrives_s", "broken", "client", "method", "server", "slowness")
 
-    def __init__(self, client: Process, server: Process, method: str) -> None:
+    def __init__(self, client: Process, server: Process, method: str, slowness: float) -> None:
         self.client, self.server, self.method = client, server, method.rpartition("/")[2]
+        self.slowness = slowness
         self.arrives_s = [0.0, 0.0]  # when the last message arrives: at the client, at the server
         self.broken = False
 
@@ -51,17 +54,24 @@ class SimulatedServer(MemoryServer):
 class SimulatedNetwork(MemoryNetwork):
     """All links between simulated processes.
 
+    Parameters
+    ----------
+    far
+        Share of the links that are between distant machines.
+
     Attributes
     ----------
     mean_s
         Mean delay of a message, in seconds.
     """
 
-    def __init__(self, scheduler: Scheduler, mean_s: float) -> None:
+    def __init__(self, scheduler: Scheduler, mean_s: float, far: float = 0.0) -> None:
         super().__init__()
         self._scheduler = scheduler
         self.mean_s = mean_s
         self._wires: dict[Call, Wire] = {}
+        self._far = far
+        self._slownesses: dict[tuple[Process, Process], float] = {}
         self._nothing = runtime.event()
         self._cut_until_s: dict[tuple[Process, Process], float] = {}  # by sender and receiver
         self._awaited: dict[tuple[str, bool], list[Callable[[Process, Process], None]]] = {}  # by method, and when
@@ -111,7 +121,7 @@ class SimulatedNetwork(MemoryNetwork):
             why = Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}")
             self._scheduler.at(self._delay_s(), lambda: call.ended(why))
             return
-        self._wires[call] = Wire(client, server.process, details.method)
+        self._wires[call] = Wire(client, server.process, details.method, self._slowness(client, server.process))
         self._scheduler.at(CONNECT_S, partial(self._connected_or_not, call))
         self.carry(call, partial(self._accept, call, server, details), True)
 
@@ -134,7 +144,7 @@ class SimulatedNetwork(MemoryNetwork):
         if wire is None:
             return
         now_s = self._scheduler.now_s
-        wire.arrives_s[up] = max(now_s + self._delay_s(), wire.arrives_s[up])
+        wire.arrives_s[up] = max(now_s + wire.slowness * self._delay_s(), wire.arrives_s[up])
         self._scheduler.at_moment(wire.arrives_s[up], partial(self._arrive, call, wire, deliver, up))
 
     def _arrive(self, call: Call, wire: Wire, deliver: Callable[[], None], up: bool) -> None:
@@ -153,6 +163,12 @@ class SimulatedNetwork(MemoryNetwork):
             deliver()
             if self._awaited:
                 self._scheduler.at(self._delay_s(), partial(self._reached, wire, late=True))
+
+    def _slowness(self, client: Process, server: Process) -> float:
+        """How much longer messages take between these processes than on an average link."""
+        if (client, server) not in self._slownesses:
+            self._slownesses[client, server] = FAR if self._scheduler.random.random() < self._far else 1.0
+        return self._slownesses[client, server]
 
     def _delay_s(self) -> float:
         return self._scheduler.random.expovariate(1 / self.mean_s)

@@ -134,6 +134,8 @@ class Plan:
         See `Scheduler`.
     lease
         Samples of a lease; None: the job's default, which is small.
+    far
+        See `SimulatedNetwork`.
     """
 
     seed: int
@@ -145,12 +147,14 @@ class Plan:
     drift: float
     stall_rare: float
     lease: int | None
+    far: float
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms, "
             f"mini-batch {1000 * self.batch_s:g} ms, stalls {self.stall_rare}, "
-            f"lease {self.lease or 'as usual'}"
+            f"lease {self.lease or 'as usual'}, "
+            f"distant links {self.far}"
         ]
         return "\n".join([*lines, *(f"  {number}: {fault}" for number, fault in enumerate(self.faults))])
 
@@ -168,7 +172,8 @@ def draw_plan(seed: int) -> Plan:
     faults = tuple(sorted((*faults, *_outage(seed)), key=lambda fault: fault.batches))
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
     stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice([None, 64])
-    return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease)
+    far = draw.choice([0.0, 0.0, 0.2])
+    return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease, far)
 
 
 def _weights(draw: random.Random) -> dict[str, float]:
