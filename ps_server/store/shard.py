@@ -21,6 +21,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
+from dbelief.optim.elastic import Elastic
 from dbelief.process.runtime import runtime
 
 from .admission import PushAdmission
@@ -405,3 +406,14 @@ class Shard:
         with segment.lock:
             segment.load(stored, shard_epoch, again)
             self.barrier.restored(segment)
+            if isinstance(segment.rule, Elastic):
+                self._answer_again(segment)
+
+    def _answer_again(self, segment: Segment) -> None:
+        """Keep replies to the exchanges that a set counts: theirs may not have arrived, and are not in the set.
+
+        They are the centre as it is now; the earlier one is lost.
+        """
+        answer = segment.version, segment.vectors[PARAMETERS].copy()
+        counted = [(pusher, last) for (vector, pusher), last in segment.ledger.last.items() if vector == PARAMETERS]
+        self.answers.import_segment(segment.span.index, dict.fromkeys(counted, answer))

@@ -17,7 +17,7 @@ from ps_server.store.segment import ReleasedLock
 
 from .scheduler import Scheduler, Task
 
-STALLS, STALL_S = 0.5, 0.02
+STALLS, STALL_S = 0.5, 0.05
 """Share of the torn pushes that stall between their halves, and mean time of a stall."""
 
 

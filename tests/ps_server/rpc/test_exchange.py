@@ -165,6 +165,24 @@ def test_an_answer_of_long_ago_is_not_made_up(job: Job) -> None:
         shard.exchange(push, [parts[0]])
 
 
+def test_an_exchange_in_a_set_whose_reply_was_lost_gets_the_present_centre(tmp_path: Path) -> None:
+    with closing(Job(count=2, rule="elastic")) as job:
+        before = job.full(np.nan)
+        job.client(A).exchange(job.full(8.0), before, job.held(0), Push(A, 1, HALF))
+        job.snapshot(tmp_path)
+        for number in range(2):
+            job.restart(number, tmp_path)
+            job.configure(number, ready=True)
+        for service in job.services:
+            shard: Any = service.controller.require_shard()
+            parts = [(index, np.zeros(segment.span.length, np.float32)) for index, segment in shard.segments.items()]
+            answers, duplicates, _ = shard.exchange(Push(A, 1, HALF, base=1), parts)
+            assert duplicates == len(parts)
+            for _, centre in answers:
+                np.testing.assert_array_equal(centre, 4.0)
+        np.testing.assert_array_equal(job.read(), 4.0)
+
+
 def test_exchange_at_restored_shards_waits_for_no_round_that_they_lost(tmp_path: Path) -> None:
     """Both replicas have passed rounds 0 to 2, which the set does not hold, and send them to nobody again."""
     with closing(Job(count=4, staleness=0, rule="elastic")) as job:
