@@ -168,8 +168,8 @@ def kills_table() -> str:
 def churn_table() -> str:
     """Speed, recovery, accuracy and losses of jobs whose processes die all the time."""
     found = load("churn")
-    head = ("system, job, plan", "runs", "kills", "samples/s kept: median, each", "speed back: p50, p99")
-    head += ("the same moments without kills", "accuracy, points", "pushes lost")
+    head = ["system, job, plan", "runs", "kills", "samples/s kept: median, each", "speed back: p50, p99"]
+    head += ["the same moments without kills", "accuracy, points", "pushes lost"]
     lines = [
         (
             f"{row['system']}, {JOBS[row['job']]}, {row['plan']}",
