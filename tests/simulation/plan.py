@@ -172,7 +172,7 @@ def draw_plan(seed: int) -> Plan:
     faults = tuple(sorted((*faults, *_outage(seed)), key=lambda fault: fault.batches))
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
     stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice([None, 64])
-    far = draw.choice([0.0, 0.0, 0.2])
+    far = draw.choice([0.0, 0.2])
     return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease, far)
 
 
