@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,11 +121,11 @@ class Operator:
 
         wait_for(look, f"{replicas} replicas of {job}")
 
-    def until_died(self, job: str) -> None:
-        """Wait until the job knows that some member has died."""
+    def until_died(self, job: str, ends: Collection[str] = ("died",)) -> None:
+        """Wait until the coordinator has recorded that a member has died, or has ended in another of these ways."""
 
         def look() -> bool | None:
-            return True if any(e["event"] == "member" and e["what"] == "died" for e in self.events(job)) else None
+            return True if any(e["event"] == "member" and e["what"] in ends for e in self.events(job)) else None
 
         wait_for(look, f"a death in {job}")
 
