@@ -74,7 +74,8 @@ def test_dead_rank_ends_its_replica_only(operator: Operator, write_job: Callable
     operator.until_samples("ranks", 500)
     os.kill(a_rank(address), signal.SIGKILL)
     assert replica.ends() != 0
-    operator.until_died("ranks", ends=("died", "left"))  # mpiexec sends SIGTERM to the other rank, which may leave in time
+    # mpiexec sends SIGTERM to the other rank, which may leave the job in time.
+    operator.until_died("ranks", ends=("died", "left"))
     assert coordinator.ends() == 0
     assert [member.ends() for member in shards] == [0, 0, 0]
     summary = operator.summary("ranks")

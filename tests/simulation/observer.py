@@ -8,6 +8,7 @@ knows no rule of the protocol but these:
 * a pull sees every push that was acknowledged before it began, and none that was not sent (linearizable counts)
 * the version of a segment never falls
 * of a segment and an incarnation of its shard, one process applies pushes
+* a follower receives every record of its leader
 * each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
 * a sample is trained once an epoch, unless it is counted as trained twice or lost
@@ -32,6 +33,7 @@ from safetensors.numpy import load_file
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.controller import ShardController
+from ps_server.replication.migration import Migration
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 
@@ -99,6 +101,7 @@ class Observer:
                 (Segment, "_count", self._count),
                 (ShardController, "__init__", self._controller),
                 (ShardController, "shard_for", self._shard_for),
+                (Migration, "apply", self._follow),
                 (ShardController, "restore", self._restore),
                 (ShardController, "migration_for", self._migration_for),
             ):
@@ -200,6 +203,16 @@ class Observer:
         real(controller, *rest)
         assert self._scheduler.current is not None
         self.copies.started(self._scheduler.current.process, controller)
+
+    def _follow(self, real: Callable[..., None], migration: Any, record: Any) -> None:
+        """No record is missing between two that a follower receives; a promoted one has a higher version than any."""
+        segment = migration._received.get(record.index)
+        if segment is not None and record.version > segment.version:
+            self.violation(
+                f"the follower in process {self._process} has version {segment.version} of segment {record.index}, and "
+                f"the next record of its leader changes version {record.version}"
+            )
+        real(migration, record)
 
     def stored(self, values: Mapping[str, bytes | None]) -> None:
         """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free."""
