@@ -286,9 +286,7 @@ class PassScheduler:
         for outstanding in list(self._outstanding.values()):
             if incarnation in outstanding.holders:
                 self._release(outstanding, incarnation, now_s)
-                if (
-                    died
-                ):  # no further copies, or replicas that are started again hold it without a gap until none is left
+                if died:  # no further copies, or restarted replicas hold it without a gap until none is left
                     self._tried.setdefault(outstanding.bundle.number, [])
                 if died and not outstanding.holders:  # simultaneous failures of all copies count once
                     self._count(outstanding.bundle, incarnation, "the replicas that computed it failed")

@@ -190,7 +190,6 @@ class Leases:
         """Pushes of an ended incarnation that were acknowledged, and that a restored shard does not have.
 
         `lowest`: number of its last push that every segment has applied. A pusher that continues reports its own.
-        After a failover of the coordinator, known only of an incarnation that holds a lease.
         """
         held = [one.reached for one in self.outstanding.values() if one.incarnation == incarnation]
         return max(0, *held, self._reached.get(incarnation, 0), lowest) - lowest
@@ -256,6 +255,7 @@ class Leases:
             "done": self.done,
             "returned": list(self.returned),
             "ended": list(self.ended.items()),
+            "reached": list(self._reached.items()),
             "held": [[dict(vars(h.lease)), h.replica, h.incarnation, h.pushes] for h in held],
         }
 
@@ -263,6 +263,7 @@ class Leases:
         """Restore the state of another coordinator; a set that it had begun will not be complete."""
         self._take(state)
         self.ended = dict(state.get("ended", ()))
+        self._reached = dict(state.get("reached", ()))  # an earlier version did not keep it
         for fields, replica, incarnation, pushes in state["held"]:
             held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
             if pushes < self.cadence.pushes(held.lease.samples):

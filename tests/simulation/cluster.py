@@ -61,7 +61,7 @@ MAY_FAIL = (
 )
 """Reasons for which a program may end with an error: it, or what it needs, was away for longer than its patience."""
 AGAIN = 10
-"""Mini-batches after which a fault that had no effect, as its process did not run, is tried again."""
+"""Mini-batches after which a fault that had no effect, as its process did not run, begins at another one."""
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
@@ -156,7 +156,8 @@ class Cluster:
             stack.enter_context(observer.watching())
             sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)
             stack.enter_context(sets.watching())
-            trajectory = TrajectoryWatch(observer.violation)
+            leads = lambda: self._find("coordinator") is runtime.process  # noqa: E731
+            trajectory = TrajectoryWatch(observer.copies, leads, observer.violation)
             stack.enter_context(trajectory.watching())
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
@@ -273,6 +274,14 @@ class Cluster:
         """Inject a fault after some more mini-batches."""
         insort(self._due, replace(fault, batches=self._batches + batches), key=lambda one: one.batches)
 
+    def _retarget(self, fault: Fault) -> None:
+        """Inject a fault that had no effect again, soon, at processes that run."""
+        target, other = fault.target, fault.other
+        running = sorted(name for name, process in self._processes.items() if process.alive)
+        if fault.kind != "both" and len(running) > 1:
+            target, other = self._scheduler.random.sample(running, 2)
+        self._wait(replace(fault, method="", target=target, other=other if fault.other else ""), AGAIN)
+
     def _inject_at_call(self, fault: Fault, client: Process, server: Process) -> None:
         """Inject a fault at a message of a call between these processes."""
         awaiting = [one for one in self._due if replace(one, batches=fault.batches, method=fault.method) == fault]
@@ -294,7 +303,7 @@ class Cluster:
             self._note(str(fault))
         else:
             self._note(f"{fault}: without effect")
-            self._wait(replace(fault, method=""), AGAIN)
+            self._retarget(fault)
 
     def _find(self, name: str) -> Process | None:
         """The running process that a target names."""
@@ -321,7 +330,8 @@ class Cluster:
         return True
 
     def _both(self, fault: Fault) -> bool:
-        processes = {self._find(f"{role}-{fault.target}") for role in ("leader", "follower")} - {None}
+        found = (self._find(f"{role}-{fault.target}") for role in ("leader", "follower"))
+        processes = {process for process in found if process is not None}
         for process in sorted(processes, key=lambda one: one.number):
             self._note(f"{process.name} is killed")
             self._exit(process, fault.seconds)

@@ -50,22 +50,22 @@ class Copies:
             members = [one for one in parts["members"]["latest"] if one["kind"] in ("shard", "follower")]
             self._addresses = {one["incarnation"]: one["address"] for one in members}
 
-    def lacking(self, acknowledged: np.ndarray) -> Iterator[str]:
-        """What copies that may lead lack of the samples acknowledged, by process; one text each."""
+    def segments(self) -> Iterator[tuple[str, int, Any]]:
+        """Segments of all copies that may lead: whose it is, its number, and it, None if missing."""
         for place in self._places:
             shard, link = place["shard"], self._links.get(place["shard"], {})
             indices = [index for first, count in place["runs"] for index in range(first, first + count)]
-            yield from self._lacking("owner", shard, place["address"], place["shard_epoch"], indices, acknowledged)
+            yield from self._of("owner", shard, place["address"], place["shard_epoch"], indices)
             role, heir = "promoted follower", link.get("promoted")
             if heir is None and link.get("whole"):
                 role, heir = "in-sync follower", link["follower"]
             address = self._addresses.get(heir) if heir is not None else None
             if address is not None:
-                yield from self._lacking(role, shard, address, None, indices, acknowledged)
+                yield from self._of(role, shard, address, None, indices)
 
-    def _lacking(
-        self, role: str, shard: int, address: str, epoch: int | None, indices: list[int], acknowledged: np.ndarray
-    ) -> Iterator[str]:
+    def _of(
+        self, role: str, shard: int, address: str, epoch: int | None, indices: list[int]
+    ) -> Iterator[tuple[str, int, Any]]:
         process = self._process_at(address)
         controller = self._controllers.get(process) if process is not None else None
         if process is None or not process.alive or controller is None or controller.shard is None:
@@ -74,14 +74,18 @@ class Copies:
             return
         segments = _segments(controller)
         for index in indices:
-            segment = segments.get(index)
+            yield f"the {role} of shard {shard}, {process.name},", index, segments.get(index)
+
+    def lacking(self, acknowledged: np.ndarray) -> Iterator[str]:
+        """What copies that may lead lack of the samples acknowledged, by process; one text each."""
+        for whose, index, segment in self.segments():
             if segment is None:
-                yield f"the {role} of shard {shard}, {process.name}, does not have segment {index}"
+                yield f"{whose} does not have segment {index}"
             elif (found := segment.vectors.get(PARAMETERS)) is not None and (-found[PROCESSES:] < acknowledged).any():
                 of = int(np.argmax(-found[PROCESSES:] < acknowledged))
                 yield (
-                    f"the {role} of shard {shard}, {process.name}, has {-found[PROCESSES + of]:g} samples of process "
-                    f"{of} in segment {index}, and {acknowledged[of]:g} are acknowledged"
+                    f"{whose} has {-found[PROCESSES + of]:g} samples of process {of} in segment {index}, and "
+                    f"{acknowledged[of]:g} are acknowledged"
                 )
 
 

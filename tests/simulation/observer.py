@@ -11,6 +11,8 @@ knows no rule of the protocol but these:
 * each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
 * a sample is trained once an epoch, unless it is counted as trained twice or lost
+
+Beside it, `trajectory` compares L-BFGS with a run without failures, and `stored_sets` checks each snapshot set.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class Observer:
         Pushes of gradients that were begun.
     leaders, followers
         By shard, the process that served it last, and the one that received records of it last.
+    copies
+        Of the segments.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
@@ -59,7 +63,7 @@ class Observer:
     def __init__(self, scheduler: Scheduler, job: SimulatedJob, process_at: Callable[[str], Process | None]) -> None:
         self._scheduler = scheduler
         self._job = job
-        self._copies = Copies(process_at)
+        self.copies = Copies(process_at)
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
@@ -189,17 +193,17 @@ class Observer:
     def _check_copies(self) -> None:
         """Each copy that may lead has every push that was acknowledged."""
         if self._job.counts and not self.restored:
-            for text in self._copies.lacking(self.acknowledged):
+            for text in self.copies.lacking(self.acknowledged):
                 self.violation(text)
 
     def _controller(self, real: Callable[..., None], controller: Any, *rest: Any) -> None:
         real(controller, *rest)
         assert self._scheduler.current is not None
-        self._copies.started(self._scheduler.current.process, controller)
+        self.copies.started(self._scheduler.current.process, controller)
 
     def stored(self, values: Mapping[str, bytes | None]) -> None:
         """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free."""
-        self._copies.stored(values)
+        self.copies.stored(values)
         self._check_copies()
         text = values.get("training")
         leases = json.loads(text).get("leases") if text else None

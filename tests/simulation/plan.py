@@ -34,7 +34,7 @@ AWAITED = 40
 AT_MESSAGES = ("kill", "fail", "pause", "cut", "break")
 COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
 WITHOUT_SHARDS = ("coordinator", "coordinator", "coordinator-0", "coordinator-1", "worker-0", "worker-1", "worker-2")
-KINDS = {
+KINDS: dict[str, float] = {
     "kill": 5,
     "fail": 2,
     "both": 1,

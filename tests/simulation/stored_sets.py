@@ -17,8 +17,8 @@ from unittest import mock
 
 from safetensors.numpy import load_file
 
-from coordinator.runtime import executor
 from coordinator.scheduling.leases import Leases
+from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -48,10 +48,10 @@ class StoredSets:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Check each set that a coordinator completes."""
-        write, push = executor.write_set, ShardedParameterClient.push
+        push = ShardedParameterClient.push
 
         def written(folder: Path, set_id: str, job: str, state: Mapping[str, Any]) -> None:
-            write(folder, set_id, job, dict(state))
+            write_set(folder, set_id, job, dict(state))
             self._check(folder, state)
 
         def pushed(client: Any, values: Any, versions: Any, header: Push) -> Any:
@@ -60,7 +60,7 @@ class StoredSets:
             return push(client, values, versions, header)
 
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(executor, "write_set", written))
+            stack.enter_context(mock.patch("coordinator.runtime.executor.write_set", written))
             stack.enter_context(mock.patch.object(ShardedParameterClient, "push", pushed))
             yield
 

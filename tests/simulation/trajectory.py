@@ -6,6 +6,7 @@ bundle that is missing, added twice or computed elsewhere shows in the next prog
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ps_server.programs import run
 from ps_server.store.segment import Segment
 
 from .basin import basin, sums
+from .copies import Copies
 from .marks import LENGTH, ROWS, SAMPLES
 
 
@@ -38,12 +40,15 @@ class Trajectory:
         Sum of the losses in each pass.
     scalars
         Products that a program has given, by its phase and the passes before it.
+    contents
+        Checksums of the trial and of the parameters in every segment after each program, by the same.
     parameters
         At the end, (`ROWS`, `LENGTH`) float32.
     """
 
     losses: list[float] = field(default_factory=list)
     scalars: dict[tuple[Phase, int], list[float]] = field(default_factory=dict)
+    contents: dict[tuple[Phase, int], list[int]] = field(default_factory=dict)
     parameters: np.ndarray = field(default_factory=lambda: np.zeros((ROWS, LENGTH), np.float32))
 
 
@@ -62,9 +67,14 @@ def trajectory(rules: StoppingRules, history: int) -> Trajectory:
         else:
             program, key = driver.program(), (driver.phase, driver.evaluations)
             found.scalars[key] = together(program, [run(program, segment) for segment in segments])
+            found.contents[key] = _contents(segments[0])
             driver.record_scalars(found.scalars[key])
     found.parameters[:] = [segment.vectors[PARAMETERS] for segment in segments]
     return found
+
+
+def _contents(segment: Segment) -> list[int]:
+    return [zlib.crc32(segment.vectors[name].data) for name in (TRIAL, PARAMETERS)]
 
 
 def _segment(row: int, values: np.ndarray) -> Segment:
@@ -74,16 +84,18 @@ def _segment(row: int, values: np.ndarray) -> Segment:
 
 
 class TrajectoryWatch:
-    """Compares what coordinators record with the trajectory.
+    """Compares what coordinators record, and what copies of the segments hold then, with the trajectory.
 
     Parameters
     ----------
+    leads
+        Whether the running process is the coordinator that leads.
     violation
         Called with a text for each difference.
     """
 
-    def __init__(self, violation: Callable[[str], None]) -> None:
-        self._violation = violation
+    def __init__(self, copies: Copies, leads: Callable[[], bool], violation: Callable[[str], None]) -> None:
+        self._copies, self._leads, self._violation = copies, leads, violation
         self._followed: Trajectory | None = None
 
     @contextmanager
@@ -127,6 +139,19 @@ class TrajectoryWatch:
                 f"program {driver.phase.value!r} after pass {driver.evaluations} gives {scalars}, without failures "
                 f"{wanted}"
             )
+        elif self._leads():
+            self._check_copies(driver)
+
+    def _check_copies(self, driver: LbfgsDriver) -> None:
+        """A program that has run has run on every copy that may lead."""
+        for whose, index, segment in self._copies.segments():
+            if segment is None or {TRIAL, PARAMETERS} - segment.vectors.keys():
+                self._violation(f"{whose} does not have segment {index}")
+            elif _contents(segment) != self._of(driver).contents[driver.phase, driver.evaluations]:
+                self._violation(
+                    f"{whose} has not run the program {driver.phase.value!r} in segment {index} after pass "
+                    f"{driver.evaluations}"
+                )
 
     def check_end(self, folder: Path) -> None:
         """The model that was written is the end of the trajectory."""

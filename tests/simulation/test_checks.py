@@ -1,0 +1,70 @@
+"""Checks of the simulation: exact sums in any order, torn pushes, and one trajectory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from coordinator.sandblaster.lbfgs_driver import Phase, StoppingRules
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.optim import make_rule
+from dbelief.process.runtime import use_runtime
+from ps_server.store.segment import Segment
+
+from .basin import basin, sums
+from .marks import LENGTH, ROWS, SAMPLES
+from .runtime import SimulatedRuntime
+from .scheduler import Scheduler
+from .torn import torn_pushes
+from .trajectory import trajectory
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_are_exact_in_any_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.normal(0, 3, (ROWS, LENGTH)).astype(np.float32)
+    loss, gradient = sums(w, np.arange(SAMPLES, dtype=np.float64))
+    portions = [np.arange(start, min(start + 8, SAMPLES), dtype=np.float64) for start in range(0, SAMPLES, 8)]
+    rng.shuffle(portions)
+    total = np.zeros_like(gradient)
+    for portion in portions:
+        total += (sums(w, portion)[1] / len(portion)).astype(np.float32) * np.float32(len(portion))
+    assert math.fsum(sums(w, portion)[0] for portion in portions) == loss
+    assert np.array_equal(total, gradient)
+    assert len({sums(w, portion)[0] for portion in portions}) == len(portions), "each portion is another one"
+
+
+def test_the_trajectory_descends_in_at_least_200_bundles() -> None:
+    found = trajectory(StoppingRules(iterations=4), 10)
+    assert len(found.losses) * math.ceil(SAMPLES / 8) >= 200
+    assert found.losses[-1] < found.losses[0]
+    assert (Phase.MOVE, 2) in found.scalars, "a search has more than one trial"
+    start = basin.parameters(np.random.default_rng(0))["marks"]
+    assert not np.array_equal(found.parameters, start)
+
+
+@pytest.mark.parametrize("lock_free", [False, True])
+def test_only_a_push_without_the_lock_is_torn(lock_free: bool) -> None:
+    scheduler, seen = Scheduler(1, 1.0), set[tuple[float, float]]()
+    process = scheduler.process("one")
+    with use_runtime(SimulatedRuntime(scheduler)), torn_pushes(scheduler):
+        segment = Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}), lock_free=lock_free)
+        segment.vectors[PARAMETERS] = w = np.zeros(4, np.float32)
+
+        def push() -> None:
+            for sequence in range(1, 9):
+                with segment.lock:
+                    segment.apply(Push(Pusher(0, 1), sequence), np.full(4, -1, np.float32), 0, np.float32(1))
+
+        def read() -> None:
+            while w[-1] < 8:
+                with segment.lock:
+                    seen.add((float(w[0]), float(w[-1])))
+
+        tasks = [scheduler.spawn(process, name, call) for name, call in (("push", push), ("read", read))]
+        assert scheduler.run(lambda: all(task.over for task in tasks), 10.0)
+        assert [task.error for task in tasks] == [None, None]
+    assert any(first != last for first, last in seen) == lock_free
