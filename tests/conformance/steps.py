@@ -116,8 +116,10 @@ class Steps:
         for shard, (epoch, _) in now.places.items():  # first: a process that is in service was a member before
             if before.places.get(shard, (0, None))[0] != epoch:
                 self._place(shard)
+        for shard in sorted(before.places.keys() - now.places.keys()):
+            self._emit("REMOVE", shard)
         self._members(before, now)
-        self._placement(before, now)
+        self._moves(before, now)
         for shard in range(SHARDS):
             self._link_decided(shard, before, now)
         for kind, incarnations in ("DEAD", now.dead - before.dead), ("SETTLE", before.dead - now.dead):
@@ -160,7 +162,8 @@ class Steps:
 
     def _join(self, incarnation: int, shard: int, leads: bool, address: str) -> None:
         taken = set(self._incarnations.values())
-        slot = next(one for one in (2 * shard, 2 * shard + 1) if one not in taken)
+        free = [one for one in (2 * shard, 2 * shard + 1) if one not in taken]
+        slot = min(free, key=lambda one: self._occupants.get(one) in self._slots)  # of one that has ended, if there is
         self._incarnations[incarnation] = slot
         process = self._log.addresses[address]
         if not leads and self._occupants.get(slot) in self._slots:  # one that was declared failed, and has not ended
@@ -196,9 +199,7 @@ class Steps:
             if new.whole:
                 self._emit("WHOLE", shard)
 
-    def _placement(self, before: View, now: View) -> None:
-        for shard in before.places.keys() - now.places.keys():
-            self._emit("REMOVE", shard)
+    def _moves(self, before: View, now: View) -> None:
         for shard, (_, segments) in now.places.items():
             for segment in segments:
                 if before.shard_of(segment) not in (None, shard):

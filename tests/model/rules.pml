@@ -14,7 +14,7 @@
  * it has lost every push. Not in the model: numbers, the staleness barrier, bundles, exchanges, several segments (they
  * share only the order of the journal), a second snapshot set, the wait for a process to be started again.
  *
- * With FINE the steps are as fine as those of the programs. Without it, some are one where a failure between them adds
+ * With FINE (recorded runs) the steps are as fine as those of the programs. Without it, some are one where a failure between them adds
  * nothing that the search must see, and data that is not used again is dropped at once:
  *   a follower is in sync          its leader's report, later, changes the registry
  *   a shard is recovered           and in service once that is in the registry

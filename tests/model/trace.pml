@@ -107,6 +107,7 @@ init {
         assert(new_ == other);
         next() }
     :: d_step { kind == COPY && CAN_SEND_COPY(slot) && number == LAST(server[slot].last, 0) -> send_copy(slot); next() }
+    :: d_step { kind == COPY && !ACTIVE(slot) -> next() }       /* into a stream that has just ended */
     :: d_step { kind == MARK && CAN_SEND_MARK(slot) -> send_mark(slot); next() }
     :: d_step { kind == MARK && server[slot].holds == ABSENT && server[slot].link == IN_SYNC -> next() }
     :: d_step { kind == RECORD && CAN_REPLICATE(slot ^ 1) ->
