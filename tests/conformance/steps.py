@@ -45,6 +45,10 @@ class Steps:
         self._replies: dict[tuple[int, Pusher | None, int], Entry] = {}
         self._acknowledged: dict[tuple[Pusher | None, int, int], Entry] = {}  # the reply that a worker has
         self._sent: dict[tuple[int, int], Entry] = {}
+        self._promoted_once: set[int] = set()  # processes
+        self._left: dict[
+            int, tuple[int, Step]
+        ] = {}  # by process that lost its slot: the slot, and the step that took it
         self._serving: dict[int, int] = {}  # slot by shard in service
         self.parts: list[list[Step]] = []
         self._steps: list[Step] = []
@@ -130,7 +134,15 @@ class Steps:
         """The first placement: the traces begin."""
         self._steps = []
         self.parts.append(self._steps)
-        for one in (self._serving, self._slots, self._occupants, self._incarnations, self._joining, self._links):
+        for one in (
+            self._serving,
+            self._slots,
+            self._occupants,
+            self._incarnations,
+            self._joining,
+            self._links,
+            self._left,
+        ):
             one.clear()
         self._taken_over = False
         self._keep(Entry("start", -1, about={"view": view}), "START", 0, other=view.saved)
@@ -155,6 +167,11 @@ class Steps:
             chain = now.chains.get(slot // 2, Chain())
             peer = next((one for one, at in self._incarnations.items() if at == slot ^ 1), None)
             promoted = chain.promoted is not None and chain.promoted == peer
+            old = before.chains.get(slot // 2, Chain())
+            if before.servers[incarnation].leads and old.follower is not None and chain.epoch > old.epoch + 1:
+                self._emit("DETACH", slot // 2)
+            elif promoted and not old.whole:
+                self._emit("WHOLE", slot // 2)
             self._emit("FAIL", slot, flag=promoted, other=before.servers[incarnation].leads)
         for incarnation, server in sorted(now.servers.items(), key=lambda one: not one[1].leads):
             if incarnation not in before.servers:
@@ -173,9 +190,11 @@ class Steps:
 
     def _occupy(self, slot: int, process: int, leads: bool = False) -> None:
         """The process takes the slot."""
-        self._slots.pop(self._occupants.get(slot, -1), None)
+        before = self._occupants.get(slot, -1)
+        self._slots.pop(before, None)
         self._occupants[slot], self._slots[process] = process, slot
         self._emit("JOIN", slot, flag=leads)
+        self._left[before] = slot, self._steps[-1]
 
     def _occupy_pair(self, shard: int) -> None:
         """Those that wait for a slot of this shard take it."""
@@ -228,7 +247,12 @@ class Steps:
     def _replied(self, entry: Entry) -> None:
         entry.about["received"] = set()
         self._replies[entry.process, entry.pusher, entry.sequence] = entry
-        self._keep(entry, "ACKNOWLEDGE", self._slot(entry.process), entry.sequence)
+        slot, left = self._slot(entry.process), self._left.get(entry.process)
+        if slot == NOWHERE and left is not None:  # what it could acknowledge before it lost its slot, it may later
+            where = next(i for i, step in enumerate(self._steps) if step is left[1])
+            self._steps.insert(where, Step(Event("ACKNOWLEDGE", left[0], entry.sequence), entry))
+        else:
+            self._keep(entry, "ACKNOWLEDGE", slot, entry.sequence)
 
     def _received(self, entry: Entry) -> None:
         """The worker has an acknowledgement: it counts from the moment at which the shard's process sent it."""
@@ -274,7 +298,8 @@ class Steps:
 
     def _promoted(self, entry: Entry) -> None:
         slot = self._slot(entry.process)
-        if slot in self._incarnations.values():
+        if slot in self._incarnations.values() and entry.process not in self._promoted_once:  # else nothing changes
+            self._promoted_once.add(entry.process)
             self._keep(entry, "RECOVER", slot // 2, flag=True)
 
     def _loaded(self, entry: Entry) -> None:

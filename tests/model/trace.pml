@@ -68,6 +68,9 @@ inline forget_takeover() {
 #define OWNER(s) shard[s].owner
 /* The ledger is read at the owner, or at the one that was declared failed, while no other is in its place. */
 #define IS_READ (slot == OWNER(at) || (slot / 2 == at && !shard[at].available && server[slot].state == LEADS))
+/* A shard that is restored from a set, and not in service yet, may be restored again. */
+#define IS_REPEATED                                                                                                   \
+    (!flag && !shard[slot].available && OWNER(slot) != NONE && server[OWNER(slot)].state == LEADS)
 #define IS_CALL (now[0].used && !now[0].applied && now[0].to == slot && now[0].seq == number && now[0].base == flag)
 
 init {
@@ -129,7 +132,7 @@ init {
         :: else -> end_link(slot)
         fi;
         next() }
-    :: d_step { kind == RECOVER && CAN_RECOVER(slot) && flag == shard[slot].promoted &&
+    :: d_step { kind == RECOVER && (CAN_RECOVER(slot) || IS_REPEATED) && flag == shard[slot].promoted &&
                 (!flag || at != slot || number == LAST(server[OWNER(slot)].last, 0)) ->
         recover(slot, number, other);
         next() }
