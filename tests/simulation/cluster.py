@@ -55,6 +55,7 @@ MAY_FAIL = (
     "no heartbeat for too long",
     "is fenced",
     "another coordinator leads",
+    "shards of the job have joined",
     "stopped while standing by",
     "No space left on device",
     "the registry does not answer",

@@ -81,6 +81,8 @@ class Copies:
         for whose, index, segment in self.segments():
             if segment is None:
                 yield f"{whose} does not have segment {index}"
+            elif segment.busy:  # a push without the lock is within it: its repetition may be acknowledged meanwhile
+                continue
             elif (found := segment.vectors.get(PARAMETERS)) is not None and (-found[PROCESSES:] < acknowledged).any():
                 of = int(np.argmax(-found[PROCESSES:] < acknowledged))
                 yield (
