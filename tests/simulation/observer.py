@@ -117,7 +117,9 @@ class Observer:
         floor, known, restored = self.acknowledged.copy(), self._versions.copy(), self.restored
         waited_s = real(client, out, versions, **named)
         if named.get("vector", PARAMETERS) == PARAMETERS:
-            self._saw(out, floor if restored == self.restored == 0 else None)
+            # Without the lock, a repeated push may be acknowledged while the first is still within its segment.
+            complete = restored == self.restored == 0 and self._job.replication > 1
+            self._saw(out, floor if complete else None)
             self._saw_versions(versions, known)
         return waited_s
 
