@@ -279,7 +279,7 @@ class Cluster:
         """Inject a fault that had no effect again, soon, at processes that run."""
         target, other = fault.target, fault.other
         running = sorted(name for name, process in self._processes.items() if process.alive)
-        if fault.kind != "both" and len(running) > 1:
+        if fault.kind not in ("both", "outage") and len(running) > 1:
             target, other = self._scheduler.random.sample(running, 2)
         self._wait(replace(fault, method="", target=target, other=other if fault.other else ""), AGAIN)
 

@@ -14,8 +14,8 @@ from dbelief.process.runtime import Empty, use_runtime
 from tests.examples import examples
 
 from .disk import SimulatedDisk
-from .runtime import SimulatedRuntime
-from .scheduler import Scheduler, Task
+from .runtime import SimulatedLock, SimulatedRuntime
+from .scheduler import RARE, Scheduler, Task
 
 
 def run_all(scheduler: Scheduler, tasks: Sequence[Task]) -> None:
@@ -42,6 +42,22 @@ def test_a_lock_excludes_and_every_waiter_gets_it(seed: int, preempt: float) -> 
 
     run_all(scheduler, [scheduler.spawn(process, "task", partial(enter, number)) for number in range(4)])
     assert sorted(passed) == list(range(4))
+
+
+def test_a_task_stalls_at_a_place_only_while_it_is_rare() -> None:
+    scheduler = Scheduler(1, preempt=0.0, stall_rare=1.0)
+    lock, stalled_s = SimulatedLock(scheduler), list[float]()
+
+    def operate() -> None:
+        for _ in range(2 * RARE):
+            began_s = scheduler.now_s
+            lock.acquire()
+            stalled_s.append(scheduler.now_s - began_s)
+            lock.release_at_once()
+
+    run_all(scheduler, [scheduler.spawn(scheduler.process("one"), "task", operate)])
+    assert all(seconds > 0 for seconds in stalled_s[:RARE])
+    assert stalled_s[RARE:] == [0.0] * RARE
 
 
 @examples(30)
