@@ -45,8 +45,7 @@ def search_for(error: Planted, seeds: int, processes: int) -> str:
     RuntimeError
         The command failed on the copy without a violation: that is no finding.
     """
-    copy = Path(tempfile.gettempdir()) / "dbelief-planted"  # always the same: compiled code is cached by path
-    shutil.rmtree(copy, ignore_errors=True)
+    copy = Path(tempfile.mkdtemp(prefix=f"{error.name}-"))  # of its own: several searches may run at once
     try:
         for part in PARTS:
             shutil.copytree(PROJECT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
