@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.model.search import PROGRAMS
+from tests.simulation.command import fix_hashes
 from tests.simulation.plan import draw_plan
 from tests.simulation.seeds import scratch, seeds_of
 
@@ -34,12 +35,7 @@ def main(words: Sequence[str]) -> int:
     if absent:
         print(f"not found: {', '.join(absent)} (Debian: apt-get install spin gcc)", file=sys.stderr)
         return 2
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "tests.conformance", *words],
-            {**os.environ, "PYTHONHASHSEED": "0"},
-        )
+    fix_hashes("tests.conformance", words)
     if options.replay is not None:
         return _replay(options.replay)
     seeds = seeds_of(options.first, options.seeds, options.job or COVERED)

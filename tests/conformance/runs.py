@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import gc
-import json
-import logging
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from tests.simulation.cluster import Cluster
 from tests.simulation.jobs import JOBS
 from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.pool import each_seed
 from tests.simulation.seeds import scratch
 
 from .acceptor import Acceptor, Verdict
@@ -102,30 +99,7 @@ def judge_seeds(seeds: Sequence[int], processes: int, results: Path | None = Non
     results
         File of outcomes, a line of JSON each; new ones are appended, and seeds that are in it are not run again.
     """
-    known = {one.seed: one for one in _read(results)}
-    yield from (known[seed] for seed in seeds if seed in known)
-    rest = [seed for seed in seeds if seed not in known]
     with scratch() as folder, tempfile.TemporaryDirectory() as compiled:
         Acceptor.compile(Path(compiled))
-        pool = ProcessPoolExecutor(processes, get_context("spawn"), _prepare)
-        try:
-            for one in pool.map(partial(judge_seed, folder=folder, compiled=Path(compiled)), rest, chunksize=4):
-                if results is not None:
-                    with results.open("a") as file:
-                        file.write(json.dumps(asdict(one)) + "\n")
-                yield one
-        finally:  # also where the caller wants no further outcome
-            pool.shutdown(cancel_futures=True)
-
-
-def _prepare() -> None:
-    """Prepare a process: see `tests.simulation.seeds`."""
-    logging.disable(logging.CRITICAL)
-    gc.disable()
-    gc.freeze()
-
-
-def _read(results: Path | None) -> Iterator[Judged]:
-    if results is not None and results.is_file():
-        for line in results.read_text().splitlines():
-            yield Judged(**json.loads(line))
+        call = partial(judge_seed, folder=folder, compiled=Path(compiled))
+        yield from each_seed(seeds, call, processes, results, lambda fields: Judged(**fields))

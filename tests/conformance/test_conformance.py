@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.model.search import PROGRAMS
+from tests.simulation.command import run_command
 
 from .runs import COVERED
 
 ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]
-PROJECT = Path(__file__).parents[2]
 RUNS = 6
 MORE_RUNS = 200
-TIMEOUT_S = 900.0
 
 needs_spin = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}")
 
 
 def judge(*words: str) -> tuple[list[int], str]:
     """Runs, runs accepted, traces, traces accepted, and events, and what the command printed."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.conformance", *words],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
+    ended = run_command("tests.conformance", *words)
     figures = re.search(r"^all +(\d+) +(\d+) +(\d+) +(\d+) +(\d+)", ended.stdout, re.MULTILINE)
     assert figures is not None, ended.stdout + ended.stderr
     return [int(figure) for figure in figures.groups()], ended.stdout

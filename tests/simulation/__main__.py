@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from .command import fix_hashes
 from .jobs import JOBS
 from .plan import draw_plan
 from .planted import PLANTED
@@ -25,12 +26,7 @@ from .seeds import Result, run_plan, run_seeds, seeds_of, shrink
 def main(words: Sequence[str]) -> int:
     """Run the command; 0 where no invariant was violated."""
     options = _options(words)
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "tests.simulation", *words],
-            {**os.environ, "PYTHONHASHSEED": "0"},
-        )
+    fix_hashes("tests.simulation", words)
     if options.replay is not None:
         return _replay(options.replay, options.faults, options.verbose)
     if options.planted is not None:

@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .command import PROJECT
 from .planted import Planted
 
-PROJECT = Path(__file__).parents[2]
 PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/simulation")
 FILES = ("tests/memory_network.py",)
 OWN_PACKAGES = """

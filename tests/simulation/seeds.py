@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import gc
-import json
-import logging
 import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from .cluster import Cluster, Outcome
 from .jobs import JOBS
 from .marks import write_data
 from .plan import Plan, draw_plan
+from .pool import each_seed
 
 MEMORY = Path("/dev/shm")
 COLLECT_EVERY = 16
@@ -98,33 +96,12 @@ def run_seeds(seeds: Sequence[int], processes: int, results: Path | None = None)
     results
         File of results, a line of JSON each; new ones are appended, and seeds that are in it are not run again.
     """
-    known = {one.seed: one for one in _read(results)} if results is not None else {}
-    yield from (known[seed] for seed in seeds if seed in known)
-    rest = [seed for seed in seeds if seed not in known]
     with scratch() as folder:
-        pool = ProcessPoolExecutor(processes, get_context("spawn"), _prepare)
-        try:
-            for result in pool.map(partial(run_seed, folder=folder), rest, chunksize=4):
-                if results is not None:
-                    with results.open("a") as file:
-                        file.write(json.dumps(asdict(result)) + "\n")
-                yield result
-        finally:  # also where the caller wants no further result
-            pool.shutdown(cancel_futures=True)
+        yield from each_seed(seeds, partial(run_seed, folder=folder), processes, results, _from_fields)
 
 
-def _prepare() -> None:
-    """Prepare a process that runs seeds: cycles are freed between them only, never at a moment of the machine's."""
-    logging.disable(logging.CRITICAL)
-    gc.disable()
-    gc.freeze()
-
-
-def _read(results: Path) -> Iterator[Result]:
-    if results.is_file():
-        for line in results.read_text().splitlines():
-            fields = json.loads(line)
-            yield Result(**fields | {name: tuple(fields[name]) for name in ("kinds", "violations")})
+def _from_fields(fields: dict[str, Any]) -> Result:
+    return Result(**fields | {name: tuple(fields[name]) for name in ("kinds", "violations")})
 
 
 def shrink(plan: Plan) -> Plan:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from .command import PROJECT, run_command
 from .jobs import JOBS
 from .plan import KINDS, draw_plan
 from .planted import PLANTED
-from .planted_search import PROJECT, plant, search_for
+from .planted_search import plant, search_for
 
 SEEDS = 100
 PARTS = 4
-TIMEOUT_S = 900.0
 
 
 def simulate(*words: str) -> str:
     """Run the command in a process of its own; its output."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *words],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-    )
+    ended = run_command("tests.simulation", *words)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
