@@ -21,7 +21,7 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.replication.test_migration import give, hold, moved
-from tests.ps_server.servers import A, B, Job, status
+from tests.ps_server.servers import A, B, Job, status, wait_until
 
 pytestmark = pytest.mark.processes
 ONE = np.float32(1)
@@ -231,10 +231,15 @@ def test_push_to_an_old_shard_epoch_is_refused_midway(start: Callable[..., Job])
     job = start(count=80)
     push = job.opening(Push(A, 1, ONE))
     for change in ({"shard_epoch": 9}, {"assignment": job.assignment(0)}):
+        taken = job.services[0].controller.require_shard().taken
+        before = taken()[0]
 
-        def requests(change: dict[str, Any] = change) -> Iterator[wire.PushRequest]:
+        def requests(
+            change: dict[str, Any] = change, taken: Callable[[], dict[int, int]] = taken, before: int = before
+        ) -> Iterator[wire.PushRequest]:
             yield push
             yield job.part(0)
+            wait_until(lambda: taken()[0] > before, "the first segment at the shard")  # else all of it comes later
             job.configure(0, **change)
             yield job.part(1)
 
