@@ -238,7 +238,7 @@ class JobMachine:
         """Whether this replica is to push the initial values."""
         if self.state is not State.INITIALISING or self.members.find_pusher(number, incarnation) is None:
             return False
-        if self.recovery.unavailable:
+        if self.recovery.unavailable:  # the placement names a shard that has failed
             return False
         return self.initialization.initialises(incarnation)
 
@@ -424,12 +424,15 @@ class JobMachine:
             self.actions.append(effects.MakeReady())
         self._advance(now_s)
 
-    def set_due(self) -> bool:
-        """Whether a set may be taken now: not where a shard has failed since, and initial values are pushed again."""
-        due = self.state is not State.INITIALISING or self.initialization.complete
-        if not due:
+    def abort_obsolete_set(self) -> bool:
+        """Abort the first set where a shard has failed since it was begun: initial values are pushed again.
+
+        Returns whether it was aborted.
+        """
+        obsolete = self.state is State.INITIALISING and not self.initialization.complete
+        if obsolete:
             self.training.abort_set()
-        return due
+        return obsolete
 
     def retake_set(self) -> str:
         """Restart the set in progress under another id, which is returned."""
@@ -437,7 +440,7 @@ class JobMachine:
 
     def set_failed(self, now_s: float) -> bool:
         """Record that a set could not be written; False where the job cannot continue without it."""
-        if not self.set_due():
+        if self.abort_obsolete_set():
             return True
         if self.state is not State.READY:
             return False

@@ -279,7 +279,7 @@ class EffectExecutor:
     def _snapshot(self, action: effects.TakeSnapshot) -> None:
         snapshots, set_id = self._folder / "snapshots", action.set_id
         with self._step() as (machine, _):
-            if not machine.set_due():
+            if machine.abort_obsolete_set():
                 return
         try:
             while not claim_set(snapshots, set_id):  # used by an earlier attempt: a shard may still write there

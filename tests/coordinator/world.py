@@ -289,7 +289,7 @@ class World:
             self._restore(self.disk[action.set_id])
             machine.restored(self.ledgers(), now_s)
         elif isinstance(action, TakeSnapshot):
-            if machine.set_due():
+            if not machine.abort_obsolete_set():
                 self._snapshot(action.set_id)
         elif isinstance(action, MakeReady):
             for shard in self.holders:

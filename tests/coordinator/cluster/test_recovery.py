@@ -178,7 +178,7 @@ def test_the_first_set_is_not_taken_once_a_shard_has_lost_its_initial_values(a_w
     assert replica.is_initialiser()
     replica.initialise()
     restart_shard(world, 1)
-    assert not world.machine.set_due()
+    assert world.machine.abort_obsolete_set()
     assert world.machine.set_failed(world.now_s), "and the job does not end where its files were begun"
 
 

@@ -39,8 +39,8 @@ class Machine:
         self.job = SimpleNamespace(name="programs", snapshots=SimpleNamespace(keep=2))
         self.done: list[str] = []
 
-    def set_due(self) -> bool:
-        return True
+    def abort_obsolete_set(self) -> bool:
+        return False
 
     def set_state(self) -> dict[str, Any]:
         return {}
