@@ -48,6 +48,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer that restarts under another address, as a container does, is resolved again as soon, not after gRPC's half
     # a minute.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # Our callers retry. gRPC would resend a stream that a server had not seen when it ended; where the server cannot be
+    # reached any more, a read of the stream may then never return, and cancelling has no effect.
+    ("grpc.enable_retries", 0),
     # Each client has its own connection, so that its backlog delays no other client.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -180,3 +182,47 @@ def test_locate_waits_for_a_placement_that_is_new_enough() -> None:
     fixed = ShardedParameterClient("job", placements[0], ("sgd", {}), A, 0.0)
     with closing(fixed), pytest.raises(Unavailable, match="no placement of epoch 3, only of 1"):
         fixed.locate(3)
+
+
+SETTINGS, PING, GOAWAY = 4, 6, 7
+ACK = 1
+
+
+def frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2 about the connection (RFC 9113, section 4.1)."""
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + bytes(4) + payload
+
+
+def refuse_and_leave(door: socket.socket) -> None:
+    """A server that ends when a stream has arrived, and reports that it has not seen it; its port is closed by then."""
+    connection, _ = door.accept()
+    with connection, connection.makefile("rb") as received:
+
+        def read_until(kind: int) -> None:
+            while True:
+                head = received.read(9)
+                received.read(int.from_bytes(head[:3]))
+                if head[3] == SETTINGS and not head[4] & ACK:
+                    connection.sendall(frame(SETTINGS, ACK))
+                if head[3] == kind:
+                    return
+
+        received.read(len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+        connection.sendall(frame(SETTINGS))
+        read_until(kind=0)  # DATA
+        for number in range(20):  # time for the client to begin its read
+            connection.sendall(frame(PING, payload=number.to_bytes(8)))
+            read_until(PING)
+        door.close()
+        connection.sendall(frame(GOAWAY, payload=bytes(8)))  # the last stream seen is 0: none
+        received.read()
+
+
+def test_a_pull_ends_where_its_shard_ends_before_it_has_seen_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(2) as pool:
+        shard = pool.submit(refuse_and_leave, door)
+        place = ShardPlacement(0, f"127.0.0.1:{door.getsockname()[1]}", 1, ((0, 40),))
+        with closing(ShardedParameterClient("job", Placement(1, SPANS, (place,)), deadline_s=0.2)) as client:
+            pull = pool.submit(client.pull, np.zeros(400, np.float32), np.full(40, -1))
+            assert isinstance(pull.exception(timeout=10), Unavailable)
+        shard.result()
