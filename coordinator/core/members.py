@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from dbelief.errors import ResourceExhausted
@@ -227,9 +228,10 @@ class Members:
         self.settled, self.unforgotten = self.dead - set(state["dead"]), set(state["unforgotten"])
 
     def alive(self, *kinds: str) -> list[Member]:
-        """The living members of these kinds, by number."""
-        found = [m for m in self._latest.values() if m.kind in kinds and m.alive]
-        return sorted(found, key=lambda m: (m.kind, m.number))
+        """The living members of these kinds, by kind and number."""
+        found = [m for m in self._latest.values() if m.alive and m.kind in kinds]
+        found.sort(key=attrgetter("kind", "number"))
+        return found
 
     def all(self) -> list[Member]:
         """The latest incarnation of every member, by kind and number."""

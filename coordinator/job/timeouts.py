@@ -54,7 +54,6 @@ class JoinTimeouts:
         needs_replica
             Whether any work is left that needs a replica.
         """
-        waiting = self.waiting_for(state, begins)
         someone = bool(self._members.alive("replica", "client"))
         few = begins and len(self._members.alive("replica")) < self._replicas
         shards = self._shards() == len(self._members.needed)
@@ -65,9 +64,9 @@ class JoinTimeouts:
             self._complete_s = now_s
         if now_s - self._complete_s > self._join_s:
             why = f"; {self.shard_lost}" if self.shard_lost and not shards else ""
-            return f"waited {self._join_s:g} s for {waiting}{why}"
+            return f"waited {self._join_s:g} s for {self.waiting_for(state, begins)}{why}"
         if now_s - self._someone_s > self._join_s:
-            return f"no replica for {self._join_s:g} s; waiting for: {waiting}"
+            return f"no replica for {self._join_s:g} s; waiting for: {self.waiting_for(state, begins)}"
         return ""
 
     def _shards(self) -> int:

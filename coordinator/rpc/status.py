@@ -31,7 +31,7 @@ def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.Sta
         if request.placement and machine.placement is not None:
             reply.placement.CopyFrom(placement_to_wire(machine.placement))
         if request.job:
-            reply.job_yaml = machine.job.to_yaml()
+            reply.job_yaml = event_loop.job_yaml
             reply.job_folder = str(machine.job.folder)
         if request.curves:
             for name, over, points in event_loop.throughput.curves.curves():

@@ -62,6 +62,11 @@ class EventLoop:
         Start of the run in seconds since 1970, where another coordinator started it.
     pictures
         Whether pictures are drawn at the end of the job; one second of processor time.
+
+    Attributes
+    ----------
+    job_yaml
+        The job with all fields, as a job file.
     """
 
     def __init__(
@@ -81,8 +86,9 @@ class EventLoop:
         self._machine = machine
         self._clock = clock
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
+        self.job_yaml = machine.job.to_yaml()
         self._run_section = json.dumps(
-            {"folder": str(folder), "began": began_wall_s, "legs": machine.earlier_wall_s, "job": machine.job.to_yaml()}
+            {"folder": str(folder), "began": began_wall_s, "legs": machine.earlier_wall_s, "job": self.job_yaml}
         )
         earlier_s = max(0.0, clock.wall() - began_wall_s)
         self._began_s = clock.now() - earlier_s

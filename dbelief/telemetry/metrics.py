@@ -241,8 +241,15 @@ class Metrics:
         """One value as a scrape would read it, by its name in `TABLE`; None where there is none yet.
 
         Of a histogram: `value("staleness_count")`, `value("staleness_sum")`, `value("staleness_bucket", le="4.0")`.
+        Cost: all metrics are collected.
         """
         return self._registry.get_sample_value(f"dbelief_{self.role}_{name}", labels)
+
+    def read_counter(self, name: str, **labels: str) -> float:
+        """One counter's value. Unlike `value` this is no scrape: no callback runs, and no other metric is collected."""
+        counter = getattr(self, name)
+        series = counter.labels(**labels) if labels else counter
+        return float(sum(sample.value for metric in series.collect() for sample in metric.samples))
 
     def text(self) -> str:
         """Text of a scrape."""

@@ -205,7 +205,7 @@ class ShardService(stubs.ParametersServicer):
         if shard is None:
             return None
         received, sent = (
-            sum(int(self._metrics.value(name, direction=way) or 0) for name in ("bytes_total", "shared_bytes_total"))
+            sum(int(self._metrics.read_counter(name, direction=way)) for name in ("bytes_total", "shared_bytes_total"))
             for way in ("received", "sent")
         )
         return coordination_pb2.ShardFigures(

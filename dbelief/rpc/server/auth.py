@@ -72,6 +72,7 @@ class AuthInterceptor(grpc.ServerInterceptor):
 
     def __init__(self, credentials: Credentials | None) -> None:
         self._credentials = credentials
+        self._guarded: dict[tuple[str, str], grpc.RpcMethodHandler[Any, Any]] = {}  # by method and role
         self._open: Counter[str] = Counter()
         self._lock = runtime.lock()
 
@@ -79,20 +80,27 @@ class AuthInterceptor(grpc.ServerInterceptor):
         self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Wrap a method; a caller without permission is refused before a message is read."""
+        role, refusal = self._role(details)
+        known = self._guarded.get((details.method, role)) if refusal is None else None
+        if known is not None:
+            return known
         handler = continuation(details)
         if handler is None:
             return None
-        role, refusal = self._role(details)
         if refusal is not None:
             # As a stream, whatever the method's kind: a unary handler would block one of our threads for a message.
             return grpc.stream_stream_rpc_method_handler(_refusing(*refusal))
+        guarded = self._guarded[details.method, role] = self._guard(handler, role)
+        return guarded
+
+    def _guard(self, handler: grpc.RpcMethodHandler[Any, Any], role: str) -> grpc.RpcMethodHandler[Any, Any]:
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             if (method := getattr(handler, kind)) is not None:
                 read = _reads(handler.request_deserializer, streamed=kind.startswith("stream"))
                 guarded = (self._streams if kind.endswith("stream") else self._answers)(role, method, read)
                 make = getattr(grpc, f"{kind}_rpc_method_handler")
                 return make(guarded, None, handler.response_serializer)  # type: ignore[no-any-return]
-        raise AssertionError(f"{details.method} is no method of gRPC")
+        raise AssertionError(f"{handler} is no method of gRPC")
 
     def _role(self, details: grpc.HandlerCallDetails) -> tuple[str, tuple[grpc.StatusCode, str] | None]:
         """Role of a call's token, and the reason of a refusal."""

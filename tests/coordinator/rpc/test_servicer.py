@@ -46,6 +46,7 @@ class Steps:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.job_yaml = world.machine.job.to_yaml()
         self.speed = self.leadership = self
         self.kinds: list[str] = []
         self.clock = ManualClock()

@@ -65,6 +65,16 @@ def test_counted_values_are_read_back() -> None:
     assert metrics.value("snapshot_age_seconds") == 7.5
 
 
+def test_a_counter_is_read_without_a_scrape() -> None:
+    metrics, scrapes = Metrics("ps"), [0]
+    metrics.add_callback("retries_total", lambda: scrapes.append(0) or 0.0, to="ps")
+    metrics.bytes_total.labels("received").inc(1024)
+    assert metrics.read_counter("bytes_total", direction="received") == 1024
+    assert metrics.read_counter("bytes_total", direction="sent") == 0
+    assert len(scrapes) == 1
+    metrics.wait_for_scrape(timeout_s=600)  # returns at once: there was no scrape
+
+
 def test_values_of_labels_have_an_end() -> None:
     metrics = Metrics("ps")
     for number in range(MOST_SERIES + 3):
