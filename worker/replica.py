@@ -42,6 +42,10 @@ log = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 
+WAIT_SHARE, LONGEST_WAIT_S = 1 / 8, 0.1
+"""A replica without work retries after this share of the time it has waited, at most after so long: the requests of
+many replicas that wait for a straggler, or a failover, are few, and each wait is longer by an eighth at most."""
+
 
 class Replica:
     """One incarnation of one model replica, or of one rank of it.
@@ -74,6 +78,7 @@ class Replica:
         self._phases = PhaseTimer()
         self._reporter = ProgressReporter(session, metrics, self._phases, self._recorder)
         self._unreadable = 0
+        self._waited_s = 0.0
         if session.data is None or session.data.train is None:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
@@ -107,6 +112,10 @@ class Replica:
         try:
             while (reply := self._next_assignment()) is not None:
                 work = reply.WhichOneof("work")
+                if work == "wait_s":
+                    self._wait(reply.wait_s)
+                    continue
+                self._waited_s = 0.0
                 if work == "stop":
                     all_or_none(self._ranks, self._check_membership)
                     return reply.stop
@@ -114,11 +123,8 @@ class Replica:
                     self._train(reply.training)
                 elif work == "bundle":
                     self._compute(reply.bundle)
-                elif work == "evaluation":
-                    self._evaluate(reply.evaluation)
                 else:
-                    self._interrupted.wait(reply.wait_s)
-                    self._phases.end("wait")
+                    self._evaluate(reply.evaluation)
             return "asked to end"
         except Exception as error:
             if not isinstance(error, Rejected):  # all ranks may be about to raise this one together
@@ -133,6 +139,13 @@ class Replica:
             for threads in (self._trainer, self._group_trainer, self._bundle_worker):
                 if threads is not None:
                     threads.close()
+
+    def _wait(self, least_s: float) -> None:
+        """Pause before the next request; longer the longer this replica has had no work."""
+        pause_s = max(least_s, min(WAIT_SHARE * self._waited_s, LONGEST_WAIT_S))
+        self._interrupted.wait(pause_s)
+        self._waited_s += pause_s  # not measured, so that all ranks of a replica pause alike
+        self._phases.end("wait")
 
     @property
     def _leads(self) -> bool:
