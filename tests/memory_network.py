@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, NoReturn
 
@@ -81,9 +81,27 @@ class Call:
         """Send a message to the server; `_END`: half-close."""
         self._network.carry(self, lambda: self.requests.put(message), True)
 
+    def only_request(self, message: bytes) -> None:
+        """Send a message to the server and half-close, in one piece."""
+
+        def deliver() -> None:
+            self.requests.put(message)
+            self.requests.put(_END)
+
+        self._network.carry(self, deliver, True)
+
     def reply(self, message: bytes) -> None:
         """Send a message to the client."""
         self._network.carry(self, lambda: self._replies.put(message), False)
+
+    def only_reply(self, message: bytes) -> None:
+        """Send a message to the client and end the call, in one piece: a client cannot have one without the other."""
+
+        def deliver() -> None:
+            self._replies.put(message)
+            self.ended(_END)
+
+        self._network.carry(self, deliver, False)
 
     def end(self, how: Any = _END) -> None:
         """End it at its server, and then at its client."""
@@ -178,9 +196,9 @@ class MemoryServer:
             if handler.stream_stream is not None:
                 for reply in handler.stream_stream(requests(), context):
                     call.reply(write(reply))
+                call.end()
             else:
-                call.reply(write(handler.unary_unary(next(requests()), context)))
-            call.end()
+                call.only_reply(write(handler.unary_unary(next(requests()), context)))
         except Failure as failure:
             call.end(failure)
         except Exception as error:
@@ -203,16 +221,24 @@ class MemoryChannel(grpc.Channel):
     def unary_unary(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *_: Any, **__: Any
     ) -> Any:
-        codec = request_serializer, response_deserializer
-        return _Unary(lambda request, metadata: self._call(method, [request], codec, metadata))
+        write = request_serializer or _same
+
+        def begin(request: Any, metadata: Any) -> Call:
+            call = self._begin(method, response_deserializer, metadata)
+            call.only_request(write(request))
+            return call
+
+        return _Unary(begin)
 
     def stream_stream(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *_: Any, **__: Any
     ) -> Any:
-        codec = request_serializer, response_deserializer
+        write = request_serializer or _same
 
         def begin(requests: Iterator[Any], timeout: float | None = None, metadata: Any = None, **__: Any) -> Call:
-            return self._call(method, requests, codec, metadata)
+            call = self._begin(method, response_deserializer, metadata)
+            runtime.spawn(_feed, "requests", call, requests, write)
+            return call
 
         return begin
 
@@ -222,18 +248,11 @@ class MemoryChannel(grpc.Channel):
     def stream_unary(self, method: str, *_: Any, **__: Any) -> Any:
         return lambda *_, **__: NotImplemented
 
-    def _call(self, method: str, requests: Iterable[Any], codec: tuple[Any, Any], metadata: Any) -> Call:
-        write, read = codec
+    def _begin(self, method: str, read: Callable[[bytes], Any] | None, metadata: Any) -> Call:
         call = Call(self._network, read)
         self._calls = [one for one in self._calls if one.is_active()]
         self._calls.append(call)
         self._network.begin(call, self._address, Details(method, tuple(metadata or ())))
-        if isinstance(requests, list):
-            for request in requests:
-                call.request((write or _same)(request))
-            call.request(_END)
-        else:
-            runtime.spawn(_feed, "requests", call, requests, write or _same)
         return call
 
     def close(self) -> None:

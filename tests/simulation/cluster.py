@@ -26,7 +26,7 @@ from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
 from .outage import Power
-from .plan import AWAITED, COORDINATORS, Fault, Plan
+from .plan import AWAITED, COORDINATORS, FEWEST, Fault, Plan
 from .programs import (
     interrupt_of,
     operating_system,
@@ -265,6 +265,8 @@ class Cluster:
             self._scheduler.at(fault.after_s, partial(self._inject, fault))
 
     def _inject(self, fault: Fault) -> None:
+        if fault.spare and len(self._kinds) >= FEWEST:
+            return
         if fault.method:
             self._network.await_message(fault.method, fault.late, partial(self._inject_at_call, fault))
             self._wait(replace(fault, method=""), AWAITED)

@@ -9,6 +9,7 @@ from .basin import MODEL as BASIN
 from .marks import MODEL, SAMPLES
 
 EPOCHS = 4
+_BLOCKS = (4, None, 64)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class SimulatedJob:
         Section of the job file.
     push_samples
         Most samples behind a push.
+    leases
+        Samples of a lease, one of which a seed has; None: the job's default, which is small. The strategies that
+        average by all-reduce push the result of a block of leases only.
     """
 
     strategy: str
@@ -43,6 +47,7 @@ class SimulatedJob:
     reader: bool = False
     limits: str = f"epochs: {EPOCHS}"
     push_samples: int = 4
+    leases: tuple[int | None, ...] = (None, 64, 64)
 
     def text(self, data: Path, lease: int | None) -> str:
         """The job file; `lease`: samples of a lease, for strategies that lease data."""
@@ -96,9 +101,9 @@ JOBS = {
     "async-measgd": SimulatedJob("name: async-measgd, batch: 4, rate: 0.01"),
     "hogwild-easgd": SimulatedJob("name: hogwild-easgd, batch: 4, rate: 0.1", replication=1),
     "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
-    "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2"),
-    "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3"),
-    "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 0.1}"),
+    "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2", leases=_BLOCKS),
+    "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3", leases=_BLOCKS),
+    "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 0.1}", leases=_BLOCKS),
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
     ),

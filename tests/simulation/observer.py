@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -71,7 +72,8 @@ class Observer:
         self.restored = 0
         self.sent = np.zeros(LENGTH - PROCESSES)
         self.acknowledged = np.zeros(LENGTH - PROCESSES)
-        self._versions = np.full(ROWS, -1, np.int64)
+        self._versions = np.full(ROWS, -1, np.int64)  # the highest that were read
+        self._versions_of: defaultdict[int, np.ndarray] = defaultdict(lambda: np.full(ROWS, -1, np.int64))  # by reader
         self._pushers: dict[Pusher, int] = {}  # the process of each
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
@@ -115,12 +117,15 @@ class Observer:
         self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any
     ) -> float:
         floor, known, restored = self.acknowledged.copy(), self._versions.copy(), self.restored
+        mine = self._versions_of[self._process].copy()
         waited_s = real(client, out, versions, **named)
         if named.get("vector", PARAMETERS) == PARAMETERS:
             # Without the lock, a repeated push may be acknowledged while the first is still within its segment.
             complete = restored == self.restored == 0 and self._job.replication > 1
             self._saw(out, floor if complete else None)
-            self._saw_versions(versions, known)
+            # A leader that has no follower, and was restored elsewhere while it was suspended, answers those who do not
+            # know that yet: after a restore, versions rise for each reader, not across readers.
+            self._saw_versions(versions, known if restored == self.restored == 0 else mine)
         return waited_s
 
     def _saw(self, out: np.ndarray, floor: np.ndarray | None) -> None:
@@ -143,7 +148,8 @@ class Observer:
         if (versions < known).any():
             row = int(np.argmax(versions < known))
             self.violation(f"segment {row} has version {versions[row]}, and {known[row]} was read before")
-        np.maximum(self._versions, versions, out=self._versions)
+        for highest in (self._versions, self._versions_of[self._process]):
+            np.maximum(highest, versions, out=highest)
 
     def _push(self, real: Callable[..., Any], client: Any, values: Any, versions: np.ndarray, push: Push) -> Any:
         if push.assign or push.vector != PARAMETERS or push.bundle is not None:
@@ -263,6 +269,7 @@ class Observer:
         self.followers.clear()
         if new_run:
             self._versions[:] = -1
+            self._versions_of.clear()
             self._contents.clear()
             self._appliers.clear()
 

@@ -52,6 +52,8 @@ KINDS: dict[str, float] = {
 """Kinds of faults, each with its weight; an outage is drawn for itself."""
 OUTAGES = 0.05
 """Share of the seeds that have an outage."""
+FEWEST = 3
+"""Faults that have an effect in every seed."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Fault:
     late
         Of a fault at a message: whether the message has been delivered when it begins, else it is lost with its call,
         or delayed with its link.
+    spare
+        Whether it begins only where fewer than `FEWEST` faults have had an effect.
     """
 
     kind: str
@@ -96,6 +100,7 @@ class Fault:
     method: str = ""
     client: bool = False
     late: bool = False
+    spare: bool = False
 
     def __str__(self) -> str:
         target, other = self.target, self.other
@@ -107,7 +112,8 @@ class Fault:
         if other:
             parts.append(f"{'and' if self.both else 'towards'} {other}")
         moment = f"at mini-batch {self.batches} + {1000 * self.after_s:.1f} ms"
-        return f"{moment}: {when}{' '.join(parts)}, {self.seconds:.3f} s"
+        spare = ", if few faults had an effect" if self.spare else ""
+        return f"{moment}: {when}{' '.join(parts)}, {self.seconds:.3f} s{spare}"
 
 
 @dataclass(frozen=True)
@@ -169,9 +175,9 @@ def draw_plan(seed: int) -> Plan:
     weights = _weights(draw)
     faults = tuple(_fault(draw, weights, batches, 10 * batch_s * after, near) for batches, after in moments)
     faults = tuple(_at_message(draw, fault) if draw.random() < 0.5 else fault for fault in faults)
-    faults = tuple(sorted((*faults, *_outage(seed)), key=lambda fault: fault.batches))
-    preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.2], [0.0002, 0.001, 0.005], [0.0, 0.03]))
-    stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice([None, 64])
+    faults = tuple(sorted((*faults, *_outage(seed), *_spares(seed)), key=lambda fault: fault.batches))
+    preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.1], [0.0002, 0.001, 0.005], [0.0, 0.03]))
+    stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice(JOBS[job].leases)
     far = draw.choice([0.0, 0.2])
     return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease, far)
 
@@ -196,6 +202,14 @@ def _outage(seed: int) -> Iterator[Fault]:
             draw.choice(["kept", "lost"]),
             seconds=draw.uniform(0.1, 2.0),
         )
+
+
+def _spares(seed: int) -> Iterator[Fault]:
+    """Faults near the end of the job, where those before had no effect: their processes did not run."""
+    draw = random.Random(f"spares {seed}")
+    for batches in range(LAST - 20 * FEWEST, LAST, 20):
+        target = draw.choice([name for name in MACHINES if not name.startswith("leader")])
+        yield Fault("kill", batches, draw.expovariate(100.0), target, seconds=draw.expovariate(1 / 0.3), spare=True)
 
 
 def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
@@ -233,7 +247,8 @@ def _fault(draw: random.Random, weights: dict[str, float], batches: int, after_s
         return Fault(kind, batches, after_s, target, seconds=draw.choice([-1, 1]) * draw.uniform(1, 1e5))
     if kind == "signal":
         return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 1))
-    return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 2))
+    # Where a disk is full before the job has begun, the job fails, and the seed shows nothing.
+    return Fault(kind, max(1, batches), after_s, target, seconds=draw.uniform(0, 2))
 
 
 def _at_message(draw: random.Random, fault: Fault) -> Fault:
