@@ -25,6 +25,7 @@ from ..cluster.recovery import Recovery
 from ..cluster.replication import ReplicationManager
 from ..cluster.resharding import Resharding
 from ..core import effects, messages
+from ..core.ledgers import Applied
 from ..core.members import Member, Members
 from ..core.states import DatasetSizes, ShutdownPhase, State
 from ..scheduling.training import Training
@@ -274,15 +275,19 @@ class JobMachine:
             self.actions.append(effects.Fence(member.number, member.incarnation))
         self._advance(now_s)
 
-    def fenced(self, number: int, incarnation: int, lowest: int, highest: int, now_s: float) -> None:
-        """Record that the shards reject this incarnation now; `lowest`, `highest`: push numbers in their ledgers."""
-        applied = lowest, highest
+    def fenced(self, number: int, incarnation: int, applied: Applied, now_s: float) -> None:
+        """Record that the shards reject this incarnation now; `applied`: its pushes in their ledgers."""
         self.members.settled.add(incarnation)
         self.members.unforgotten.add(incarnation)
         self.commit_due = True
         self.actions.append(effects.DropLedger(incarnation))
         self.actions += self.training.fenced(number, incarnation, applied, self.shutdown.evaluate, now_s)
         self._advance(now_s)
+
+    def ledger_dropped(self, incarnation: int) -> None:
+        """Record that no shard has ledger rows of this incarnation."""
+        self.members.unforgotten.discard(incarnation)
+        self.training.losses.forget(incarnation)
 
     def _replicas(self) -> dict[int, int]:
         return {m.number: m.incarnation for m in self.members.alive("replica")}
@@ -396,7 +401,7 @@ class JobMachine:
             self.actions.append(effects.Restore(self._resume[0]))
         self._advance(now_s)
 
-    def restored(self, ledgers: dict[int, tuple[int, int]], now_s: float) -> None:
+    def restored(self, ledgers: Mapping[int, Applied], now_s: float) -> None:
         """Record that every shard holds the set's values and accepts pushes."""
         assert self._resume is not None
         self.training.resume(self._resume[1], ledgers)
@@ -583,8 +588,9 @@ class JobMachine:
         elif self.state in (State.EMPTY, State.INITIALISING):
             self.fail(f"{reason}, before training began")
 
-    def exported(self, now_s: float) -> None:
-        """Record that the model is written."""
+    def exported(self, ledgers: Mapping[int, Applied], now_s: float) -> None:
+        """Record that the model is written; `ledgers`: of the shards, which nobody pushes to any more."""
+        self.training.count_losses(ledgers)
         self.shutdown.exported = self.shutdown.phase is ShutdownPhase.EXPORT
         self._advance(now_s)
 

@@ -247,14 +247,14 @@ class EffectExecutor:
             machine.ownership_confirmed(move, now_s)
 
     def _fence(self, action: effects.Fence) -> None:
-        lowest, highest = self._shards.fence(action.incarnation)
+        applied = self._shards.fence(action.incarnation)
         with self._step() as (machine, now_s):
-            machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
+            machine.fenced(action.number, action.incarnation, applied, now_s)
 
     def _drop_ledger(self, action: effects.DropLedger) -> None:
         self._shards.drop_ledger(action.incarnation)
         with self._step() as (machine, _):
-            machine.members.unforgotten.discard(action.incarnation)
+            machine.ledger_dropped(action.incarnation)
         collect()  # its connection is closed
 
     def _set_membership(self, action: effects.SetMembership) -> None:
@@ -311,5 +311,6 @@ class EffectExecutor:
             write_model(self._folder / "model.safetensors", layout, segments, {"job": job.name})
         finally:
             reader.close()
+        ledgers = self._shards.ledgers()
         with self._step() as (machine, now_s):
-            machine.exported(now_s)
+            machine.exported(ledgers, now_s)

@@ -22,6 +22,7 @@ from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.wire.convert import program_to_wire
 
 from ..core import effects
+from ..core.ledgers import Applied, merge_ledgers
 from .shard_commands import assignment, holdings, membership, pushers
 
 log = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class ShardClient:
         set_id, lowest = action.set_id, dict[int, int]()
         if place.count:
             set_id = self._restore_newest(place, action.set_id)
-            lowest = {incarnation: low for incarnation, low, _ in self._applied(place)}  # before rows are forgotten
+            lowest = {incarnation: row.lowest for incarnation, row in self._applied(place)}  # before rows are forgotten
         self._configure_one(place, **rest)
         return set_id, lowest
 
@@ -278,35 +279,25 @@ class ShardClient:
         replies = self._configure(membership=membership(action))
         return max((reply.clock for reply in replies), default=0)
 
-    def fence(self, incarnation: int) -> tuple[int, int]:
-        """Fence an incarnation and read what it had pushed into "w": (lowest, highest) over all segments."""
+    def fence(self, incarnation: int) -> Applied:
+        """Fence an incarnation and read what it had pushed into "w"."""
         self._configure(fenced=pushers([incarnation]))
-        return self.ledgers().get(incarnation, (0, 0))
+        return self.ledgers().get(incarnation, Applied())
 
     def drop_ledger(self, incarnation: int) -> None:
         """Drop the ledger rows of an incarnation."""
         self._configure(forgotten=pushers([incarnation]))
 
-    def ledgers(self) -> dict[int, tuple[int, int]]:
-        """Per incarnation the lowest and the highest push number applied to "w", over all segments of all shards."""
-        found: dict[int, list[tuple[int, int]]] = {}
+    def ledgers(self) -> dict[int, Applied]:
+        """Per incarnation its pushes to "w", over all segments of all shards."""
         holders = [place for place in self._places() if place.count]
-        for place in holders:
-            for incarnation, low, high in self._applied(place):
-                found.setdefault(incarnation, []).append((low, high))
-        return {
-            incarnation: (
-                min(low for low, _ in rows) if len(rows) == len(holders) else 0,
-                max(high for _, high in rows),
-            )
-            for incarnation, rows in found.items()
-        }
+        return merge_ledgers([dict(self._applied(place)) for place in holders])
 
-    def _applied(self, place: ShardPlacement) -> Iterator[tuple[int, int, int]]:
-        """Incarnations, and the lowest and the highest push number that segments of one shard have applied to "w"."""
+    def _applied(self, place: ShardPlacement) -> Iterator[tuple[int, Applied]]:
+        """Incarnations, and the pushes to "w" that one shard counts."""
         for row in self.stats(place, ledgers=True).ledgers:
             if row.vector == PARAMETERS:
-                yield row.pusher.incarnation, row.lowest, row.highest
+                yield row.pusher.incarnation, Applied(row.lowest, row.highest, row.lost)
 
     def stats(self, place: ShardPlacement, ledgers: bool = False) -> wire.StatsReply:
         """Counters of one shard."""

@@ -39,6 +39,7 @@ class Sandblaster(SyncPolicy):
 
     section: ClassVar[str] = "batch"
     retry_s: ClassVar[float] = 0.01
+    leases_are_pushed: ClassVar[bool] = False
     """Short: between two passes the shards compute for a few milliseconds."""
 
     def __init__(self, settings: Settings, train: int) -> None:

@@ -71,6 +71,7 @@ class GroupPolicy(SyncPolicy):
 
     section: ClassVar[str] = "groups"
     retry_s: ClassVar[float] = LOCKSTEP_RETRY_S
+    leases_are_pushed: ClassVar[bool] = False
 
     leases: Leases
     steps: int = 0

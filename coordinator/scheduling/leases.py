@@ -14,6 +14,8 @@ from typing import Any
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
 
+from ..core.ledgers import Applied
+
 
 @dataclass
 class Outstanding:
@@ -167,7 +169,6 @@ class Leases:
         """
         newly = twice = 0
         self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
-        self._reached.pop(incarnation, None)
         for held in [h for h in self.outstanding.values() if h.incarnation == incarnation]:
             lease = held.lease
             pushes = self.cadence.pushes(lease.samples)
@@ -182,17 +183,19 @@ class Leases:
             self.expired += 1
             # A push is trained twice where some segment applied a number of this lease that not all have.
             twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
+        self._reached.pop(incarnation, None)
         if lowest:
-            self.ended[incarnation] = lowest  # what it lost before is counted: `lost_with`
+            self.ended[incarnation] = lowest  # what it lost before is counted
         return newly, twice
 
-    def lost_with(self, incarnation: int, lowest: int) -> int:
-        """Pushes of an ended incarnation that were acknowledged, and that a restored shard does not have.
-
-        `lowest`: number of its last push that every segment has applied. A pusher that continues reports its own.
-        """
+    def reached(self, incarnation: int) -> int:
+        """Number of the last push of an incarnation that is known to be acknowledged; 0: none."""
         held = [one.reached for one in self.outstanding.values() if one.incarnation == incarnation]
-        return max(0, *held, self._reached.get(incarnation, 0), lowest) - lowest
+        return max(0, *held, self._reached.get(incarnation, 0))
+
+    def pushers(self) -> set[int]:
+        """Incarnations that have not ended, and of which a push is known to be acknowledged."""
+        return {one.incarnation for one in self.outstanding.values()} | self._reached.keys()
 
     def lost_at_restore(self, lowest: Mapping[int, int]) -> int:
         """Pushes of incarnations that have ended since the newest set, which a shard that was restored from it lacks.
@@ -275,8 +278,8 @@ class Leases:
         self.outside = state.get("outside", 0)
         self.returned = deque((e, a, b) for e, a, b in state["returned"])
 
-    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> tuple[int, dict[int, int]]:
-        """Restore a set's state, with the ledgers in it (lowest, highest by incarnation).
+    def restore(self, state: dict[str, Any], ledgers: Mapping[int, Applied]) -> tuple[int, dict[int, int]]:
+        """Restore a set's state, with the ledgers in it by incarnation.
 
         Returns the pushes that will be trained twice, and by replica the samples to add to the reported ones.
         """
@@ -291,7 +294,8 @@ class Leases:
             corrections[replica] = corrections.get(replica, 0) - reported
             self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
         for incarnation, replica in {h.incarnation: h.replica for h in self.outstanding.values()}.items():
-            newly, doubled = self.revoke(incarnation, *ledgers.get(incarnation, (0, 0)))
+            applied = ledgers.get(incarnation, Applied())
+            newly, doubled = self.revoke(incarnation, applied.lowest, applied.highest)
             twice += doubled
             corrections[replica] += newly
         self.cadence = today

@@ -35,6 +35,14 @@ class ReportDeduplicator:
         self._of_lease = {fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]}
         self._of_client = {incarnation: ProgressReport(**fields) for incarnation, fields in state["of_client"]}
 
+    def clients(self) -> set[int]:
+        """Incarnations of clients that have reported."""
+        return set(self._of_client)
+
+    def pushes_of_client(self, incarnation: int) -> int:
+        """Pushes that an incarnation of a client has reported as acknowledged; 0 for a replica."""
+        return self._of_client[incarnation].pushes if incarnation in self._of_client else 0
+
     def settle(self, incarnation: int) -> None:
         """Drop the totals of an incarnation that sends no more reports, and of leases no longer outstanding."""
         self._of_client.pop(incarnation, None)

@@ -45,6 +45,8 @@ class SyncPolicy(ABC):
         Key of its state in the persisted state of the training.
     retry_s
         Seconds after which a replica without work retries.
+    leases_are_pushed
+        Whether the holder of a lease pushes each of its mini-batches to the shards, so that their ledgers count them.
     waits_at_shards
         Whether replicas wait at the shards for the slowest: then the waiting replicas report a stalled one.
     clock
@@ -57,6 +59,7 @@ class SyncPolicy(ABC):
 
     section: ClassVar[str] = "dial"
     retry_s: ClassVar[float] = RETRY_S
+    leases_are_pushed: ClassVar[bool] = True
     waits_at_shards: ClassVar[bool] = False
     clock: int = 0
     member_epoch: int = 0

@@ -11,12 +11,14 @@ from dbelief.job import Job
 from dbelief.training.schedule import total_samples
 
 from ..core.effects import Action, LogEvent, TakeSnapshot
+from ..core.ledgers import Applied
 from ..core.messages import Assignment, BundleResult, EvaluationLease, ProgressReport, Wait, WorkRequest
 from ..core.progress import Best, Evaluated
 from ..core.snapshot_schedule import SnapshotSchedule
 from ..core.states import DatasetSizes
 from .batch_method import Sandblaster
 from .evaluations import Evaluations
+from .losses import Losses, pushed_before
 from .report_deduplicator import ReportDeduplicator
 from .sizing import leases, progress, sync_policy
 
@@ -63,6 +65,7 @@ class Training:
         self.pushes_twice = 0
         self.end_saved = False
         self._set_has_end = False  # the current or last set was begun after the end
+        self.losses = Losses()
         self._reports = ReportDeduplicator(self.leases)
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
@@ -148,6 +151,7 @@ class Training:
     ) -> tuple[bool, str | None]:
         """Record an incarnation's report of its pushes; whether it is new, and a reason to fail the job, if any."""
         new = self._reports.delta(incarnation, report)
+        self.losses.report(incarnation, new.lost if new is not None else 0)
         if new is not None and not report.lease:  # a client's
             self.leases.outside += new.samples
         return new is not None, self.progress.record_report(number, new, now_s) if new is not None else None
@@ -181,6 +185,7 @@ class Training:
         """The part of a set's state that is the training's, JSON-serialisable."""
         return {
             "leases": self.leases.state(),
+            "losses": self.losses.state(),
             "progress": self.progress.state(),
             "batch": self.batch.state() if self.batch is not None else None,
             "pushes_twice": self.pushes_twice,
@@ -189,12 +194,15 @@ class Training:
             "member_epoch": self.policy.member_epoch,
         }
 
-    def resume(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> None:
+    def resume(self, state: dict[str, Any], ledgers: Mapping[int, Applied]) -> None:
         """Restore a set's state, once the set is loaded into the shards."""
         # The ledgers are authoritative: what they lack is trained again, and not counted twice.
         twice, corrections = self.leases.restore(state["leases"], ledgers)
         self.pushes_twice = state["pushes_twice"] + twice
         self.progress.restore(state["progress"], corrections)
+        self.losses.restore(state.get("losses", []))  # an earlier version did not write it
+        if self.policy.leases_are_pushed:
+            self._count_losses(pushed_before(state["leases"]), ledgers)
         self.progress.settle_all()  # every member that joins now is a new incarnation
         if self.batch is not None and state.get("batch"):  # sets of another strategy have no such state
             self.batch.rewind(state["batch"])
@@ -206,6 +214,7 @@ class Training:
         """The complete state, as of now, JSON-serialisable."""
         return {
             "leases": self.leases.state(),
+            "losses": self.losses.state(),
             "progress": self.progress.state(),
             "accounts": self._reports.state(),
             "evaluations": self.evaluations.state(),
@@ -223,6 +232,7 @@ class Training:
     def take_over(self, state: dict[str, Any], now_s: float) -> None:
         """Restore the state of another coordinator."""
         self.leases.take_over(state["leases"])
+        self.losses.restore(state.get("losses", []))  # an earlier version did not write it
         self.progress.restore(state["progress"], {})
         self._reports.restore(state["accounts"])
         self.evaluations.restore(state["evaluations"])
@@ -240,22 +250,22 @@ class Training:
         self.policy.replica_lost(incarnation, died, now_s)
         self.evaluations.holder_lost(incarnation)
 
-    def fenced(
-        self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
-    ) -> list[Action]:
+    def fenced(self, number: int, incarnation: int, applied: Applied, evaluate: bool, now_s: float) -> list[Action]:
         """An incarnation can push no more; the actions that follow.
 
         Parameters
         ----------
         applied
-            Numbers of its last push that every segment, and that some segment, has applied.
+            Its pushes in the shards' ledgers.
         evaluate
             Whether an evaluation whose parameters it did not store completely is to be repeated.
         """
         actions = self.policy.fenced(number, incarnation)
         if actions is not None:
-            before, lost = self.leases.pushes, self.leases.lost_with(incarnation, applied[0])
-            samples, twice = self.leases.revoke(incarnation, *applied)
+            before, lost = self.leases.pushes, 0
+            if self.policy.leases_are_pushed:
+                lost = self.losses.count(incarnation, self._reached(incarnation), applied)
+            samples, twice = self.leases.revoke(incarnation, applied.lowest, applied.highest)
             if samples or lost:
                 pushes = self.leases.pushes - before
                 self.progress.record_report(number, ProgressReport(0, pushes, samples, lost=lost), now_s)
@@ -268,6 +278,21 @@ class Training:
     def shard_restored(self, lowest: Mapping[int, int]) -> None:
         """Count what a restored shard lacks of incarnations that have ended; those that push report it themselves."""
         self.progress.lost += self.leases.lost_at_restore(lowest)
+
+    def count_losses(self, ledgers: Mapping[int, Applied]) -> None:
+        """Count what restored shards lack of pushers that have no further push to report it with."""
+        if self.policy.leases_are_pushed:
+            pushers = self.leases.pushers() | self._reports.clients()
+            self._count_losses({incarnation: self._reached(incarnation) for incarnation in pushers}, ledgers)
+
+    def _count_losses(self, reached: Mapping[int, int], ledgers: Mapping[int, Applied]) -> None:
+        for incarnation in sorted(reached.keys() | ledgers.keys()):
+            applied = ledgers.get(incarnation, Applied())
+            self.progress.lost += self.losses.count(incarnation, reached.get(incarnation, 0), applied)
+
+    def _reached(self, incarnation: int) -> int:
+        """Number of its last push that is known to be acknowledged."""
+        return max(self.leases.reached(incarnation), self._reports.pushes_of_client(incarnation))
 
     def vectors_lost(self, best: Best | None) -> None:
         """A shard failed: of the stored evaluations, only `best` is complete in the newest set."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,7 +39,7 @@ class StoredSegment:
 
     Attributes
     ----------
-    version, applied, rounds, lost, ledger
+    version, applied, rounds, lost, ledger, lost_of
         As in the shard's segment.
     arrays
         Vectors by name, including the rule's state: (length,) each, valid until the next iteration.
@@ -52,6 +52,7 @@ class StoredSegment:
     lost: int
     ledger: Mapping[tuple[str, Pusher], int]
     arrays: Mapping[str, np.ndarray]
+    lost_of: Mapping[Pusher, int] = field(default_factory=dict)
 
 
 def state_key(name: str) -> str:
@@ -131,6 +132,7 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
         "applied": segment.applied,
         "rounds": segment.rounds,
         "lost": segment.lost,
+        "lost_of": [[*pusher, lost] for pusher, lost in segment.lost_of.items()],
         "ledger": [[vector, *pusher, last] for (vector, pusher), last in segment.ledger.items()],
         "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
         "offset": offset,
@@ -288,5 +290,6 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
     ledger = {
         (vector, Pusher(replica, incarnation, rank)): last for vector, replica, incarnation, rank, last in row["ledger"]
     }
+    lost_of = {Pusher(*pusher): lost for *pusher, lost in row.get("lost_of", ())}  # earlier versions wrote none
     span = SegmentSpan(row["index"], row["start"], row["length"])
-    return StoredSegment(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)
+    return StoredSegment(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays, lost_of)

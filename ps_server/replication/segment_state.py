@@ -48,6 +48,7 @@ class SegmentState:
     state: dict[str, np.ndarray] = field(default_factory=dict)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
+    lost_of: dict[Pusher, int] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)
     reported: dict[int, int] | None = None
     sum: BundleAccumulator = field(default_factory=BundleAccumulator)
@@ -90,6 +91,7 @@ def capture(
         applied=segment.applied,
         rounds=segment.rounds,
         lost=segment.ledger.lost,
+        lost_of=dict(segment.ledger.lost_of),
         vectors={name: numbers(array) for name, array in segment.vectors.items()},
         filled=dict(segment.filled),
         state={name: numbers(array) for name, array in zip(segment.rule.state, segment.state, strict=True)},
@@ -118,7 +120,7 @@ def install(carried: SegmentState, segment: Segment) -> None:
     segment.rounds = carried.rounds
     segment.vectors, segment.filled = carried.vectors, carried.filled
     segment.state = tuple(carried.state[name] for name in names)
-    segment.ledger = PushLedger(carried.span.index, carried.ledger, carried.based, carried.lost)
+    segment.ledger = PushLedger(carried.span.index, carried.ledger, carried.based, carried.lost, carried.lost_of)
     segment.passed = carried.passed
     segment.sum, segment.staged = carried.sum, carried.staged
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import Pusher
+from dbelief.core.push import PARAMETERS, Pusher
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import replication_pb2 as wire
@@ -52,7 +52,8 @@ def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
         head.reported.SetInParent()
         head.reported.clocks.update(carried.reported)
     for (vector, pusher), last in carried.ledger.items():
-        head.ledger.add(vector=vector, pusher=pusher_to_wire(pusher), last=last)
+        lost = carried.lost_of.get(pusher, 0) if vector == PARAMETERS else 0
+        head.ledger.add(vector=vector, pusher=pusher_to_wire(pusher), last=last, lost=lost)
     for (vector, pusher), (base, lost) in carried.based.items():
         head.based.add(vector=vector, pusher=pusher_to_wire(pusher), last=base, lost=lost)
     return head
@@ -123,6 +124,7 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
         applied=head.applied,
         rounds=head.rounds,
         lost=head.lost,
+        lost_of={pusher_from_wire(row.pusher): row.lost for row in head.ledger if row.lost},
         filled=dict(head.filled),
         ledger={(row.vector, pusher_from_wire(row.pusher)): row.last for row in head.ledger},
         based={(row.vector, pusher_from_wire(row.pusher)): (row.last, row.lost) for row in head.based},

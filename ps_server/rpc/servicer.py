@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dbelief.core.push import Pusher
+from dbelief.core.push import PARAMETERS, Pusher
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import answers, streams
@@ -234,6 +234,10 @@ class ShardService(stubs.ParametersServicer):
             lost=shard.lost(),
         )
         if request.ledgers:
+            lost_of = shard.lost_of()
             for (vector, pusher), (lowest, highest) in shard.ledgers().items():
-                reply.ledgers.add(pusher=pusher_to_wire(pusher), vector=vector, lowest=lowest, highest=highest)
+                lost = lost_of.get(pusher, 0) if vector == PARAMETERS else 0
+                reply.ledgers.add(
+                    pusher=pusher_to_wire(pusher), vector=vector, lowest=lowest, highest=highest, lost=lost
+                )
         return reply

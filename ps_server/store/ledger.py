@@ -31,12 +31,15 @@ class PushLedger:
         pushes, and the count of numbers that it skipped.
     lost
         Pushes on "w" that earlier incarnations acknowledged and that were lost with them, as their pushers reported.
+    lost_of
+        Those of each pusher, until it is forgotten.
     """
 
     segment: int
     last: dict[Key, int] = field(default_factory=dict)
     bases: dict[Key, tuple[int, int]] = field(default_factory=dict)
     lost: int = 0
+    lost_of: dict[Pusher, int] = field(default_factory=dict)
 
     def expect(self, push: Push) -> bool:
         """Whether the push is the next one; False for a duplicate.
@@ -83,7 +86,9 @@ class PushLedger:
             self.bases[key] = base, lost
             if lost:
                 self.last[key] = last + lost
-                self.lost += lost if push.vector == PARAMETERS else 0
+            if lost and push.vector == PARAMETERS and not push.assign:  # else lost initial values are pushed again
+                self.lost += lost
+                self.lost_of[push.pusher] = self.lost_of.get(push.pusher, 0) + lost
         first_base, lost = self.bases[key]
         return lost if base == first_base else 0
 
@@ -92,13 +97,17 @@ class PushLedger:
         for rows in (self.last, self.bases):
             for key in [key for key in rows if key[1].incarnation in incarnations]:
                 del rows[key]
+        for pusher in [pusher for pusher in self.lost_of if pusher.incarnation in incarnations]:
+            del self.lost_of[pusher]
 
-    def restore(self, last: Mapping[Key, int], lost: int, same_incarnation: bool = False) -> None:
+    def restore(
+        self, last: Mapping[Key, int], lost: int, lost_of: Mapping[Pusher, int], same_incarnation: bool = False
+    ) -> None:
         """Become what a snapshot set holds.
 
         `same_incarnation`: the shard was not restarted, so acknowledged pushes are not expected again.
         """
         known = {key: max(n, last.get(key, 0)) for key, n in self.last.items()} if same_incarnation else {}
         self.last = dict(last) | known
-        self.lost = lost
+        self.lost, self.lost_of = lost, dict(lost_of)
         self.bases.clear()

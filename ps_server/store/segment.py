@@ -317,7 +317,16 @@ class Segment:
         arrays |= {state_key(name): values for name, values in zip(self.rule.state, self.state, strict=True)}
         ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}
         self.snapshot_view = SnapshotView(
-            StoredSegment(self.span, self.version, self.applied, self.rounds, self.ledger.lost, ledger, arrays)
+            StoredSegment(
+                self.span,
+                self.version,
+                self.applied,
+                self.rounds,
+                self.ledger.lost,
+                ledger,
+                arrays,
+                dict(self.ledger.lost_of),
+            )
         )
 
     def before_write(self, *arrays: np.ndarray) -> None:
@@ -350,4 +359,4 @@ class Segment:
             stored.version, shard_epoch * VERSIONS_PER_INCARNATION, self.version + 1
         )
         self.applied, self.rounds = stored.applied, stored.rounds
-        self.ledger.restore(stored.ledger, stored.lost, same_incarnation=again)
+        self.ledger.restore(stored.ledger, stored.lost, stored.lost_of, same_incarnation=again)

@@ -368,6 +368,16 @@ class Shard:
         count = len(self.segments)
         return {key: (min(seen) if len(seen) == count else 0, max(seen)) for key, seen in rows.items()}
 
+    def lost_of(self) -> dict[Pusher, int]:
+        """By replica and incarnation: pushes that were lost with earlier incarnations, the most over the segments."""
+        lost: dict[Pusher, int] = {}
+        for segment in self.segments.values():
+            with segment.lock:
+                for pusher, count in segment.ledger.lost_of.items():
+                    whole = pusher._replace(rank=0)
+                    lost[whole] = max(lost.get(whole, 0), count)
+        return lost
+
     def versions(self) -> list[int]:
         """Version of every segment, by rising index."""
         return [segment.version for _, segment in sorted(self.segments.items())]

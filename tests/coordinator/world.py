@@ -37,6 +37,7 @@ from coordinator.core.effects import (
     SetMembership,
     TakeSnapshot,
 )
+from coordinator.core.ledgers import Applied, merge_ledgers
 from coordinator.core.messages import EvaluationLease
 from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
@@ -300,12 +301,11 @@ class World:
         elif isinstance(action, Fence):
             for shard in self.holders:
                 shard.fence([action.incarnation])
-            lowest, highest = self.ledgers().get(action.incarnation, (0, 0))
-            machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
+            machine.fenced(action.number, action.incarnation, self.ledgers().get(action.incarnation, Applied()), now_s)
         elif isinstance(action, DropLedger):
             for shard in self.holders:
                 shard.forget([action.incarnation])
-            machine.members.unforgotten.discard(action.incarnation)
+            machine.ledger_dropped(action.incarnation)
         elif isinstance(action, SetMembership):
             clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.holders]
             machine.training.policy.shards_acknowledged(action.member_epoch, max(clocks))
@@ -317,7 +317,7 @@ class World:
             machine.rolled_back(action.set_id, self.disk[action.set_id].state, now_s)
         elif isinstance(action, Export):
             self.exported = action.vector, self.vector(action.vector)
-            machine.exported(now_s)
+            machine.exported(self.ledgers(), now_s)
         elif isinstance(action, MigrateSegments | ConfirmOwnership):
             self.placement = machine.placement
             self._actor._do(action)
@@ -329,18 +329,14 @@ class World:
         elif isinstance(action, FinishRun):
             self.finished = True
 
-    def ledgers(self) -> dict[int, tuple[int, int]]:
+    def ledgers(self) -> dict[int, Applied]:
         """As `coordinator.runtime.shard_client.ShardClient.ledgers` reads them over the wire."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        holders = [shard for shard in self.holders if shard.segments]
-        for shard in holders:
-            for (vector, pusher), row in shard.ledgers().items():
-                if vector == PARAMETERS:
-                    found.setdefault(pusher.incarnation, []).append(row)
-        return {
-            life: (min(low for low, _ in rows) if len(rows) == len(holders) else 0, max(high for _, high in rows))
-            for life, rows in found.items()
-        }
+        found = []
+        for shard in (shard for shard in self.holders if shard.segments):
+            lost, rows = shard.lost_of(), shard.ledgers().items()
+            mine = {pusher: row for (vector, pusher), row in rows if vector == PARAMETERS}
+            found.append({pusher.incarnation: Applied(*row, lost.get(pusher, 0)) for pusher, row in mine.items()})
+        return merge_ledgers(found)
 
     def _program(self, program: Sequence[Operation]) -> list[float]:
         """As `coordinator.runtime.shard_client.ShardClient.run` has it run; no test asks for a largest number."""

@@ -259,11 +259,19 @@ class Trainer(threading.Thread):
 
 
 class Steps:
-    """Counts what all pushers have pushed; holds back their last push until all that was planned has happened."""
+    """Counts what all pushers have pushed; holds back their last push until all that was planned has happened.
+
+    Attributes
+    ----------
+    count
+        Pushes so far.
+    calm
+        Set when all that was planned has happened.
+    """
 
     def __init__(self, each: int) -> None:
         self._each = each
-        self._count = 0
+        self.count = 0
         self._most = math.inf
         self._pushed = threading.Condition()
         self.calm = threading.Event()
@@ -271,9 +279,9 @@ class Steps:
     def pushed(self, number: int) -> None:
         """To be called by a pusher after each push."""
         with self._pushed:
-            self._count += 1
+            self.count += 1
             self._pushed.notify_all()
-            assert self._pushed.wait_for(lambda: self._count < self._most or self.calm.is_set(), PATIENCE_S)
+            assert self._pushed.wait_for(lambda: self.count < self._most or self.calm.is_set(), PATIENCE_S)
         if number == self._each - 1:
             assert self.calm.wait(PATIENCE_S)
 
@@ -286,7 +294,7 @@ class Steps:
     def wait_for(self, step: int) -> None:
         """Wait until so many are pushed."""
         with self._pushed:
-            assert self._pushed.wait_for(lambda: self._count >= step, PATIENCE_S), f"step {step} of {self._count}"
+            assert self._pushed.wait_for(lambda: self.count >= step, PATIENCE_S), f"step {step} of {self.count}"
 
 
 def integers(seed: int, pushes: int, size: int) -> np.ndarray:

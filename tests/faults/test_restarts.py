@@ -86,7 +86,7 @@ def through_restarts(serve: Callable[..., Shards], folder: Path, seed: int, push
             steps.wait_for(rng.randint(before, accident.step))  # a set is as old as chance has it
             newest = f"set-{number}"
             shards.snapshot(folder / newest, newest)
-            steps.wait_for(accident.step)
+            steps.wait_for(max(accident.step, min(steps.count + 1, len(pushers) * (each - 1))))  # the set lacks a push
             shards.restart(int(accident.process), folder / newest, newest, same_port=rng.random() < 0.5)
         steps.calm.set()
         crew.join()

@@ -70,6 +70,7 @@ class Observer:
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
+        self._initialised = 0  # pushes of initial values
         self.sent = np.zeros(LENGTH - PROCESSES)
         self.acknowledged = np.zeros(LENGTH - PROCESSES)
         self._versions = np.full(ROWS, -1, np.int64)  # the highest that were read
@@ -155,6 +156,7 @@ class Observer:
         if push.assign or push.vector != PARAMETERS or push.bundle is not None:
             result = real(client, values, versions, push)
             self.pushes += push.bundle is not None
+            self._initialised += push.assign and push.vector == PARAMETERS
             return result
         number = self._process
         self.sent[number] += push.samples
@@ -297,6 +299,9 @@ class Observer:
         summary = json.loads((folder / "summary.json").read_text())
         if summary["state"] != "done" and "No space left" not in summary["reason"]:
             self.violation(f"the job is {summary['state']}: {summary['reason']}")
+        # Initial values that a shard lost, and that are pushed again, have a number of their pusher's too.
+        if summary["pushes_lost"] >= max(1, self._initialised) and not self.restored:
+            self.violation(f"{summary['pushes_lost']} pushes are counted as lost, and no shard was restored")
         if not self._job.counts or self.violations or summary["state"] != "done":
             return
         if summary["pushes"] > self.begun:

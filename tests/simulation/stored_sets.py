@@ -17,6 +17,7 @@ from unittest import mock
 
 from safetensors.numpy import load_file
 
+from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.lease import FetchPushSchedule
@@ -111,10 +112,10 @@ def _lasts(row: Row) -> dict[Pusher, int]:
     return {Pusher(*pusher): last for vector, *pusher, last in row["ledger"] if vector == PARAMETERS}
 
 
-def _ledgers(rows: list[Row]) -> dict[int, tuple[int, int]]:
-    """By incarnation, the numbers of its last push that every segment, and that some segment has."""
+def _ledgers(rows: list[Row]) -> dict[int, Applied]:
+    """By incarnation, what all segments of a set count of its pushes."""
     found: dict[int, list[int]] = {}
     for row in rows:
         for pusher, last in _lasts(row).items():
             found.setdefault(pusher.incarnation, []).append(last)
-    return {one: (min(lasts) if len(lasts) == ROWS else 0, max(lasts)) for one, lasts in found.items()}
+    return {one: Applied(min(lasts) if len(lasts) == ROWS else 0, max(lasts)) for one, lasts in found.items()}

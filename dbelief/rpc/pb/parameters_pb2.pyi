@@ -1426,12 +1426,15 @@ class LedgerRow(_message.Message):
     VECTOR_FIELD_NUMBER: _builtins.int
     LOWEST_FIELD_NUMBER: _builtins.int
     HIGHEST_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """the named vector"""
     lowest: _builtins.int
     """every segment of the shard has applied this number"""
     highest: _builtins.int
     """some segment of the shard has applied this number"""
+    lost: _builtins.int
+    """pushes on "w" that some segment counts as lost with earlier incarnations of the shard"""
     @_builtins.property
     def pusher(self) -> _segments_pb2.Pusher:
         """pusher of the row"""
@@ -1443,10 +1446,11 @@ class LedgerRow(_message.Message):
         vector: _builtins.str = ...,
         lowest: _builtins.int = ...,
         highest: _builtins.int = ...,
+        lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pusher", b"pusher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest", b"highest", "lowest", b"lowest", "pusher", b"pusher", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest", b"highest", "lost", b"lost", "lowest", b"lowest", "pusher", b"pusher", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

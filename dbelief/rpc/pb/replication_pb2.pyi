@@ -207,7 +207,7 @@ class SegmentLedgerRow(_message.Message):
     last: _builtins.int
     """number of its last push; in `based`, the base"""
     lost: _builtins.int
-    """in `based`: pushes that were skipped"""
+    """pushes lost with earlier incarnations of the shard; in `based`, those that the base skipped"""
     @_builtins.property
     def pusher(self) -> _segments_pb2.Pusher:
         """pusher of the row"""

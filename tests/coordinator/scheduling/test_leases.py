@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
 from dbelief.core.lease import DataLease, FetchPushSchedule
 
@@ -141,22 +142,20 @@ def test_reported_pushes_lost_with_a_shard_stay_reported() -> None:
     assert list(pool.returned) == [(0, 20, 30)]
 
 
-def test_pushes_lost_with_a_shard_and_their_pusher_are_counted() -> None:
+def test_the_last_acknowledged_push_is_known_until_the_incarnation_ends() -> None:
     """First of a pusher between two leases, then of one that holds its second."""
     pool = leases()
     first = take(pool, life=1, sequence=5)
-    assert [pool.lost_with(1, lowest) for lowest in (3, 4, 7)] == [1, 0, 0]
+    assert pool.reached(1) == 4
     pool.acknowledge(first.id, 3)
-    successor = leases()
-    successor.take_over(json.loads(json.dumps(pool.state())))
-    for one in (pool, successor):
-        assert [one.lost_with(1, lowest) for lowest in (0, 4, 7, 9)] == [7, 3, 0, 0]
+    for one in (pool, restored_by_another(pool)):
+        assert (one.reached(1), one.pushers()) == (7, {1})
     second = take(pool, life=1, sequence=8)
     pool.acknowledge(second.id, 1)
-    assert [pool.lost_with(1, lowest) for lowest in (6, 8)] == [2, 0]
-    assert pool.lost_with(2, 0) == 0
-    pool.revoke(1, 8, 8)
-    assert pool.lost_with(1, 0) == 0
+    assert pool.reached(1) == 8
+    assert pool.reached(2) == 0
+    pool.revoke(1, 10, 10)  # it had finished its second
+    assert (pool.reached(1), pool.pushers()) == (0, set())
 
 
 def test_pushes_of_an_ended_incarnation_lost_with_a_restored_shard_are_counted_once() -> None:
@@ -196,8 +195,8 @@ def test_steps_behind_one_push_are_returned_together() -> None:
 
 
 def restored(pool: Leases, ledgers: dict[int, tuple[int, int]], **options: Any) -> tuple[Leases, Any]:
-    successor = leases(**options)
-    return successor, successor.restore(json.loads(json.dumps(pool.state())), ledgers)
+    successor, rows = leases(**options), {life: Applied(*row) for life, row in ledgers.items()}
+    return successor, successor.restore(json.loads(json.dumps(pool.state())), rows)
 
 
 def test_lease_ended_during_a_set_is_corrected_by_ledgers() -> None:
@@ -368,7 +367,7 @@ class Pool(RuleBasedStateMachine):
         written, state, self.twice = self.complete
         self.counts = [counts.copy() for counts, _ in written]
         rows = {
-            life: tuple(sorted(ledger.get(life, 0) for _, ledger in written))
+            life: Applied(*sorted(ledger.get(life, 0) for _, ledger in written))
             for _, ledger in written
             for life in ledger
         }

@@ -37,7 +37,8 @@ def stored(span: SegmentSpan) -> StoredSegment:
     if span.index % 2:
         del arrays["best.0"]
     ledger = {("w", Pusher(1, 11)): span.index, ("w", Pusher(2, 12, 3)): 1 << 40}
-    return StoredSegment(span, (1 << 40) + span.index, 5 * span.index, 2, span.index, ledger, arrays)
+    lost_of = {Pusher(2, 12, 3): span.index} if span.index else {}
+    return StoredSegment(span, (1 << 40) + span.index, 5 * span.index, 2, span.index, ledger, arrays, lost_of)
 
 
 def write(folder: Path, number: int, spans: Iterable[SegmentSpan], **about: Any) -> Path:
@@ -59,7 +60,7 @@ def write_all(folder: Path, shards: int, table: Sequence[SegmentSpan] = TABLE) -
 
 def plain(one: StoredSegment) -> Any:
     arrays = {name: (values.dtype, values.tobytes()) for name, values in one.arrays.items()}
-    return one.version, one.applied, one.rounds, dict(one.ledger), arrays
+    return one.version, one.applied, one.rounds, one.lost, dict(one.ledger), dict(one.lost_of), arrays
 
 
 def read(

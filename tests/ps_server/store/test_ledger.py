@@ -84,6 +84,7 @@ def test_base_after_recovery_counts_the_loss(make: Make) -> None:
     assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]  # the answer may have been lost too
     np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
     assert sum(subject.shard.lost()) == 12
+    assert subject.shard.lost_of() == {A: 4}
     assert subject.shard.ledgers()[PARAMETERS, A] == (5, 5)
     subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
@@ -134,6 +135,28 @@ def test_losses_on_other_vectors_are_not_gradient_losses(make: Make) -> None:
     push = Push(A, 3, vector="best.0", assign=True, base=3)
     assert [one.lost for one in subject.send(push, subject.full(1.0))] == [2, 2, 2]
     assert subject.shard.lost() == [0, 0, 0]
+    assert subject.shard.lost_of() == {}
+
+
+def test_initial_values_that_are_pushed_again_are_not_gradient_losses(make: Make) -> None:
+    subject = make()
+    push = Push(A, 2, assign=True, base=2)  # the shard failed before the first set, with push 1
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [1, 1, 1]
+    assert (subject.shard.lost(), subject.shard.lost_of()) == ([0, 0, 0], {})
+
+
+def test_losses_of_a_pusher_stay_in_sets_and_go_with_its_rows(make: Make) -> None:
+    subject, successor = reborn(make, 3), make()
+    first, second = (Push(A._replace(rank=rank), sequence, base=sequence) for rank, sequence in ((0, 6), (1, 5)))
+    subject.send(first, subject.full(1.0), [0])
+    subject.send(second, subject.full(1.0), [1, 2])
+    assert subject.shard.lost_of() == {A: 4}, "the most over the segments; a rank has segments of its own"
+    for index, segment in subject.shard.segments.items():
+        segment.begin_snapshot()
+        successor.shard.load(segment.snapshot_view.stored, 1)
+        assert successor.shard.segments[index].ledger.lost_of == segment.ledger.lost_of
+    successor.shard.forget([A.incarnation])
+    assert (successor.shard.lost_of(), successor.shard.lost()) == ({}, subject.shard.lost())
 
 
 @pytest.mark.parametrize(("read_version", "staleness"), [(0, 1), (3, 1), (4, 0), (9, 0)])

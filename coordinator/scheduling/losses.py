@@ -1,0 +1,62 @@
+"""Pushes that were acknowledged and that restored shards lack, each counted once. No clock, no socket.
+
+A pusher reports what it lost when it pushes to a restored shard for the first time. Where it fails before it reports
+that, or pushes no more, the difference is counted from the ledgers: at its end, at the end of the job, and where the
+job is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.ledgers import Applied
+
+
+class Losses:
+    """Lost pushes by incarnation, as far as they are counted; kept while shards have ledger rows of an incarnation."""
+
+    def __init__(self) -> None:
+        self._counted: dict[int, int] = {}
+
+    def report(self, incarnation: int, lost: int) -> None:
+        """Record lost pushes that an incarnation has reported, and that are counted with its report."""
+        if lost:
+            self._counted[incarnation] = self._counted.get(incarnation, 0) + lost
+
+    def count(self, incarnation: int, reached: int, applied: Applied) -> int:
+        """Lost pushes of an incarnation that are not counted yet; they are from now on.
+
+        Parameters
+        ----------
+        reached
+            Number of its last push that is known to be acknowledged, and that is not trained again.
+        """
+        lost = applied.lost + max(0, reached - applied.lowest)
+        newly = max(0, lost - self._counted.get(incarnation, 0))
+        self.report(incarnation, newly)
+        return newly
+
+    def forget(self, incarnation: int) -> None:
+        """Drop an incarnation of which no shard has a ledger row."""
+        self._counted.pop(incarnation, None)
+
+    def state(self) -> list[tuple[int, int]]:
+        """The complete state, JSON-serialisable."""
+        return list(self._counted.items())
+
+    def restore(self, state: list[tuple[int, int]]) -> None:
+        """Restore the state of another coordinator, or of a set."""
+        self._counted = dict(state)
+
+
+def pushed_before(leases: Mapping[str, Any]) -> dict[int, int]:
+    """By incarnation, number of its last push before the leases that a set's state returns to the pool.
+
+    `leases`: `Leases.state()`. Every set holds these pushes, unless a shard had lost them: they are not trained again.
+    """
+    before = dict(leases.get("reached", ()))  # an earlier version did not write it
+    first: dict[int, int] = {}
+    for lease, _, incarnation, _ in leases["held"]:
+        first[incarnation] = min(first.get(incarnation, lease["first_sequence"]), lease["first_sequence"])
+    return before | {incarnation: sequence - 1 for incarnation, sequence in first.items()}
