@@ -76,6 +76,7 @@ typedef Shard {
     unsigned available : 1;
 #ifdef FINE
     unsigned placed : 1;        /* it is in the placement: one that is not has no successor when it fails */
+    unsigned linked : 1;        /* it has had a link: a new coordinator ends none of a shard that has had none */
 #endif
     unsigned followed : 1;      /* the owner's peer is its follower */
     unsigned whole : 1;         /* it is in sync */
@@ -167,6 +168,7 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q) && server[q].state == FOLLOWS)
 #define IS_SHARD(s, leads) 1
 #define NEVER_FOLLOWED(p) (!shard[p / 2].whole && !shard[p / 2].promoted)
+#define HAS_LINK(s) 1
 #else
 #define QUEUED(p) (ACTIVE(p) -> server[p].queued : 0)
 #define SENDS(p) 1
@@ -176,6 +178,7 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q) && has_set)
 #define IS_SHARD(s, leads) (leads || shard[s].placed)
 #define NEVER_FOLLOWED(p) 0
+#define HAS_LINK(s) shard[s].linked
 #endif
 
 /* ReplicationLink.wait */
@@ -385,6 +388,9 @@ inline placement_changed() {
 
 /* ReplicationManager._detach */
 inline detach(s) {
+#ifdef FINE
+    shard[s].linked = 1;
+#endif
     shard[s].followed = 0;
     shard[s].whole = 0;
     due_link = due_link | BIT(s);
@@ -531,7 +537,7 @@ inline check_promoted(p, s) {
 
 inline restore_shard(s) {
     if
-    :: !shard[s].whole && !shard[s].promoted -> detach(s)
+    :: HAS_LINK(s) && !shard[s].whole && !shard[s].promoted -> detach(s)
     :: else -> skip
     fi;
     if
@@ -681,6 +687,9 @@ inline replicate(p) {
 
 /* ReplicationManager.advance */
 inline decide_follower(s) {
+#ifdef FINE
+    shard[s].linked = 1;
+#endif
     shard[s].followed = 1;
     if
 #ifndef FINE
