@@ -23,6 +23,7 @@ from ps_server.replication.link import LinkState, ReplicationLink
 from ps_server.replication.migration import Migration
 from ps_server.rpc.exchange import ExchangeHandler
 from ps_server.rpc.push import PushHandler
+from ps_server.store.journal import PushRecord
 from ps_server.store.ledger import PushLedger
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
@@ -53,6 +54,8 @@ class Recorder:
         self._waited: dict[Any, Entry] = {}  # by task: the moment at which its wait for the follower ended
         self._request: dict[Any, Any] = {}  # by task: the command that it executes
         self._based: dict[Any, tuple[PushLedger, bool]] = {}  # by task: the push that it applies
+        self._applied: dict[Any, Entry] = {}  # by task: that push, counted and not in the journal
+        self._appended: dict[Any, Entry] = {}  # by task: that push, while the link's lock is held
         self._follows: dict[Any, int] = {}  # by task: the incarnation of the follower that it applies a record in
         self._known: dict[int, int] = {}  # by client: the epoch of its placement
         self._epochs: dict[Migration, int] = {}
@@ -91,6 +94,8 @@ class Recorder:
                 (Shard, "set_segments", self._set_segments),
                 (Shard, "load", self._load),
                 (Segment, "drop_staged", self._drop_staged),
+                (Segment, "append_journal", self._append_journal),
+                (ReplicationLink, "append", self._append),
                 (sender, "capture", self._copy),
                 (migrations, "capture", self._send),
                 (migrations, "install", self._receive),
@@ -122,6 +127,9 @@ class Recorder:
         real(network, address, server)
 
     def _end(self, real: Real, scheduler: Any, process: Process) -> None:
+        for task, entry in self._applied.items():
+            if task.process is process and entry.about["new"]:
+                entry.kind = "void"  # nobody has seen it, as its segment was locked
         self.log.add("end", process.number)
         real(scheduler, process)
 
@@ -189,7 +197,21 @@ class Recorder:
         counting, base = self._based.pop(self._task, (None, False))
         if push.vector == PARAMETERS and counting is ledger:
             about = {"pusher": push.pusher, "sequence": push.sequence, "base": base, "new": new}
-            self._add("apply", ledger.segment, **about, follower=self._follows.get(self._task))
+            entry = self._add("apply", ledger.segment, **about, follower=self._follows.get(self._task))
+            if self._task not in self._follows:
+                self._applied[self._task] = entry
+
+    def _append_journal(self, real: Real, segment: Segment, make_record: Any) -> None:
+        real(segment, make_record)
+        if segment.journal is None:
+            self._applied.pop(self._task, None)
+
+    def _append(self, real: Real, link: ReplicationLink, record: Any) -> None:
+        """A push takes place where the link has its record: what is in sync before lacks it, though it is counted."""
+        entry = self._applied.pop(self._task, None)
+        if entry is not None and _is_of(record, entry):
+            self._appended[self._task] = entry
+        real(link, record)
 
     def _forget(self, real: Real, ledger: PushLedger, incarnations: Any) -> None:
         if incarnations:
@@ -234,6 +256,9 @@ class Recorder:
 
     def _link_seen(self, link: ReplicationLink) -> None:
         """At the end of each block that has a link's lock: an entry where the block has changed it."""
+        appended = self._appended.pop(self._task, None)
+        if appended is not None:
+            self.log.move_to_end(appended)
         epoch, state = getattr(link, "seen", (0, LinkState.UNREPLICATED))
         if (link.epoch, link.state) != (epoch, state):
             command = self._request.get((self._task, "link"))
@@ -318,6 +343,13 @@ class Recorder:
     def _receive(self, real: Real, carried: Any, segment: Segment) -> None:
         real(carried, segment)
         self._add("receive", segment.span.index)
+
+
+def _is_of(record: Any, entry: Entry) -> bool:
+    """Whether a journal record is that of a push that was counted."""
+    if not isinstance(record, PushRecord) or record.push.vector != PARAMETERS:
+        return False
+    return (record.index, record.push.pusher, record.push.sequence) == (entry.segment, entry.pusher, entry.sequence)
 
 
 class _Watched:
