@@ -1,9 +1,8 @@
 """The steps of a run: its log in the vocabulary of the model, before a segment and a worker are chosen.
 
-The model has a pair of slots for each shard. A process has a slot from the moment at which the registry has it as a
-member until another process takes its place in the pair. A follower that joins where one that was declared failed still
-runs takes its place when the coordinator first relies on it: until then it does nothing that another can see. What a
-process without a slot does is not in the trace, except that nothing it acknowledges may reach a worker.
+The model has two places for each shard. A process has the slot of a place from the moment at which the registry has it
+as a member. One that still runs when another gets its place goes on in the slot beside it, until a second one does so
+there. What a process without a slot does is not in the trace, except that nothing it acknowledges may reach a worker.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from .events import Event
 from .log import Entry, Log
 from .registry_view import Chain, Registry, View
 
-NOWHERE = 7
-"""Slot of a process that has none."""
 SHARDS = 3
+PLACES = 2 * SHARDS
+"""The slot beside that of a place is this much higher."""
+NOWHERE = 15
+"""Slot of a process that has none."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,12 @@ class Steps:
         self._slots: dict[int, int] = {}  # by process
         self._occupants: dict[int, int] = {}  # process by slot
         self._incarnations: dict[int, int] = {}  # slot by incarnation
-        self._joining: dict[int, int] = {}  # process by slot, where the one before it has not ended
-        self._links: dict[int, int] = {}  # by slot of a leader: its follower's incarnation of the shard
+        self._links: dict[int, tuple[int, int]] = {}  # by leader's process: its follower's, and that one's shard epoch
         self._taken_over = False
         self._replies: dict[tuple[int, Pusher | None, int], Entry] = {}
         self._acknowledged: dict[tuple[Pusher | None, int, int], Entry] = {}  # the reply that a worker has
         self._sent: dict[tuple[int, int], Entry] = {}
         self._promoted_once: set[int] = set()  # processes
-        self._left: dict[
-            int, tuple[int, Step]
-        ] = {}  # by process that lost its slot: the slot, and the step that took it
         self._serving: dict[int, int] = {}  # slot by shard in service
         self.parts: list[list[Step]] = []
         self._steps: list[Step] = []
@@ -120,10 +117,10 @@ class Steps:
         for shard, (epoch, _) in now.places.items():  # first: a process that is in service was a member before
             if before.places.get(shard, (0, None))[0] != epoch:
                 self._place(shard)
+        self._moves(before, now)  # to processes that have not failed yet, and from shards that have their place yet
         for shard in sorted(before.places.keys() - now.places.keys()):
             self._emit("REMOVE", shard)
         self._members(before, now)
-        self._moves(before, now)
         for shard in range(SHARDS):
             self._link_decided(shard, before, now)
         for kind, incarnations in ("DEAD", now.dead - before.dead), ("SETTLE", before.dead - now.dead):
@@ -134,15 +131,7 @@ class Steps:
         """The first placement: the traces begin."""
         self._steps = []
         self.parts.append(self._steps)
-        for one in (
-            self._serving,
-            self._slots,
-            self._occupants,
-            self._incarnations,
-            self._joining,
-            self._links,
-            self._left,
-        ):
+        for one in (self._serving, self._slots, self._occupants, self._incarnations, self._links):
             one.clear()
         self._taken_over = False
         self._keep(Entry("start", -1, about={"view": view}), "START", 0, other=view.saved)
@@ -161,7 +150,6 @@ class Steps:
         lost = [one for one in before.servers if one not in now.servers]
         for incarnation in sorted(lost, key=lambda one: before.servers[one].leads):  # followers first
             slot = self._incarnations.pop(incarnation)
-            self._occupy_pair(slot // 2)
             if self._serving.get(slot // 2) == slot:
                 del self._serving[slot // 2]
             chain = now.chains.get(slot // 2, Chain())
@@ -182,25 +170,15 @@ class Steps:
         free = [one for one in (2 * shard, 2 * shard + 1) if one not in taken]
         slot = min(free, key=lambda one: self._occupants.get(one) in self._slots)  # of one that has ended, if there is
         self._incarnations[incarnation] = slot
-        process = self._log.addresses[address]
-        if not leads and self._occupants.get(slot) in self._slots:  # one that was declared failed, and has not ended
-            self._joining[slot] = process
-        else:
-            self._occupy(slot, process, leads)
-
-    def _occupy(self, slot: int, process: int, leads: bool = False) -> None:
-        """The process takes the slot."""
         before = self._occupants.get(slot, -1)
-        self._slots.pop(before, None)
-        self._occupants[slot], self._slots[process] = process, slot
+        if self._slots.get(before) == slot:  # it was declared failed, and has not ended
+            self._slots.pop(self._occupants.get(slot + PLACES, -1), None)
+            self._occupy(slot + PLACES, before)
+        self._occupy(slot, self._log.addresses[address])
         self._emit("JOIN", slot, flag=leads)
-        self._left[before] = slot, self._steps[-1]
 
-    def _occupy_pair(self, shard: int) -> None:
-        """Those that wait for a slot of this shard take it."""
-        for slot in (2 * shard, 2 * shard + 1):
-            if slot in self._joining:
-                self._occupy(slot, self._joining.pop(slot))
+    def _occupy(self, slot: int, process: int) -> None:
+        self._occupants[slot], self._slots[process] = process, slot
 
     def _link_decided(self, shard: int, before: View, now: View) -> None:
         old, new = before.chains.get(shard, Chain()), now.chains.get(shard, Chain())
@@ -213,7 +191,6 @@ class Steps:
         if not failed and (old.follower is not None or new.follower is None):
             self._emit("DETACH", shard)
         if new.follower is not None:
-            self._occupy_pair(shard)
             self._emit("FOLLOW", shard)
             if new.whole:
                 self._emit("WHOLE", shard)
@@ -227,10 +204,6 @@ class Steps:
     # -- processes and workers -----------------------------------------------------------------------------
 
     def _ended(self, entry: Entry) -> None:
-        for slot, process in self._joining.items():
-            if process == entry.process:
-                self._occupy_pair(slot // 2)
-                break
         slot = self._slots.pop(entry.process, NOWHERE)
         if slot != NOWHERE:
             self._emit("END", slot)
@@ -247,12 +220,7 @@ class Steps:
     def _replied(self, entry: Entry) -> None:
         entry.about["received"] = set()
         self._replies[entry.process, entry.pusher, entry.sequence] = entry
-        slot, left = self._slot(entry.process), self._left.get(entry.process)
-        if slot == NOWHERE and left is not None:  # what it could acknowledge before it lost its slot, it may later
-            where = next(i for i, step in enumerate(self._steps) if step is left[1])
-            self._steps.insert(where, Step(Event("ACKNOWLEDGE", left[0], entry.sequence), entry))
-        else:
-            self._keep(entry, "ACKNOWLEDGE", slot, entry.sequence)
+        self._keep(entry, "ACKNOWLEDGE", self._slot(entry.process), entry.sequence)
 
     def _received(self, entry: Entry) -> None:
         """The worker has an acknowledgement: it counts from the moment at which the shard's process sent it."""
@@ -274,7 +242,7 @@ class Steps:
         base, new, follower = (entry.about[name] for name in ("base", "new", "follower"))
         if follower is None:
             self._here(entry, "APPLY", entry.sequence, base, new)
-        elif self._links.get(self._slot(entry.process) ^ 1) == follower:
+        elif (entry.process, follower) in self._links.values():
             self._here(entry, "RECORD", entry.sequence, base, new)
 
     def _copied(self, entry: Entry) -> None:
@@ -287,10 +255,10 @@ class Steps:
         if entry.about["epoch"] == entry.about["before"]:
             self._emit("MARK" if state is LinkState.IN_SYNC else "LOSE", slot)
         elif command is not None:  # else the process ends
-            chain = self._registry.view.chains.get(slot // 2, Chain())
-            reaches = self._slot_at(command.address) == slot ^ 1
-            self._links[slot] = command.shard_epoch if command.address else -1
-            self._emit("LINK", slot, int(reaches), bool(command.address), command.epoch == chain.epoch)
+            chain = self._registry.view.chains.get(slot % PLACES // 2, Chain())
+            self._links[entry.process] = self._log.addresses.get(command.address, -1), command.shard_epoch
+            to = self._slot_at(command.address)
+            self._emit("LINK", slot, to, bool(command.address), command.epoch == chain.epoch)
 
     def _commanded(self, entry: Entry) -> None:
         if self._taken_over and self._slot(entry.process) != NOWHERE:
@@ -317,7 +285,7 @@ class Steps:
         address = entry.about["address"]
         entry.about["arrives"] = False
         self._sent[self._log.addresses.get(address, -1), entry.segment] = entry
-        if self._slot_at(address) != NOWHERE:
+        if self._slot_at(address) < PLACES:
             self._here(entry, "SEND", self._slot_at(address) // 2)
 
     def _arrived(self, entry: Entry) -> None:

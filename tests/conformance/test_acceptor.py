@@ -49,7 +49,7 @@ ACKNOWLEDGE 1 3
 END 0
 JOIN 0
 FOLLOW 0
-LINK 1 1 followed decided
+LINK 1 0 followed decided
 COPY 1 3
 MARK 1
 WHOLE 0
@@ -75,6 +75,47 @@ DEAD
 FENCE 2
 READ 2 5
 SETTLE
+STOP
+"""
+
+# Both copies of a shard are declared failed, and go on without a place: the follower until its leader is told, and the
+# leader after the shard is restored from a set. The last push that each has is acknowledged.
+OUTLIVED = """
+START 0 set
+JOIN 0 owner
+JOIN 1
+RECOVER 0
+PLACE 0
+FOLLOW 0
+LINK 0 1 followed decided
+COPY 0 0
+MARK 0
+WHOLE 0
+BEGIN 0 1
+APPLY 0 1 new
+RECORD 1 1 new
+ACKNOWLEDGE 0 1
+FAIL 1
+DETACH 0
+JOIN 1
+BEGIN 0 2
+APPLY 0 2 new
+RECORD 7 2 new
+ACKNOWLEDGE 0 2
+LINK 0 15 decided
+BEGIN 0 3
+APPLY 0 3 new
+FAIL 0 led
+RECOVER 0 0
+PLACE 0
+JOIN 0
+ACKNOWLEDGE 6 3
+LEARN
+BEGIN 1 4 base
+APPLY 1 4 base new
+ACKNOWLEDGE 1 4
+END 6
+END 7
 STOP
 """
 
@@ -127,6 +168,7 @@ def _move_to_last(event: str, before: str) -> Change:
 # Changes that break no rule.
 VARIANTS: dict[str, Change] = {
     "a shard without a link is not detached by a new coordinator": _remove("DETACH 1", "LINK 2 0 decided"),
+    "an old leader goes on without a place": _remove("END 0"),
 }
 
 # Each with the event that is rejected.
@@ -150,6 +192,17 @@ MUTANTS: dict[str, tuple[Change, str]] = {
             _add("ACKNOWLEDGE 0 3", "LEARN"),
         ),
         "ACKNOWLEDGE 0 3",
+    ),
+    "an old leader's acknowledgement, without a place, of a push that the promoted follower lacks": (
+        _all(
+            _add("BEGIN 0 3", "FAIL 0 promoted led"),
+            _add("APPLY 0 3 new", "FAIL 0 promoted led"),
+            _remove("END 0"),
+            _move("JOIN 0", "LEARN"),
+            _add("LINK 6 15", "LEARN"),
+            _add("ACKNOWLEDGE 6 3", "LEARN"),
+        ),
+        "ACKNOWLEDGE 6 3",
     ),
     "a push that does not name its base at a promoted follower": (_replace("BEGIN 1 3 base", "BEGIN 1 3"), "BEGIN 1 3"),
     "a segment served by its sender after it has moved": (
@@ -182,33 +235,59 @@ MUTANTS: dict[str, tuple[Change, str]] = {
     "an acknowledgement of what was not applied": (_remove("APPLY 2 4 base new"), "ACKNOWLEDGE 2 4"),
 }
 
+OUTLIVED_MUTANTS: dict[str, tuple[Change, str]] = {
+    "an acknowledgement before the record of a follower without a place": (
+        _remove("RECORD 7 2 new"),
+        "ACKNOWLEDGE 0 2",
+    ),
+    "a record at a follower that has only joined": (_replace("RECORD 7 2 new", "RECORD 1 2 new"), "RECORD 1 2 new"),
+    "an acknowledgement without a place of what was not applied": (_remove("APPLY 0 3 new"), "ACKNOWLEDGE 6 3"),
+    "an acknowledgement without a place that was not counted as lost": (
+        _replace("BEGIN 1 4 base", "BEGIN 1 4"),
+        "BEGIN 1 4",
+    ),
+    "an acknowledgement of an old leader that has ended": (_add("END 6", "ACKNOWLEDGE 6 3"), "ACKNOWLEDGE 6 3"),
+    "a segment moved that a shard without a place has sent": (
+        _all(_add("SEND 6 0 arrives", "LEARN"), _add("MOVE 0", "LEARN")),
+        "MOVE 0",
+    ),
+}
+BROKEN = {
+    **{name: (RUN, *mutant) for name, mutant in MUTANTS.items()},
+    **{name: (OUTLIVED, *mutant) for name, mutant in OUTLIVED_MUTANTS.items()},
+}
+FOLLOWED: dict[str, tuple[str, Change]] = {
+    "all": (RUN, _remove()),
+    "processes without a place": (OUTLIVED, _remove()),
+    **{name: (RUN, change) for name, change in VARIANTS.items()},
+}
+
 
 @pytest.fixture(scope="module")
 def acceptor(tmp_path_factory: pytest.TempPathFactory) -> Acceptor:
     return Acceptor.compile(tmp_path_factory.mktemp("acceptor"))
 
 
-def _events(run: list[str]) -> list[Event]:
-    return [Event.parse(text) for text in run]
+def _changed(text: str, change: Change) -> list[str]:
+    run = text.split("\n")[1:-1]
+    change(run)
+    return run
 
 
 @needs_spin
-@pytest.mark.parametrize("name", ["", *VARIANTS])
+@pytest.mark.parametrize("name", FOLLOWED)
 def test_a_run_that_follows_the_protocol_is_accepted(acceptor: Acceptor, name: str) -> None:
-    run = RUN.split("\n")[1:-1]
-    VARIANTS.get(name, list)(run)
-    events = _events(run)
+    events = [Event.parse(text) for text in _changed(*FOLLOWED[name])]
     verdict = acceptor.judge(events)
     assert verdict.accepted, (str(events[verdict.position]), verdict)
 
 
 @needs_spin
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", BROKEN)
 def test_a_run_that_breaks_a_rule_is_rejected(acceptor: Acceptor, name: str) -> None:
-    change, rejected = MUTANTS[name]
-    run = RUN.split("\n")[1:-1]
-    change(run)
-    verdict = acceptor.judge(_events(run))
+    text, change, rejected = BROKEN[name]
+    run = _changed(text, change)
+    verdict = acceptor.judge([Event.parse(event) for event in run])
     assert not verdict.accepted
     assert run[verdict.position] == rejected
 

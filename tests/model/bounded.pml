@@ -6,6 +6,7 @@
 #define SHARD_BITS 1
 #define SLOTS 4
 #define SLOT_BITS 2
+#define OWNER_BITS 3
 #define WORKERS 2
 #define NONE 4                                         /* no slot */
 #define ID(w, seq) ((w) == 0 -> (seq) - 1 : FIRST)     /* of a push, 0 .. FIRST */

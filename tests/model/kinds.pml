@@ -1,5 +1,5 @@
 /* Kinds of the events of a trace, and what their fields are: `slot [number] (flag, other)`. Slot is that of the process
- * in which the event takes place; SHARD means that it is the number of a shard. `tests/conformance` reads this.
+ * in which the event takes place; SHARD means that it is the number of a shard; 15: none. `tests/conformance` reads this.
  */
 #define START 0         /* SHARD has the segment (exchanges: pushes are, set: there is a snapshot set) */
 #define STOP 1          /* the end */
@@ -14,13 +14,13 @@
 #define LOSE 10         /* slot loses its follower */
 #define END 11          /* slot ends */
 #define COMMAND 12      /* slot accepts a command (newest: of the coordinator that leads) */
-#define LINK 13         /* slot executes a command about its follower [1: it is its peer] (followed, decided: the newest) */
+#define LINK 13         /* slot executes a command about its follower [its slot] (followed, decided: the newest) */
 #define RECOVER 14      /* the owner of SHARD becomes it [last push] (promoted, fenced: the worker) */
 #define SEND 15         /* slot sends the segment to SHARD [SHARD] (arrives) */
 #define SERVE 16        /* slot is told what it owns (owns: the segment) */
 #define FENCE 17        /* slot refuses the worker from now on */
 #define READ 18         /* slot's ledger of the worker may be read [last push] */
-#define JOIN 19         /* registry: a process joins (owner: as its shard's owner) */
+#define JOIN 19         /* registry: a process joins; one that is there yet loses its place (owner: as its shard's owner) */
 #define FAIL 20         /* registry: slot has ended or failed (promoted: its peer is, led: it was the owner) */
 #define FOLLOW 21       /* registry: SHARD gets a follower */
 #define WHOLE 22        /* registry: SHARD's follower is in sync */

@@ -55,7 +55,7 @@ inline receive_old_command() {
     :: else ->
         if
         :: old.kind == OLD_ATTACH && !server[q_].decided && server[q_ ^ 1].state != LEADS && ALIVE(q_ ^ 1) &&
-           !server[q_ ^ 1].leader -> attach(q_, 1)
+           !server[q_ ^ 1].leader -> attach(q_, q_ ^ 1, 1)
         :: old.kind == OLD_DETACH && !server[q_].decided -> end_link(q_)
         :: old.kind == OLD_OWNERSHIP && (!old.serves || server[q_].holds != ABSENT) ->
             commit_ownership(q_, old.serves)

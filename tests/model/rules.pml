@@ -29,7 +29,8 @@
 #include "bounded.pml"
 #endif
 
-/* -- shard processes: slots 2s and 2s + 1 are of shard s; the peer of slot p is p ^ 1 --------------------------------- */
+/* -- shard processes: slots 2s and 2s + 1 are the places of shard s; the other of p is p ^ 1 ----------------------------
+ * With FINE, slot p + PLACES is that of a process that has lost place p to another and has not ended. */
 
 #define GONE 0        /* ended, not yet declared failed */
 #define JOINED 1      /* without an assignment */
@@ -68,11 +69,14 @@ typedef Server {
     JOURNAL
 };
 Server server[SLOTS];
+#ifdef FINE
+byte peer[SLOTS];               /* of each process: that at the other end of its latest stream; itself: none */
+#endif
 
 /* -- coordinator: what is in the registry ----------------------------------------------------------------------------- */
 
 typedef Shard {
-    unsigned owner : 3;         /* slot */
+    unsigned owner : OWNER_BITS; /* slot */
     unsigned available : 1;
 #ifdef FINE
     unsigned placed : 1;        /* it is in the placement: one that is not has no successor when it fails */
@@ -156,9 +160,10 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define IS_MEMBER(p) ((members & BIT(p)) != 0)
 #define ALIVE(p) (server[p].state != GONE)
 #define IN_SERVICE(s) (shard[s].available && server[shard[s].owner].state == LEADS)
-#define STREAM(p) (server[p ^ 1].state == FOLLOWS && server[p ^ 1].stream)
 #define ACTIVE(p) (server[p].link == CATCHING_UP || server[p].link == IN_SYNC)
 #ifndef FINE
+#define PEER(p) (p ^ 1)
+#define STREAM(p) (server[p ^ 1].state == FOLLOWS && server[p ^ 1].stream)
 #define QUEUED(p) server[p].queued
 #define SENDS(p) STREAM(p)
 #define SENDS_STILL(p) ACTIVE(p)
@@ -168,8 +173,10 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q) && server[q].state == FOLLOWS)
 #define IS_SHARD(s, leads) 1
 #define NEVER_FOLLOWED(p) (!shard[p / 2].whole && !shard[p / 2].promoted)
-#define HAS_LINK(s) 1
+#define IS_OPEN(s) (!shard[s].whole && !shard[s].promoted)
 #else
+#define PEER(p) peer[p]
+#define STREAM(p) (server[peer[p]].state == FOLLOWS && server[peer[p]].stream && peer[peer[p]] == (p))
 #define QUEUED(p) (ACTIVE(p) -> server[p].queued : 0)
 #define SENDS(p) 1
 #define SENDS_STILL(p) 1
@@ -178,7 +185,7 @@ hidden short q_, s_, w_, id_, last_, new_, number_, base_, i_;
 #define IS_PROMOTED(s, q) (shard[s].whole && IS_MEMBER(q) && has_set)
 #define IS_SHARD(s, leads) (leads || shard[s].placed)
 #define NEVER_FOLLOWED(p) 0
-#define HAS_LINK(s) shard[s].linked
+#define IS_OPEN(s) (shard[s].linked && !shard[s].whole && !shard[s].promoted)
 #endif
 
 /* ReplicationLink.wait */
@@ -485,15 +492,19 @@ inline report_follower(p) {
 
 /* FollowerSender, begun by a link command; the follower gets an empty assignment first. A leader without the segment has
  * nothing to send, and its follower is in sync at once. */
-inline attach(p, reaches) {
+inline attach(p, q, reaches) {
     if
     :: reaches ->
-        server[p ^ 1].state = FOLLOWS;
-        server[p ^ 1].stream = 1;
-        drop_segment(p ^ 1)
+        server[q].state = FOLLOWS;
+        server[q].stream = 1;
+        drop_segment(q)
     :: else -> skip
     fi;
 #ifdef FINE
+    if
+    :: reaches -> peer[p] = q; peer[q] = p
+    :: else -> peer[p] = p
+    fi;
     clear_journal(p);
     server[p].confirmed = 0;
 #endif
@@ -515,7 +526,7 @@ inline execute_link(s) {
     received_command(shard[s].owner);
     server[shard[s].owner].decided = 1;
     if
-    :: shard[s].followed -> received_command(shard[s].owner ^ 1); attach(shard[s].owner, 1)
+    :: shard[s].followed -> received_command(shard[s].owner ^ 1); attach(shard[s].owner, shard[s].owner ^ 1, 1)
     :: else -> end_link(shard[s].owner)
     fi
 }
@@ -537,7 +548,7 @@ inline check_promoted(p, s) {
 
 inline restore_shard(s) {
     if
-    :: HAS_LINK(s) && !shard[s].whole && !shard[s].promoted -> detach(s)
+    :: IS_OPEN(s) -> detach(s)
     :: else -> skip
     fi;
     if
@@ -638,7 +649,7 @@ inline settle(w, p) {
 inline send_copy(p) {
     server[p].copied = 1;
     if
-    :: STREAM(p) -> copy_segment(p, (p ^ 1))
+    :: STREAM(p) -> copy_segment(p, PEER(p))
     :: else -> skip
     fi
 }
@@ -663,7 +674,7 @@ inline record_replicated(message, p) {
 #define CAN_REPLICATE(p) (SENDS_STILL(p) && server[p].queued && STREAM(p))
 inline replicate(p) {
     TAKE_OLDEST(p);
-    count_push((p ^ 1), w_, number_, base_);
+    count_push(PEER(p), w_, number_, base_);
     if
     :: ACTIVE(p) ->
         record_replicated(now[0], p);

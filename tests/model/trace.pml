@@ -61,16 +61,49 @@ inline next() {
 }
 
 inline forget_takeover() {
-    server[0].leader = 0; server[1].leader = 0; server[2].leader = 0;
-    server[3].leader = 0; server[4].leader = 0; server[5].leader = 0
+    p_ = 0;
+    do
+    :: p_ < SLOTS -> server[p_].leader = 0; p_++
+    :: else -> break
+    od
+}
+
+/* The process at p goes on without a place, with its streams and the call to it; one that did so before is forgotten. */
+inline lose_place(p) {
+    end_process(p + PLACES);
+    c_code { now.server[now.slot + PLACES] = now.server[now.slot]; };
+    peer[p + PLACES] = peer[p];
+    q_ = 0;
+    do
+    :: q_ < SLOTS ->
+        if
+        :: peer[q_] == p -> peer[q_] = p + PLACES
+        :: q_ != p + PLACES && peer[q_] == p + PLACES -> peer[q_] = q_
+        :: else -> skip
+        fi;
+        q_++
+    :: else -> break
+    od;
+    peer[p] = p;
+    if
+    :: now[0].used && now[0].to == p -> now[0].to = p + PLACES
+    :: else -> skip
+    fi;
+    called[p + PLACES] = called[p];
+    end_process(p);
+    clear_journal(p)
 }
 
 #define OWNER(s) shard[s].owner
+#define IS_OWNER (slot < PLACES && slot == OWNER(slot / 2))
 /* The ledger is read at the owner, or at the one that was declared failed, while no other is in its place. */
 #define IS_READ (slot == OWNER(at) || (slot / 2 == at && !shard[at].available && server[slot].state == LEADS))
 /* A shard that is restored from a set, and not in service yet, may be restored again. */
 #define IS_REPEATED                                                                                                   \
     (!flag && !shard[slot].available && OWNER(slot) != NONE && server[OWNER(slot)].state == LEADS)
+/* Without a place, a process acknowledges what is counted as lost, or what the shard in its place has. */
+#define MAY_BE_HEARD                                                                                                  \
+    (slot < PLACES || server[slot].replaced || (OWNER(at) != NONE && HAS(server[OWNER(at)].applied, 0, number)))
 #define IS_CALL (now[0].used && !now[0].applied && now[0].to == slot && now[0].seq == number && now[0].base == flag)
 
 init {
@@ -95,7 +128,8 @@ init {
         fi;
         next() }
     :: d_step { kind == BREAK -> break_call(0); next() }
-    :: d_step { kind == ACKNOWLEDGE && now[0].to == slot && now[0].seq == number && CAN_ACKNOWLEDGE(0) ->
+    :: d_step { kind == ACKNOWLEDGE && now[0].to == slot && now[0].seq == number && CAN_ACKNOWLEDGE(0) &&
+                MAY_BE_HEARD ->
         acknowledge(0); next() }
 
     /* -- a shard's process -- */
@@ -113,8 +147,8 @@ init {
     :: d_step { kind == COPY && !ACTIVE(slot) -> next() }       /* into a stream that has just ended */
     :: d_step { kind == MARK && CAN_SEND_MARK(slot) -> send_mark(slot); next() }
     :: d_step { kind == MARK && server[slot].holds == ABSENT && server[slot].link == IN_SYNC -> next() }
-    :: d_step { kind == RECORD && CAN_REPLICATE(slot ^ 1) ->
-        p_ = slot ^ 1;
+    :: d_step { kind == RECORD && CAN_REPLICATE(peer[slot]) && peer[peer[slot]] == slot ->
+        p_ = peer[slot];
         replicate(p_);
         assert(number == number_ && flag == base_ && other == new_);
         next() }
@@ -123,12 +157,12 @@ init {
 
     /* -- commands, at a shard's process -- */
     :: d_step { kind == COMMAND && (flag || !server[slot].leader) -> server[slot].leader = flag; next() }
-    :: d_step { kind == LINK && !server[slot].decided && (!other || (slot == OWNER(slot / 2) &&
+    :: d_step { kind == LINK && !server[slot].decided && (!other || (IS_OWNER &&
                 flag == shard[slot / 2].followed && (due_link & BIT(slot / 2)))) ->
         server[slot].decided = other;
         due_link = (other -> due_link & ~BIT(slot / 2) : due_link);
         if
-        :: flag -> attach(slot, (number && ALIVE(slot ^ 1) && server[slot ^ 1].state != LEADS))
+        :: flag -> attach(slot, number, (number != NONE && ALIVE(number) && server[number].state != LEADS))
         :: else -> end_link(slot)
         fi;
         next() }
@@ -142,11 +176,14 @@ init {
         :: else -> break_transfer(at); transfer = NOTHING_SENT
         fi;
         next() }
-    :: d_step { kind == SERVE && slot == OWNER(slot / 2) && flag == (at == slot / 2) ->
+    :: d_step { kind == SEND && !IS_OWNER && server[slot].state == LEADS && server[slot].holds != ABSENT ->
+        server[slot].holds = SENT;                              /* by a late command: nobody takes it */
+        next() }
+    :: d_step { kind == SERVE && IS_OWNER && flag == (at == slot / 2) ->
         p_ = slot / 2;
         confirm_ownership(p_);
         next() }
-    :: d_step { kind == SERVE && slot != OWNER(slot / 2) -> commit_ownership(slot, flag); next() }
+    :: d_step { kind == SERVE && !IS_OWNER -> commit_ownership(slot, flag); next() }
     :: d_step { kind == FENCE && (dead & 1) -> fence(slot, 0); next() }
     :: d_step { kind == READ && IS_READ && (server[slot].fenced & 1) && FENCE_DONE(slot) &&
                 number == LAST(server[slot].last, 0) ->
@@ -157,7 +194,7 @@ init {
     /* -- what the coordinator decides, in the registry -- */
     :: d_step { kind == JOIN && !IS_MEMBER(slot) ->
         if
-        :: ALIVE(slot) -> end_process(slot)
+        :: ALIVE(slot) -> lose_place(slot)
         :: else -> skip
         fi;
         called[slot] = 0;

@@ -1,14 +1,17 @@
-/* Representation of numbers in a trace: any number of pushes of one worker, and three shards.
+/* Representation of numbers in a trace: any number of pushes of one worker, and three shards, of whose processes six may
+ * outlive their places.
  *
  * A set of pushes is its highest number: a worker's pushes are applied in order, and what a set lacks below is counted
  * in `skipped`.
  */
 #define SHARDS 3
 #define SHARD_BITS 2
-#define SLOTS 6
-#define SLOT_BITS 3
+#define PLACES 6
+#define SLOTS 12
+#define SLOT_BITS 4
+#define OWNER_BITS 4
 #define WORKERS 1
-#define NONE 7                                         /* no slot */
+#define NONE 15                                        /* no slot */
 
 #define PUSHES(name) short name
 #define HAS(pushes, w, seq) ((pushes) >= (seq))
