@@ -28,6 +28,15 @@ class Server:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A shard's place in the placement."""
+
+    epoch: int
+    address: str
+    segments: frozenset[int]
+
+
+@dataclass(frozen=True)
 class View:
     """Stored state of the job.
 
@@ -40,7 +49,7 @@ class View:
     alive, dead
         Incarnations of pushers that are members, and of those that were declared failed and are not settled.
     places
-        By shard: its epoch, and its segments. Empty before the first placement.
+        By shard. Empty before the first placement.
     placement
         Its epoch; 0 before the first.
     saved
@@ -53,7 +62,7 @@ class View:
     alive: frozenset[int] = frozenset()
     dead: frozenset[int] = frozenset()
     chains: Mapping[int, Chain] = field(default_factory=dict)
-    places: Mapping[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    places: Mapping[int, Place] = field(default_factory=dict)
     placement: int = 0
     resharding: bool = False
     saved: bool = False
@@ -65,7 +74,7 @@ class View:
 
     def shard_of(self, segment: int) -> int | None:
         """The shard that the placement gives a segment to."""
-        return next((shard for shard, (_, segments) in self.places.items() if segment in segments), None)
+        return next((shard for shard, place in self.places.items() if segment in place.segments), None)
 
 
 class Registry:
@@ -98,7 +107,10 @@ class Registry:
             frozenset(one["incarnation"] for one in latest if one["kind"] in ("replica", "client")),
             frozenset(members["dead"]),
             {int(number): Chain(**fields) for number, fields in state["chains"]["chains"].items()},
-            {place["shard"]: (place["shard_epoch"], _segments(place["runs"])) for place in placement["places"]}
+            {
+                place["shard"]: Place(place["shard_epoch"], place["address"], _segments(place["runs"]))
+                for place in placement["places"]
+            }
             if placement
             else {},
             placement["epoch"] if placement else 0,

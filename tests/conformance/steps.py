@@ -114,8 +114,8 @@ class Steps:
             self._emit("SAVED")
         if now.resharding != before.resharding:
             self._emit("RESHARD", flag=now.resharding)
-        for shard, (epoch, _) in now.places.items():  # first: a process that is in service was a member before
-            if before.places.get(shard, (0, None))[0] != epoch:
+        for shard, place in now.places.items():  # first: a process that is in service was a member before
+            if shard not in before.places or before.places[shard].epoch != place.epoch:
                 self._place(shard)
         self._moves(before, now)  # to processes that have not failed yet, and from shards that have their place yet
         for shard in sorted(before.places.keys() - now.places.keys()):
@@ -137,8 +137,10 @@ class Steps:
         self._keep(Entry("start", -1, about={"view": view}), "START", 0, other=view.saved)
         for incarnation, server in sorted(view.servers.items(), key=lambda one: not one[1].leads):
             self._join(incarnation, server.shard, server.leads, server.address)
+        leaders = {server.address for server in view.servers.values() if server.leads}
         for shard in sorted(view.places):
-            self._place(shard)
+            if view.places[shard].address in leaders:  # else it has failed already
+                self._place(shard)
 
     def _place(self, shard: int) -> None:
         led = next((i for i, one in self._registry.view.servers.items() if one.leads and one.shard == shard), None)
@@ -196,8 +198,8 @@ class Steps:
                 self._emit("WHOLE", shard)
 
     def _moves(self, before: View, now: View) -> None:
-        for shard, (_, segments) in now.places.items():
-            for segment in segments:
+        for shard, place in now.places.items():
+            for segment in place.segments:
                 if before.shard_of(segment) not in (None, shard):
                     self._keep(Entry("move", -1, segment), "MOVE", shard)
 

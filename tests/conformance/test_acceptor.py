@@ -119,6 +119,27 @@ END 7
 STOP
 """
 
+# The ledger of a worker is read at a leader that another process has followed in its place, before that is restored.
+READ = """
+START 0 set
+JOIN 0 owner
+JOIN 1
+RECOVER 0
+PLACE 0
+BEGIN 0 1
+APPLY 0 1 new
+ACKNOWLEDGE 0 1
+DEAD
+FAIL 0 led
+JOIN 0
+FENCE 6
+READ 6 1
+SETTLE
+RECOVER 0 0 fenced
+PLACE 0
+STOP
+"""
+
 Change = Callable[[list[str]], None]
 
 
@@ -255,10 +276,17 @@ OUTLIVED_MUTANTS: dict[str, tuple[Change, str]] = {
 BROKEN = {
     **{name: (RUN, *mutant) for name, mutant in MUTANTS.items()},
     **{name: (OUTLIVED, *mutant) for name, mutant in OUTLIVED_MUTANTS.items()},
+    "a ledger read without a place before its worker is fenced": (READ, _remove("FENCE 6"), "READ 6 1"),
+    "a ledger read without a place once another shard serves": (
+        READ,
+        _all(_move("READ 6 1", "STOP"), _move("SETTLE", "STOP")),
+        "SETTLE",
+    ),
 }
 FOLLOWED: dict[str, tuple[str, Change]] = {
     "all": (RUN, _remove()),
     "processes without a place": (OUTLIVED, _remove()),
+    "a ledger read without a place": (READ, _remove()),
     **{name: (RUN, change) for name, change in VARIANTS.items()},
 }
 

@@ -97,7 +97,7 @@ inline lose_place(p) {
 #define OWNER(s) shard[s].owner
 #define IS_OWNER (slot < PLACES && slot == OWNER(slot / 2))
 /* The ledger is read at the owner, or at the one that was declared failed, while no other is in its place. */
-#define IS_READ (slot == OWNER(at) || (slot / 2 == at && !shard[at].available && server[slot].state == LEADS))
+#define IS_READ (slot == OWNER(at) || (slot % PLACES / 2 == at && !shard[at].available && server[slot].state == LEADS))
 /* A shard that is restored from a set, and not in service yet, may be restored again. */
 #define IS_REPEATED                                                                                                   \
     (!flag && !shard[slot].available && OWNER(slot) != NONE && server[OWNER(slot)].state == LEADS)
