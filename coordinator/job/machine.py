@@ -589,7 +589,7 @@ class JobMachine:
             self.fail(f"{reason}, before training began")
 
     def exported(self, ledgers: Mapping[int, Applied], now_s: float) -> None:
-        """Record that the model is written; `ledgers`: of the shards, which nobody pushes to any more."""
+        """Record that the model is written; `ledgers`: of the shards, to which no push follows."""
         self.training.count_losses(ledgers)
         self.shutdown.exported = self.shutdown.phase is ShutdownPhase.EXPORT
         self._advance(now_s)

@@ -450,10 +450,10 @@ _COORDINATOR = (
         "coordinator/runtime/shard_client.py",
         """\
         self._configure(fenced=pushers([incarnation]))
-        return self.ledgers().get(incarnation, (0, 0))
+        return self.ledgers().get(incarnation, Applied())
 """,
         """\
-        applied = self.ledgers().get(incarnation, (0, 0))
+        applied = self.ledgers().get(incarnation, Applied())
         self._configure(fenced=pushers([incarnation]))
         return applied
 """,
