@@ -44,6 +44,8 @@ def main(words: Sequence[str]) -> int:
         judged.append(one)
         if one.rejected:
             print(f"seed {one.seed} ({one.job}): {one.rejected}", flush=True)
+            if options.stop:
+                return 1
         if len(judged) % 50 == 0:
             print(f"{len(judged)} of {len(seeds)} runs", file=sys.stderr, flush=True)
     print(_table(judged))
@@ -57,6 +59,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--job", action="append", default=[], choices=COVERED, help="of these jobs only; repeatable")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
     parser.add_argument("--results", type=Path, help="file of outcomes: seeds in it are not run again")
+    parser.add_argument("--stop", action="store_true", help="stop at the first rejected run")
     parser.add_argument("--replay", type=int, metavar="SEED", help="judge one seed, and print a rejected trace")
     return parser.parse_args(words)
 

@@ -1,4 +1,7 @@
-"""The search for a planted error: seeds run on a copy of the project that has it."""
+"""The search for a planted error: seeds run on a copy of the project that has it.
+
+Where no invariant is violated, their traces are judged by the protocol's model (`tests.conformance`).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from .command import PROJECT
 from .planted import Planted
 
-PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/simulation")
+PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/conformance", "tests/model", "tests/simulation")
+SEARCHES = ("tests.simulation", "tests.conformance")
 FILES = ("tests/memory_network.py",)
 OWN_PACKAGES = """
 import sys
@@ -37,13 +42,13 @@ def plant(error: Planted, project: Path) -> None:
     file.write_text(text.replace(error.before, error.after))
 
 
-def search_for(error: Planted, seeds: int, processes: int) -> str:
-    """The first violation in these seeds, with its seed; "" where there is none.
+def search_for(error: Planted, seeds: int, processes: int, searches: Sequence[str] = SEARCHES) -> str:
+    """The first violation in these seeds, or the first run that is none of the model; "" where there is neither.
 
     Raises
     ------
     RuntimeError
-        The command failed on the copy without a violation: that is no finding.
+        A command failed on the copy without a violation: that is no finding.
     """
     copy = Path(tempfile.mkdtemp(prefix=f"{error.name}-"))  # of its own: several searches may run at once
     try:
@@ -53,16 +58,28 @@ def search_for(error: Planted, seeds: int, processes: int) -> str:
             shutil.copy2(PROJECT / name, copy / name)
         (copy / "sitecustomize.py").write_text(OWN_PACKAGES)
         plant(error, copy)
-        command = [sys.executable, "-m", "tests.simulation", "--stop", f"--seeds={seeds}", f"--processes={processes}"]
-        environment = {**os.environ, "PYTHONPATH": str(copy)}
-        ended = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-        if not ended.returncode:
-            return ""
-        found = next((line for line in ended.stdout.splitlines() if line.startswith("seed ")), "")
-        if not found:
-            raise RuntimeError(f"{error.name}: the simulation failed on the copy: {ended.stderr.strip()[-300:]}")
-        return found
+        found = (_search(copy, module, seeds, processes) for module in searches)
+        return next((line for line in found if line), "")
+    except RuntimeError as failure:
+        raise RuntimeError(f"{error.name}: {failure}") from None
     finally:
         shutil.rmtree(copy, ignore_errors=True)
+
+
+def _search(copy: Path, module: str, seeds: int, processes: int) -> str:
+    """The first line of a finding that a command prints on the copy; "" where it finds nothing."""
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "--stop", f"--seeds={seeds}", f"--processes={processes}"],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if not ended.returncode:
+        return ""
+    found = next((line for line in ended.stdout.splitlines() if line.startswith("seed ")), "")
+    if not found:
+        raise RuntimeError(f"{module} failed on the copy: {ended.stderr.strip()[-300:]}")
+    return f"{module}: {found}"
