@@ -7,6 +7,7 @@ know whether its request was executed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -32,12 +33,13 @@ CONNECT_S = 20.0
 class Wire:
     """A call under way, as the network sees it."""
 
-    __slots__ = ("arrives_s", "broken", "client", "method", "server", "slowness")
+    __slots__ = ("arrives_s", "broken", "client", "method", "server", "slowness", "under_way")
 
     def __init__(self, client: Process, server: Process, method: str, slowness: float) -> None:
         self.client, self.server, self.method = client, server, method.rpartition("/")[2]
         self.slowness = slowness
         self.arrives_s = [0.0, 0.0]  # when the last message arrives: at the client, at the server
+        self.under_way: tuple[deque[Callable[[], None]], ...] = deque(), deque()  # messages: to the client, the server
         self.broken = False
 
 
@@ -145,9 +147,11 @@ class SimulatedNetwork(MemoryNetwork):
             return
         now_s = self._scheduler.now_s
         wire.arrives_s[up] = max(now_s + wire.slowness * self._delay_s(), wire.arrives_s[up])
-        self._scheduler.at_moment(wire.arrives_s[up], partial(self._arrive, call, wire, deliver, up))
+        wire.under_way[up].append(deliver)
+        self._scheduler.at_moment(wire.arrives_s[up], partial(self._arrive, wire, up))
 
-    def _arrive(self, call: Call, wire: Wire, deliver: Callable[[], None], up: bool) -> None:
+    def _arrive(self, wire: Wire, up: bool) -> None:
+        """The first message under way arrives: after a cut, a later one may have been due before it."""
         sender, receiver = (wire.client, wire.server) if up else (wire.server, wire.client)
         if wire.broken or not receiver.alive:
             return
@@ -158,9 +162,9 @@ class SimulatedNetwork(MemoryNetwork):
         until_s = self._cut_until_s.get((sender, receiver), 0.0)
         if until_s > self._scheduler.now_s:
             wire.arrives_s[up] = max(until_s, wire.arrives_s[up])
-            self._scheduler.at_moment(until_s, partial(self._arrive, call, wire, deliver, up))
+            self._scheduler.at_moment(until_s, partial(self._arrive, wire, up))
         else:
-            deliver()
+            wire.under_way[up].popleft()()
             if self._awaited:
                 self._scheduler.at(self._delay_s(), partial(self._reached, wire, late=True))
 

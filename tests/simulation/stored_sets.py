@@ -3,12 +3,14 @@
 A resume is rare, and each set must allow one. So each is read when it is complete, and these are checked:
 
 * the samples in its parameters are those that its state, with the ledgers in its files, counts as trained
-* with staleness 0, its ledgers count no gradient of a round that its parameters do not have
+* with staleness 0, its ledgers count no gradient of a round that its parameters do not have, unless it is one of those
+  that were lost with an earlier incarnation of the shard: a restored segment counts them from the pusher's next push on
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from ps_server.store.shard import SegmentResult, Shard
 
 from .jobs import EPOCHS, SimulatedJob
 from .marks import ROWS, SAMPLES
@@ -45,11 +48,12 @@ class StoredSets:
     def __init__(self, job: SimulatedJob, lossless: Callable[[], bool], violation: Callable[[str], None]) -> None:
         self._job, self._lossless, self._violation = job, lossless, violation
         self._clocks: dict[tuple[Pusher, int], int] = {}  # of each push
+        self._lost: dict[tuple[int, Pusher, int], int] = {}  # by segment and push: the version from which it is lost
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Check each set that a coordinator completes."""
-        push = ShardedParameterClient.push
+        push, receive = ShardedParameterClient.push, Shard.push
 
         def written(folder: Path, set_id: str, job: str, state: Mapping[str, Any]) -> None:
             write_set(folder, set_id, job, dict(state))
@@ -60,9 +64,18 @@ class StoredSets:
                 self._clocks[header.pusher, header.sequence] = header.clock
             return push(client, values, versions, header)
 
+        def received(shard: Shard, header: Push, index: int, *rest: Any, **named: Any) -> SegmentResult:
+            segment = shard.segments.get(index)
+            result = receive(shard, header, index, *rest, **named)
+            if result.lost and segment is not None and header.base is not None and header.vector == PARAMETERS:
+                for number in range(header.base - result.lost, header.base):
+                    self._lost.setdefault((index, header.pusher, number), segment.first_version)
+            return result
+
         with ExitStack() as stack:
             stack.enter_context(mock.patch("coordinator.runtime.executor.write_set", written))
             stack.enter_context(mock.patch.object(ShardedParameterClient, "push", pushed))
+            stack.enter_context(mock.patch.object(Shard, "push", received))
             yield
 
     def _check(self, folder: Path, state: Mapping[str, Any]) -> None:
@@ -93,7 +106,8 @@ class StoredSets:
         for row in rows:
             for pusher, last in _lasts(row).items():
                 clock = self._clocks.get((pusher, last), -1)
-                if clock >= row["rounds"]:
+                lost = row["version"] >= self._lost.get((row["index"], pusher, last), math.inf)
+                if clock >= row["rounds"] and not lost:
                     self._violation(
                         f"set {folder.name} counts a gradient of round {clock} in segment {row['index']}, which has "
                         f"the first {row['rounds']} rounds"

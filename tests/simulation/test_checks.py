@@ -1,8 +1,9 @@
-"""Checks of the simulation: exact sums in any order, torn pushes, and one trajectory."""
+"""Checks of the simulation: exact sums in any order, torn pushes, stored sets, and one trajectory."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.process.runtime import use_runtime
 from ps_server.store.segment import Segment
+from ps_server.store.shard import Shard
 
 from .basin import basin, sums
+from .jobs import JOBS
 from .marks import LENGTH, ROWS, SAMPLES
 from .runtime import SimulatedRuntime
 from .scheduler import Scheduler
+from .stored_sets import StoredSets
 from .torn import torn_pushes
 from .trajectory import trajectory
 
@@ -68,3 +72,25 @@ def test_only_a_push_without_the_lock_is_torn(lock_free: bool) -> None:
         assert scheduler.run(lambda: all(task.over for task in tasks), 10.0)
         assert [task.error for task in tasks] == [None, None]
     assert any(first != last for first, last in seen) == lock_free
+
+
+@pytest.mark.parametrize("base", [None, 2])
+def test_a_set_counts_a_gradient_of_a_later_round_only_where_it_was_lost(base: int | None) -> None:
+    """A restored segment waits for round 1; a pusher's gradients 1 and 2 are of rounds 1 and 2, or 1 was lost."""
+    violations, pusher = list[str](), Pusher(0, 1)
+    sets = StoredSets(JOBS["synchronous"], lambda: False, violations.append)
+    shard, gradient = Shard([SegmentSpan(0, 0, 4)], make_rule("sgd", {}), staleness=0), np.ones(4, np.float32)
+    shard.push(Push(Pusher(9, 9), 1, assign=True), 0, gradient)
+    shard.make_ready()
+    segment = shard.segments[0]
+    segment.rounds, segment.version, segment.first_version = 1, 8, 8
+    with sets.watching():
+        for sequence in (1, 2) if base is None else (2,):
+            shard.push(Push(pusher, sequence, clock=sequence, base=base), 0, gradient)
+    assert segment.applied_ledger()[PARAMETERS, pusher] == (0 if base is None else 1)
+    sets._clocks = {(pusher, 1): 1, (pusher, 2): 2}
+    for version, last in (7, 1), (8, 1), (8, 2):
+        row = {"index": 0, "version": version, "rounds": 1, "ledger": [[PARAMETERS, *pusher, last]]}
+        sets._check_rounds(Path(f"{version}-{last}"), [row])
+    wrong = ["7-1", "8-1", "8-2"] if base is None else ["7-1", "8-2"]  # version 7: of the incarnation before
+    assert [text.split()[1] for text in violations] == wrong

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from dbelief.process.runtime import Empty, use_runtime
 from tests.examples import examples
 
 from .disk import SimulatedDisk
+from .network import SimulatedNetwork
 from .runtime import SimulatedLock, SimulatedRuntime
 from .scheduler import RARE, Scheduler, Task
 
@@ -121,3 +124,39 @@ def test_a_disk_keeps_what_was_flushed(tmp_path: Path) -> None:
             assert disk.machine_failed(process) == ["end of torn"]
         assert (folder / "whole").stat().st_size == 1_000
         assert (folder / "torn").stat().st_size < 1_000
+
+
+@examples(30)
+@given(st.integers(0, 10_000))
+def test_messages_of_a_call_arrive_in_order_after_a_cut(seed: int) -> None:
+    scheduler = Scheduler(seed)
+    receiver, sender, runtime = scheduler.process("receiver"), scheduler.process("sender"), SimulatedRuntime(scheduler)
+    received = list[bytes]()
+
+    def receive(messages: Iterator[bytes], _: Any) -> Iterator[bytes]:
+        received.extend(messages)
+        yield b"all"
+
+    def serve() -> None:
+        server = network.server(runtime.executor(2, "calls"), [], [], 2)
+        handler: Any = grpc.stream_stream_rpc_method_handler(receive)
+        server.add_registered_method_handlers("parts", {"Send": handler})
+        server.add_insecure_port("receiver:1")
+        server.start()
+
+    def messages() -> Iterator[bytes]:
+        for number in range(20):
+            if number == 10:
+                network.cut(sender, receiver, 1.0, both_ways=False)
+            yield bytes([number])
+            runtime.sleep(0.01)
+
+    def send() -> None:
+        send_all: Any = network.channel("receiver:1", [], None).stream_stream("/parts/Send")
+        assert list(send_all(messages())) == [b"all"]
+
+    with use_runtime(runtime):
+        network = SimulatedNetwork(scheduler, mean_s=0.03)
+        run_all(scheduler, [scheduler.spawn(receiver, "serve", serve)])
+        run_all(scheduler, [scheduler.spawn(sender, "send", send)])
+    assert received == [bytes([number]) for number in range(20)]
