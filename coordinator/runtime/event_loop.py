@@ -108,7 +108,7 @@ class EventLoop:
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._executor = EffectExecutor(
-            self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s
+            self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s, leadership.confirm
         )
         self.exporter = CoordinatorMetrics(metrics, machine.job, folder, clock)
         metrics.add_callback("retries_total", lambda: self._executor.retries, to="ps")

@@ -55,6 +55,8 @@ class EffectExecutor:
         Makes a step of the machine: see `EventLoop.step`.
     note, finish
         Write an event; close the run folder.
+    confirm_leads
+        Raises Deposed where another coordinator has led until now.
 
     Attributes
     ----------
@@ -71,6 +73,7 @@ class EffectExecutor:
         finish: Callable[[], None],
         clock: Clock,
         wall_s: Callable[[], float] = lambda: 0.0,
+        confirm_leads: Callable[[], None] = lambda: None,
     ) -> None:
         self._step = step
         self._shards = shards
@@ -78,6 +81,7 @@ class EffectExecutor:
         self._folder = folder
         self._clock = clock
         self._wall_s = wall_s
+        self._confirm_leads = confirm_leads
         self.retries = 0
         self._urgent: Queue[effects.Action] = runtime.queue()
         self._queue: Queue[effects.Action | _Signal] = runtime.queue()
@@ -288,6 +292,9 @@ class EffectExecutor:
             parts = self._shards.snapshot(set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
+            # After a suspension its state lacks the leases that the next coordinator has granted, and that the shards have
+            # written.
+            self._confirm_leads()
             write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
         except (Rejected, WriteFailed) as error:
             with self._step() as (machine, now_s):

@@ -121,6 +121,10 @@ class LeaderLease:
     def _write(self, changed: Mapping[str, bytes]) -> None:
         self._registry.write(self._job, self.epoch, {**changed, "leader": str(self.epoch).encode()})
 
+    def confirm(self) -> None:
+        """Check that no other coordinator has led the job until now; raises as `commit`. Cost: a registry call."""
+        self._persist(self._renew)
+
     def release(self) -> None:
         """Release the lease; if the registry cannot be reached, it expires by itself."""
         self._ended.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.placement import Placement
-from dbelief.errors import Unavailable
+from dbelief.errors import Deposed, Unavailable
 from dbelief.process.clock import SystemClock
 from dbelief.rpc.pb import parameters_pb2 as wire
 from ps_server.rpc.servicer import ShardService
@@ -52,17 +52,23 @@ class Machine:
     def snapshot_taken(self, set_id: str, now_s: float) -> None:
         self.done.append(set_id)
 
+    def set_failed(self, now_s: float) -> bool:
+        self.done.append("failed")
+        return True
+
     def fenced(self, number: int, *rest: object) -> None:
         self.done.append(f"fenced {number}")
 
 
 @contextmanager
-def actor(shards: ShardClient, machine: Machine, folder: Path) -> Iterator[EffectExecutor]:
+def actor(
+    shards: ShardClient, machine: Machine, folder: Path, leads: Callable[[], None] = lambda: None
+) -> Iterator[EffectExecutor]:
     @contextmanager
     def step() -> Iterator[tuple[JobMachine, float]]:
         yield cast("JobMachine", machine), 0.0
 
-    running = EffectExecutor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5)
+    running = EffectExecutor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5, leads)
     running.start()
     try:
         yield running
@@ -143,3 +149,18 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
 def test_every_action_has_a_handler(tmp_path: Path) -> None:
     with actor(cast("ShardClient", ScriptedShards(tmp_path)), Machine(None), tmp_path) as executor:
         assert set(executor._handlers) == set(Action.__subclasses__())
+
+
+def test_a_coordinator_that_was_replaced_while_the_shards_wrote_completes_no_set(tmp_path: Path) -> None:
+    """Its state lacks what the next one has granted since, and the shards have written that too."""
+
+    def deposed() -> None:
+        raise Deposed("another coordinator leads job programs now")
+
+    snapshots = tmp_path / "snapshots"
+    shards, machine = ScriptedShards(snapshots, None), Machine(None)
+    with actor(cast("ShardClient", shards), machine, tmp_path, deposed) as running:
+        running.submit(TakeSnapshot("000000000100-0003"))
+        wait_until(lambda: machine.done != [])
+    assert machine.done == ["failed"]
+    assert not (snapshots / "000000000100-0003" / "set.json").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.runtime import leader_lease as module
 from coordinator.runtime.leader_lease import LEASE_TTL_S, LeaderLease
-from dbelief.errors import Rejected, Unavailable
+from dbelief.errors import Deposed, Rejected, Unavailable
 from dbelief.process.clock import ManualClock
 from dbelief.registry import MemoryRegistry
 
@@ -120,6 +120,13 @@ def test_deposed_leader_writes_nothing(slept: tuple[LeaderLease, LeaderLease], r
         commit(sleeper, "three")
     assert registry.read("mnist")["state"] == b"two"
     assert sleeper.lost
+
+
+def test_leader_confirms_its_lease_unless_another_has_led(slept: tuple[LeaderLease, LeaderLease]) -> None:
+    sleeper, other = slept
+    other.confirm()
+    with pytest.raises(Deposed, match="another coordinator leads job mnist now"):
+        sleeper.confirm()
 
 
 def test_leader_is_certain_until_its_lease_may_have_expired(
