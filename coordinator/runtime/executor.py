@@ -292,8 +292,7 @@ class EffectExecutor:
             parts = self._shards.snapshot(set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
-            # After a suspension its state lacks the leases that the next coordinator has granted, and that the shards have
-            # written.
+            # After a suspension, its state lacks the leases that the next coordinator has granted; the files have them.
             self._confirm_leads()
             write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
         except (Rejected, WriteFailed) as error:
