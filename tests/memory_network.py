@@ -74,8 +74,8 @@ class Call:
 
     def cancel(self, code: grpc.StatusCode = grpc.StatusCode.CANCELLED, why: str = "cancelled by the client") -> None:
         """End it at its client, and then at its server."""
-        self.ended(Failure(code, why))
         self._network.carry(self, lambda: self.requests.put(Failure(grpc.StatusCode.CANCELLED, why)), True)
+        self.ended(Failure(code, why))
 
     def request(self, message: Any) -> None:
         """Send a message to the server; `_END`: half-close."""

@@ -24,8 +24,8 @@ from .scheduler import Process, Scheduler
 
 KEEPALIVE_S = sum(KEEPALIVE)
 """Seconds after which gRPC notices that its peer does not answer."""
-FAR = 25.0
-"""How much longer a message takes on a link between distant machines."""
+FAR, FAR_S = 25.0, 0.03
+"""How much longer a message takes on a link between distant machines, up to a mean delay in seconds."""
 CONNECT_S = 20.0
 """Seconds after which a call to a host that does not answer fails."""
 
@@ -33,14 +33,16 @@ CONNECT_S = 20.0
 class Wire:
     """A call under way, as the network sees it."""
 
-    __slots__ = ("arrives_s", "broken", "client", "method", "server", "slowness", "under_way")
+    __slots__ = ("arrives_s", "begun_s", "broken", "client", "method", "over", "server", "slowness", "under_way")
 
-    def __init__(self, client: Process, server: Process, method: str, slowness: float) -> None:
+    def __init__(self, client: Process, server: Process, method: str, slowness: float, now_s: float) -> None:
         self.client, self.server, self.method = client, server, method.rpartition("/")[2]
         self.slowness = slowness
+        self.begun_s: float | None = now_s  # None: it is connected
         self.arrives_s = [0.0, 0.0]  # when the last message arrives: at the client, at the server
         self.under_way: tuple[deque[Callable[[], None]], ...] = deque(), deque()  # messages: to the client, the server
         self.broken = False
+        self.over = False  # at the client
 
 
 class SimulatedServer(MemoryServer):
@@ -123,8 +125,8 @@ class SimulatedNetwork(MemoryNetwork):
             why = Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}")
             self._scheduler.at(self._delay_s(), lambda: call.ended(why))
             return
-        self._wires[call] = Wire(client, server.process, details.method, self._slowness(client, server.process))
-        self._scheduler.at(CONNECT_S, partial(self._connected_or_not, call))
+        slowness = self._slowness(client, server.process)
+        self._wires[call] = Wire(client, server.process, details.method, slowness, self._scheduler.now_s)
         self.carry(call, partial(self._accept, call, server, details), True)
 
     def _accept(self, call: Call, server: SimulatedServer, details: Details) -> None:
@@ -136,11 +138,6 @@ class SimulatedNetwork(MemoryNetwork):
         except RuntimeError:  # its threads were stopped meanwhile
             self._break(call, "the server has stopped")
 
-    def _connected_or_not(self, call: Call) -> None:
-        wire = self._wires.get(call)
-        if wire is not None and not wire.arrives_s[1] <= self._scheduler.now_s:
-            self._break(call, "not connected")
-
     def carry(self, call: Call, deliver: Callable[[], None], up: bool) -> None:
         wire = self._wires.get(call)
         if wire is None:
@@ -148,12 +145,16 @@ class SimulatedNetwork(MemoryNetwork):
         now_s = self._scheduler.now_s
         wire.arrives_s[up] = max(now_s + wire.slowness * self._delay_s(), wire.arrives_s[up])
         wire.under_way[up].append(deliver)
-        self._scheduler.at_moment(wire.arrives_s[up], partial(self._arrive, wire, up))
+        self._scheduler.at_moment(wire.arrives_s[up], partial(self._arrive, call, wire, up))
 
-    def _arrive(self, wire: Wire, up: bool) -> None:
+    def _arrive(self, call: Call, wire: Wire, up: bool) -> None:
         """The first message under way arrives: after a cut, a later one may have been due before it."""
         sender, receiver = (wire.client, wire.server) if up else (wire.server, wire.client)
-        if wire.broken or not receiver.alive:
+        if wire.broken:
+            return
+        if not receiver.alive:
+            if up and wire.begun_s is not None:
+                self._scheduler.at_moment(wire.begun_s + CONNECT_S, partial(self._break, call, "not connected"))
             return
         if self._awaited:
             self._reached(wire, late=False)
@@ -162,16 +163,21 @@ class SimulatedNetwork(MemoryNetwork):
         until_s = self._cut_until_s.get((sender, receiver), 0.0)
         if until_s > self._scheduler.now_s:
             wire.arrives_s[up] = max(until_s, wire.arrives_s[up])
-            self._scheduler.at_moment(until_s, partial(self._arrive, wire, up))
+            self._scheduler.at_moment(until_s, partial(self._arrive, call, wire, up))
         else:
+            if up:
+                wire.begun_s = None
             wire.under_way[up].popleft()()
+            if wire.over and not wire.under_way[True]:
+                self._wires.pop(call, None)
             if self._awaited:
                 self._scheduler.at(self._delay_s(), partial(self._reached, wire, late=True))
 
     def _slowness(self, client: Process, server: Process) -> float:
         """How much longer messages take between these processes than on an average link."""
         if (client, server) not in self._slownesses:
-            self._slownesses[client, server] = FAR if self._scheduler.random.random() < self._far else 1.0
+            distant = self._scheduler.random.random() < self._far
+            self._slownesses[client, server] = max(1.0, min(FAR, FAR_S / self.mean_s)) if distant else 1.0
         return self._slownesses[client, server]
 
     def _delay_s(self) -> float:
@@ -180,7 +186,7 @@ class SimulatedNetwork(MemoryNetwork):
     def over(self, call: Call) -> None:
         wire = self._wires.get(call)
         if wire is not None:  # a cancellation may still be under way to the server
-            self._scheduler.at(KEEPALIVE_S, lambda: self._wires.pop(call, None))
+            wire.over = True
 
     # -- faults --------------------------------------------------------------------------------------------
 

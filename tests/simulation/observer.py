@@ -35,6 +35,7 @@ from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.controller import ShardController
 from ps_server.replication.migration import Migration
+from ps_server.store.ledger import PushLedger
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 
@@ -70,7 +71,7 @@ class Observer:
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
-        self._initialised = 0  # pushes of initial values
+        self._initialised = self._withdrawn = 0  # pushes of initial values, and gradients dropped with their pusher
         self.sent = np.zeros(LENGTH - PROCESSES)
         self.acknowledged = np.zeros(LENGTH - PROCESSES)
         self._versions = np.full(ROWS, -1, np.int64)  # the highest that were read
@@ -102,6 +103,7 @@ class Observer:
                 (ShardedParameterClient, "exchange", self._exchange),
                 (Segment, "apply", self._apply),
                 (Segment, "_count", self._count),
+                (PushLedger, "withdraw", self._withdraw),
                 (ShardController, "__init__", self._controller),
                 (ShardController, "shard_for", self._shard_for),
                 (Migration, "apply", self._follow),
@@ -209,6 +211,11 @@ class Observer:
             for text in self.copies.lacking(self.acknowledged):
                 self.violation(text)
 
+    def _withdraw(self, real: Callable[..., None], ledger: PushLedger, pusher: Pusher) -> None:
+        """A gradient that waits for its round is dropped with its pusher: acknowledged, and not trained again."""
+        self._withdrawn += 1
+        real(ledger, pusher)
+
     def _controller(self, real: Callable[..., None], controller: Any, *rest: Any) -> None:
         real(controller, *rest)
         assert self._scheduler.current is not None
@@ -300,7 +307,8 @@ class Observer:
         if summary["state"] != "done" and "No space left" not in summary["reason"]:
             self.violation(f"the job is {summary['state']}: {summary['reason']}")
         # Initial values that a shard lost, and that are pushed again, have a number of their pusher's too.
-        if summary["pushes_lost"] >= max(1, self._initialised) and not self.restored:
+        may_lose = max(0, self._initialised - 1) + self._withdrawn
+        if summary["pushes_lost"] > may_lose and not self.restored:
             self.violation(f"{summary['pushes_lost']} pushes are counted as lost, and no shard was restored")
         if not self._job.counts or self.violations or summary["state"] != "done":
             return

@@ -231,12 +231,12 @@ def _fault(draw: random.Random, weights: dict[str, float], batches: int, after_s
     target = draw.choice(COORDINATORS) if draw.random() < 0.2 else draw.choice(near)
     short = draw.random() < 0.6
     if kind in ("kill", "fail"):
-        away_s = draw.uniform(5, 20) if target in COORDINATORS and not short else draw.expovariate(1 / 0.3)
+        away_s = draw.uniform(2, 7) if target in COORDINATORS and not short else draw.expovariate(1 / 0.3)
         return Fault(kind, batches, after_s, target, seconds=away_s)
     if kind == "both":
         return Fault(kind, batches, after_s, draw.choice(["0", "1"]), seconds=draw.expovariate(1 / 0.3))
     if kind == "pause":
-        most_s = draw.choice([13.0, 30.0]) if target in COORDINATORS else 4.0
+        most_s = draw.choice([4.5, 10.0]) if target in COORDINATORS else 4.0
         return Fault(kind, batches, after_s, target, seconds=draw.uniform(0, 0.3 if short else most_s))
     if kind in ("cut", "break"):
         other = draw.choice([one for one in (*COORDINATORS, *near) if one != target])

@@ -27,6 +27,8 @@ from .scheduler import Process, Scheduler
 
 COORDINATOR = "127.0.0.1:7070"
 PATIENCE_S = 30.0
+LEASE_TTL_S = 3.0
+"""Lease of the leading coordinator, and a tenth of it between two attempts to get it, as in production: there 10 s."""
 READ_S = 0.05
 """Pause between the pulls of a program that only reads."""
 
@@ -46,6 +48,8 @@ def operating_system(scheduler: Scheduler, registry: Any, groups: Groups) -> Ite
             "coordinator.process.open_registry": lambda *_: registry,
             "coordinator.process.check_free": lambda _: None,
             "coordinator.process.freeze": lambda: None,
+            "coordinator.runtime.leader_lease.LEASE_TTL_S": LEASE_TTL_S,
+            "coordinator.runtime.leader_lease._STANDBY_RETRY_S": LEASE_TTL_S / 10,
             "ps_server.controller.freeze": lambda: None,
             "ps_server.controller.collect": lambda: None,
             "coordinator.runtime.executor.collect": lambda: None,

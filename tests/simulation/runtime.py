@@ -44,8 +44,10 @@ class SimulatedLock:
         self._free -= 1
         return True
 
-    def release(self) -> None:
-        self.release_at_once()
+    def release(self, *_: object) -> None:
+        self._free += 1
+        if self._waiting:
+            self._scheduler.wake_one(self._waiting)
         self._scheduler.maybe_switch()
 
     def release_at_once(self) -> None:
@@ -53,11 +55,8 @@ class SimulatedLock:
         self._free += 1
         self._scheduler.wake_one(self._waiting)
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__ = acquire
+    __exit__ = release
 
 
 class SimulatedReentrantLock:
@@ -81,7 +80,7 @@ class SimulatedReentrantLock:
         self._holder, self._count = task, 1
         return True
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         self._count -= 1
         if not self._count:
             self._holder = None
@@ -98,11 +97,8 @@ class SimulatedReentrantLock:
         self._lock.acquire()
         self._holder, self._count = self._scheduler.current, count
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__ = acquire
+    __exit__ = release
 
 
 class SimulatedCondition(SimulatedReentrantLock):
@@ -190,7 +186,8 @@ class SimulatedQueue:
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        self._scheduler.wake_one(self._waiting)
+        if self._waiting:
+            self._scheduler.wake_one(self._waiting)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         scheduler = self._scheduler

@@ -12,6 +12,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,15 +186,13 @@ class Scheduler:
         task.waits, task.woken = True, False
         task.token += 1
         if timeout_s is not None:
-            token = task.token
-
-            def expire() -> None:
-                if task.token == token and task.waits:
-                    self._make_ready(task)
-
-            self.at(timeout_s / task.process.rate, expire)
+            self.at(timeout_s / task.process.rate, partial(self._expire, task, task.token))
         self._switch()
         return task.woken
+
+    def _expire(self, task: Task, token: int) -> None:
+        if task.token == token and task.waits:
+            self._make_ready(task)
 
     def wake(self, task: Task) -> bool:
         """End a task's wait; False where its timeout has ended it already."""
@@ -226,20 +225,21 @@ class Scheduler:
         False where nothing can run any more, virtual time has reached the limit, or some task runs without end while
         it stands still.
         """
-        ready, choose, last_s, most = self._ready, self.random.random, -1.0, 0
+        ready, timers, choose = self._ready, self._timers, self.random.random
+        most = self.steps + AT_ONCE
         while not until():
-            if self.now_s > last_s:
-                last_s, most = self.now_s, self.steps + AT_ONCE
             if ready:
-                if self.steps > most:
-                    return False
                 index = int(choose() * len(ready))
                 task = ready[index]
                 ready[index] = ready[-1]
                 ready.pop()
                 self._step(task)
-            elif self._timers and self.now_s < limit_s:
-                self.now_s, _, call = heapq.heappop(self._timers)
+                if self.steps > most:
+                    return False
+            elif timers and self.now_s < limit_s:
+                moment_s, _, call = heapq.heappop(timers)
+                if moment_s > self.now_s:
+                    self.now_s, most = moment_s, self.steps + AT_ONCE
                 call()
             else:
                 return False
