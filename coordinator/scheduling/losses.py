@@ -55,7 +55,7 @@ def pushed_before(leases: Mapping[str, Any]) -> dict[int, int]:
 
     `leases`: `Leases.state()`. Every set holds these pushes, unless a shard had lost them: they are not trained again.
     """
-    before = dict(leases.get("reached", ()))  # an earlier version did not write it
+    before = dict(leases["reached"])
     first: dict[int, int] = {}
     for lease, _, incarnation, _ in leases["held"]:
         first[incarnation] = min(first.get(incarnation, lease["first_sequence"]), lease["first_sequence"])

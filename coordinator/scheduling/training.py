@@ -185,7 +185,7 @@ class Training:
         """The part of a set's state that is the training's, JSON-serialisable."""
         return {
             "leases": self.leases.state(),
-            "losses": self.losses.state(),
+            "losses": self.losses.state() if self.policy.leases_are_pushed else None,
             "progress": self.progress.state(),
             "batch": self.batch.state() if self.batch is not None else None,
             "pushes_twice": self.pushes_twice,
@@ -200,8 +200,8 @@ class Training:
         twice, corrections = self.leases.restore(state["leases"], ledgers)
         self.pushes_twice = state["pushes_twice"] + twice
         self.progress.restore(state["progress"], corrections)
-        self.losses.restore(state.get("losses", []))  # an earlier version did not write it
-        if self.policy.leases_are_pushed:
+        if state.get("losses") is not None:  # else of an earlier version, or another strategy
+            self.losses.restore(state["losses"])
             self._count_losses(pushed_before(state["leases"]), ledgers)
         self.progress.settle_all()  # every member that joins now is a new incarnation
         if self.batch is not None and state.get("batch"):  # sets of another strategy have no such state

@@ -356,7 +356,7 @@ class World:
                 ledger = segment.applied_ledger()
                 counts = segment.version, segment.applied, segment.rounds, segment.ledger.lost
                 assert index not in rows, "every segment is in one part of a set"
-                rows[index] = StoredSegment(segment.span, *counts, ledger, vectors)
+                rows[index] = StoredSegment(segment.span, *counts, ledger, vectors, dict(segment.ledger.lost_of))
         assert len(rows) == 4, "and none is missing"
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))

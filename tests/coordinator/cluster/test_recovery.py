@@ -73,6 +73,60 @@ def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> 
     assert (event_text("shard_back", restored) or "").endswith(": it lacks samples 20 to 40")
 
 
+def restored_between_two_leases(a_world: MakeWorld) -> World:
+    """A replica has finished a lease of 3 pushes; the set from which shard 1 was restored has 2 of them."""
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=2)
+    world.machine.actions.append(world.machine.training.begin_set())
+    world.settle()
+    first.train()
+    restart_shard(world, 1)
+    world.settle()
+    return world
+
+
+def lost(world: World) -> tuple[int, int]:
+    """Pushes of 10 samples that are missing on shard 1, and those that are counted."""
+    return int((world.applied()[2] == 0).sum()) // 10, world.machine.progress.lost
+
+
+def test_a_loss_is_counted_where_its_pusher_fails_before_it_reports_it(a_world: MakeWorld) -> None:
+    world = restored_between_two_leases(a_world)
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=1, tell=False)  # the shard counts the loss, and the reply that says so is not reported
+    first.die()
+    world.settle()
+    assert world.machine.progress.lost == 1
+    assert lost(world.run()) == (1, 1)
+
+
+def test_a_loss_is_counted_where_its_pusher_has_no_further_push(a_world: MakeWorld) -> None:
+    world = restored_between_two_leases(a_world)
+    first, second = world.replicas
+    first.turn = lambda: first.leave("") if world.machine.over else None  # type: ignore[method-assign]
+    second.work()
+    assert lost(world.run()) == (1, 1)
+
+
+@pytest.mark.parametrize("reported", [False, True])
+@pytest.mark.parametrize("pushes", [0, 3])
+def test_a_loss_in_a_set_is_counted_where_the_job_is_resumed_from_it(
+    reported: bool, pushes: int, a_world: MakeWorld
+) -> None:
+    world = restored_between_two_leases(a_world)
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=pushes, tell=reported)
+    world.machine.actions.append(world.machine.training.begin_set())
+    world.settle()
+    successor = world.after_crash().started()
+    assert successor.machine.progress.lost == 1
+    assert lost(successor.run()) == (1, 1)
+
+
 def test_recovery_skips_a_damaged_snapshot_set(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas

@@ -58,4 +58,4 @@ def test_a_set_has_the_pushes_before_its_leases() -> None:
         "reached": [[1, 8], [3, 6]],
     }
     assert pushed_before(leases) == {1: 4, 2: 0, 3: 6}
-    assert pushed_before({"held": []}) == {}
+    assert pushed_before({"held": [], "reached": []}) == {}
