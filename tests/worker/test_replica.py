@@ -73,3 +73,19 @@ def test_the_end_of_a_job_is_a_good_end() -> None:
     for member in (Told(), Told(error=Unavailable("the coordinator has left"))):
         assert stopped(member) == "no more work"
         assert (member.beats, member.lost) == (1, ""), "it sent heartbeats, and was not removed"
+
+
+def test_a_replica_asks_less_often_the_longer_it_has_waited() -> None:
+    """By an eighth of that time, up to 0.1 s; anew after each lease."""
+    replies = [*[wire.LeaseReply(wait_s=0.02)] * 60, wire.LeaseReply(training=wire.TrainingLease(lease=1))]
+    left = iter([*replies, wire.LeaseReply(wait_s=0.02), wire.LeaseReply(stop="no more work")])
+    pauses: list[float] = []
+    replica: Any = object.__new__(Replica)
+    replica._session, replica._ranks, replica._waited_s = SimpleNamespace(member=Told()), SingleRank(), 0.0
+    replica._trainer = replica._bundle_worker = replica._group_trainer = None
+    replica._interrupted, replica._phases = SimpleNamespace(wait=pauses.append), SimpleNamespace(end=lambda phase: None)
+    replica._next_assignment, replica._train = lambda: next(left), lambda lease: None
+    assert replica.run() == "no more work"
+    assert pauses[:9] == [0.02] * 9
+    assert all(pause <= max(0.02, sum(pauses[:n]) / 8) for n, pause in enumerate(pauses[:60]))
+    assert pauses[59:] == [0.1, 0.02]
