@@ -368,7 +368,7 @@ _COORDINATOR = (
         "losses_of_finished_leases_forgotten",
         "coordinator/scheduling/leases.py",
         "return max(0, *held, self._reached.get(incarnation, 0))",
-        "return max(0, *held)",
+        "return max([0, *held])",
         "Acknowledged pushes of a finished lease that a restored shard lacks are not counted as lost where their "
         "replica failed before its next push.",
     ),
