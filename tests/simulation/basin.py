@@ -44,6 +44,9 @@ class Basin:
 
     def evaluate(self, views: dict[str, np.ndarray], batch: Any) -> tuple[float, None]:
         """Sum of the losses."""
+        from tests.simulation.marks import marker
+
+        marker.evaluate()
         return sums(views["marks"], batch.inputs[:, 0].astype(np.float64))[0], None
 
 

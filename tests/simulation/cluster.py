@@ -63,6 +63,8 @@ MAY_FAIL = (
 """Reasons for which a program may end with an error: it, or what it needs, was away for longer than its patience."""
 AGAIN = 10
 """Mini-batches after which a fault that had no effect, as its process did not run, begins at another one."""
+EVALUATION = 4.0
+"""Mean time of an evaluation, in mini-batches."""
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
@@ -163,7 +165,7 @@ class Cluster:
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
             marker.process = lambda: runtime.process.number
-            marker.compute = self._compute
+            marker.compute, marker.evaluate = self._compute, self._evaluate
             for name in self._programs:
                 self._start(name)
             self._begin_faults()
@@ -258,6 +260,9 @@ class Cluster:
         self._batches += 1
         self._begin_faults()
         self._scheduler.wait(self._scheduler.random.expovariate(1 / self._plan.batch_s))
+
+    def _evaluate(self) -> None:
+        self._scheduler.wait(self._scheduler.random.expovariate(1 / (EVALUATION * self._plan.batch_s)))
 
     def _begin_faults(self) -> None:
         while self._due and self._due[0].batches <= self._batches:

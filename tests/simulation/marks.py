@@ -31,12 +31,13 @@ class Marker:
     ----------
     process
         Number of the process that computes.
-    compute
-        Called for each mini-batch: passes simulated time.
+    compute, evaluate
+        Called for each mini-batch, and for each set that is evaluated: pass simulated time.
     """
 
     process: Callable[[], int] = staticmethod(lambda: 0)
     compute: Callable[[], None] = staticmethod(lambda: None)
+    evaluate: Callable[[], None] = staticmethod(lambda: None)
 
 
 marker = Marker()
@@ -63,6 +64,9 @@ class CountingModel:
 
     def evaluate(self, views: dict[str, np.ndarray], batch: object) -> tuple[float, None]:
         """Loss 1 for each sample."""
+        from tests.simulation.marks import marker
+
+        marker.evaluate()
         return float(len(batch)), None  # type: ignore[arg-type]
 
 
@@ -84,6 +88,9 @@ class Bowl:
 
     def evaluate(self, views: dict[str, np.ndarray], batch: object) -> tuple[float, None]:
         """Sum of the losses."""
+        from tests.simulation.marks import marker
+
+        marker.evaluate()
         away = views["marks"] - batch.inputs.mean() / SAMPLES  # type: ignore[attr-defined]
         return float(np.log(np.cosh(away)).sum()) * len(batch), None  # type: ignore[arg-type]
 

@@ -10,8 +10,10 @@ from .jobs import EPOCHS, JOBS
 from .marks import SAMPLES
 
 BATCHES = 160
-"""Mini-batches during which most faults begin; the others before the first, or at the end of the job."""
+"""Mini-batches during which most faults begin; a fifth begin before the first, and a fifth at the end of the job."""
 LAST = EPOCHS * SAMPLES // 4 - 2
+END_S = 1.5
+"""Seconds after the last mini-batches in which a job tests, writes a set and the model, and ends."""
 MACHINES = ("leader-0", "leader-1", "shard-0", "shard-1", "shard-2", "shard-3", "worker-0", "worker-1", "worker-2")
 METHODS = {
     "Push": 3,
@@ -169,11 +171,12 @@ def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     draw = random.Random(f"plan {seed}")
     job = list(JOBS)[seed % len(JOBS)]
-    moments = sorted(_moments(draw, 4 + int(draw.expovariate(0.7))))
+    count = 4 + int(draw.expovariate(0.7))
     near = draw.choice([MACHINES, MACHINES, _near(0), _near(1), _near(draw.randrange(2)), WITHOUT_SHARDS])
     batch_s = draw.choice([0.03, 0.005])
     weights = _weights(draw)
-    faults = tuple(_fault(draw, weights, batches, 10 * batch_s * after, near) for batches, after in moments)
+    moments = sorted(_moments(draw, count, batch_s))
+    faults = tuple(_fault(draw, weights, batches, after_s, near) for batches, after_s in moments)
     faults = tuple(_at_message(draw, fault) if draw.random() < 0.5 else fault for fault in faults)
     faults = tuple(sorted((*faults, *_outage(seed), *_spares(seed)), key=lambda fault: fault.batches))
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.1], [0.0002, 0.001, 0.005], [0.0, 0.03]))
@@ -212,13 +215,14 @@ def _spares(seed: int) -> Iterator[Fault]:
         yield Fault("kill", batches, draw.expovariate(100.0), target, seconds=draw.expovariate(1 / 0.3), spare=True)
 
 
-def _moments(draw: random.Random, count: int) -> Iterator[tuple[int, float]]:
-    """Moments: mini-batches, and the time after that in units of ten of them; half shortly after another one."""
+def _moments(draw: random.Random, count: int, batch_s: float) -> Iterator[tuple[int, float]]:
+    """Moments: mini-batches, and seconds after that; half shortly after another one, or while a job ends."""
     batches = draw.randrange(BATCHES)
     for _ in range(count):
         if draw.random() < 0.5:
-            batches = draw.choices([0, draw.randrange(BATCHES), LAST], [1, 8, 1])[0]
-        yield batches, draw.expovariate(1.0) * draw.choice([0.1, 1.0])
+            batches = draw.choices([0, draw.randrange(BATCHES), LAST], [2, 6, 2])[0]
+        shortly_s = 10 * batch_s * draw.expovariate(1.0) * draw.choice([0.1, 1.0])
+        yield batches, draw.uniform(0, END_S) if batches == LAST and draw.random() < 0.5 else shortly_s
 
 
 def _near(shard: int) -> tuple[str, ...]:
