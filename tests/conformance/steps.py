@@ -156,13 +156,14 @@ class Steps:
                 del self._serving[slot // 2]
             chain = now.chains.get(slot // 2, Chain())
             peer = next((one for one, at in self._incarnations.items() if at == slot ^ 1), None)
-            promoted = chain.promoted is not None and chain.promoted == peer
+            led = before.servers[incarnation].leads  # else another process was promoted before
+            promoted = led and chain.promoted is not None and chain.promoted == peer
             old = before.chains.get(slot // 2, Chain())
-            if before.servers[incarnation].leads and old.follower is not None and chain.epoch > old.epoch + 1:
+            if led and old.follower is not None and chain.epoch > old.epoch + 1:
                 self._emit("DETACH", slot // 2)
             elif promoted and not old.whole:
                 self._emit("WHOLE", slot // 2)
-            self._emit("FAIL", slot, flag=promoted, other=before.servers[incarnation].leads)
+            self._emit("FAIL", slot, flag=promoted, other=led)
         for incarnation, server in sorted(now.servers.items(), key=lambda one: not one[1].leads):
             if incarnation not in before.servers:
                 self._join(incarnation, server.shard, server.leads, server.address)
