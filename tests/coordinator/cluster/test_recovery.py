@@ -26,14 +26,21 @@ def restart_shard(world: World, number: int) -> None:
     assert world.shard(again=name, requested=number) == number
 
 
-def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) -> None:
+def ahead_of_the_newest_set(a_world: MakeWorld) -> World:
+    """The first replica has finished a lease of 3 pushes; the newest set has 2 of them."""
     world = a_world().started()
-    first, second = world.replicas
+    first, _ = world.replicas
     first.work()
     first.train(pushes=2)
     world.machine.actions.append(world.machine.training.begin_set())
     world.settle()
     first.train()
+    return world
+
+
+def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) -> None:
+    world = ahead_of_the_newest_set(a_world)
+    _, second = world.replicas
     second.work()
     second.train(pushes=1)
     restart_shard(world, 1)
@@ -50,13 +57,8 @@ def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) 
 
 
 def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> None:
-    world = a_world().started()
+    world = ahead_of_the_newest_set(a_world)
     first, second = world.replicas
-    first.work()
-    first.train(pushes=2)
-    world.machine.actions.append(world.machine.training.begin_set())
-    world.settle()
-    first.train()
     second.work()
     second.train(pushes=1)
     restart_shard(world, 1)
@@ -74,14 +76,8 @@ def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> 
 
 
 def restored_between_two_leases(a_world: MakeWorld) -> World:
-    """A replica has finished a lease of 3 pushes; the set from which shard 1 was restored has 2 of them."""
-    world = a_world().started()
-    first, _ = world.replicas
-    first.work()
-    first.train(pushes=2)
-    world.machine.actions.append(world.machine.training.begin_set())
-    world.settle()
-    first.train()
+    """As `ahead_of_the_newest_set`, and shard 1 was restored from that set."""
+    world = ahead_of_the_newest_set(a_world)
     restart_shard(world, 1)
     world.settle()
     return world
