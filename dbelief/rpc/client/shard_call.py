@@ -17,7 +17,7 @@ import numpy as np
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
+from dbelief.core.push import EXCHANGE_WINDOW, PARAMETERS, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -53,6 +53,8 @@ class ShardCall(ABC):
         Start of the wait for the next reply, by the monotonic clock, and the number of retries since.
     warned
         Whether that wait was logged.
+    reported_in
+        Epoch of the placement in which a `ClockReport` for the finished segments was begun.
     sent, received
         Bytes of segments' payloads in messages, including messages that were lost.
     shared_sent, shared_received
@@ -72,6 +74,7 @@ class ShardCall(ABC):
         self.waiting_since_s = 0.0
         self.tries = 0
         self.warned = False
+        self.reported_in = 0
         self.sent = self.received = self.shared_sent = self.shared_received = 0
         self.locations: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
@@ -98,6 +101,28 @@ class ShardCall(ABC):
     def target(self) -> wire.Target:
         """The shard incarnation that requests are addressed to."""
         return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch, run_id=self.place.run_id)
+
+    @property
+    def passed(self) -> int:
+        """Clocks that the replica has passed on the finished segments; 0: none that a shard could lack."""
+        return 0
+
+    def report(self, placement: Placement, pusher: Pusher) -> list[ClockReport]:
+        """Report `passed` for the finished segments to their current shards, if these are others than they were.
+
+        Each of them may have been restored from a set and lack this call. Its other replicas then wait for a push that
+        is not sent again, while this call may wait at another shard for theirs.
+        """
+        if not self.passed or self.reported_in == placement.epoch or self.is_current(placement):
+            return []
+        self.reported_in = placement.epoch
+        finished = {span.index: span for span in self.run[: self.done]}
+        runs = ([finished[i] for i in place.segments if i in finished] for place in placement.places)
+        return [
+            ClockReport(self.job, place, run, self.passed, pusher, len(placement.spans))
+            for place, run in zip(placement.places, runs, strict=True)
+            if run
+        ]
 
     @abstractmethod
     def requests(self) -> Iterator[bytes]:
@@ -202,6 +227,11 @@ class PullCall(ShardCall):
         if pusher is not None:
             self._request.pusher.CopyFrom(pusher_to_wire(pusher))
 
+    @property
+    def passed(self) -> int:
+        """See `ShardCall`."""
+        return self._request.clock
+
     def requests(self) -> Iterator[bytes]:
         """One request, for the remaining segments."""
         left = [span.index for span in self.run[self.done :]]
@@ -235,6 +265,21 @@ class PullCall(ShardCall):
         super().unshare()
         for span in self.run[self.done :]:
             self._versions[span.index] = -1
+
+
+class ClockReport(PullCall):
+    """A pull for `clock` that transfers no values: it has every version already."""
+
+    def __init__(
+        self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan], clock: int, pusher: Pusher, segments: int
+    ) -> None:
+        newest = np.full(segments, np.iinfo(np.int64).max)
+        super().__init__(job, place, run, np.empty(0, np.float32), newest, PARAMETERS, clock, pusher)
+
+    @property
+    def passed(self) -> int:
+        """See `ShardCall`: the finished segments are reported by the call that they belong to."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -274,6 +319,11 @@ class PushCall(ShardCall):
         self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
         self._first = 0  # segments that were done when the current stream began
         self.staleness = self.duplicates = self.lost = 0
+
+    @property
+    def passed(self) -> int:
+        """See `ShardCall`; initial values and bundles have no clock of a replica."""
+        return 0 if self.push.assign or self.push.bundle is not None else self.push.clock + 1
 
     def requests(self) -> Iterator[bytes]:
         """The opening, and all remaining segments; small ones share a message."""

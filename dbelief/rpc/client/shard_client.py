@@ -7,8 +7,9 @@ all shards run concurrently; replies are read in rotation.
 
 A stream that breaks is reopened and resumes at the first segment that was not acknowledged, at its current shard; the
 shard's ledger makes the retry idempotent. Where the shard has a new incarnation, its portion of a push restarts, with
-the push's sequence number as base: acknowledged pushes that were lost are returned as `PushResult.lost`. The deadline
-bounds the time without a segment, never the complete transfer.
+the push's sequence number as base: acknowledged pushes that were lost are returned as `PushResult.lost`. Portions that
+were finished are not repeated, but their clock is reported to the new incarnation. The deadline bounds the time without
+a segment, never the complete transfer.
 
 Shards on the same host read and write arrays made by `array` in place, and messages hold only their location. A
 direction that has a codec does not use shared memory, so that results do not depend on which processes share a host.
@@ -21,7 +22,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -45,8 +45,6 @@ from .stream_pool import StreamPool
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
-
-L = TypeVar("L", bound=ShardCall)
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.3)
 """Pauses before a shard call is retried; the last one applies to all further retries. It bounds the idle time of a
@@ -158,12 +156,12 @@ class ShardedParameterClient:
             Naming the shard.
         """
         codec = segments.CODEC_FP32 if exact else self._codecs.asked
-        calls = [
+        calls: list[ShardCall] = [
             PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
             for place, run in self._runs()
         ]
         self._run(calls, out if codec == segments.CODEC_FP32 else None)
-        return max((call.waited_s for call in calls), default=0.0)
+        return max((call.waited_s for call in calls if isinstance(call, PullCall)), default=0.0)
 
     def locate(self, at_least: int) -> None:
         """Get a placement of this epoch or a later one, where the known one is earlier.
@@ -207,12 +205,15 @@ class ShardedParameterClient:
             Naming the shard.
         """
         upload = Upload(values, versions, push, self._rule, self._origin)
-        calls = [PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()]
+        calls: list[ShardCall] = [
+            PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()
+        ]
         try:
             self._run(calls, values if self._codec_of(push) is None else None)
         except BaseException:
             for call in calls:
-                call.abort()
+                if isinstance(call, PushCall):
+                    call.abort()
             raise
         return _result(calls)
 
@@ -240,7 +241,9 @@ class ShardedParameterClient:
         """
         upload = Upload(values, versions, push, self._rule, self._origin, self._codecs.asked)
         payloads = self._payloads(push)
-        calls = [ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()]
+        calls: list[ShardCall] = [
+            ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()
+        ]
         shared = values if self._codec_of(push) is None else None
         self._run(calls, shared, out if self._codecs.pull is None else None)
         return _result(calls)
@@ -268,7 +271,7 @@ class ShardedParameterClient:
 
     # -- shard calls -------------------------------------------------------------------------------------
 
-    def _run(self, calls: list[L], *arrays: np.ndarray | DeviceSource | None) -> None:
+    def _run(self, calls: list[ShardCall], *arrays: np.ndarray | DeviceSource | None) -> None:
         """Start all shard calls, then read replies in rotation until all are done; calls after a migration are added.
 
         `arrays` are the call's arrays, in the order of `ShardCall.locations`.
@@ -323,7 +326,7 @@ class ShardedParameterClient:
                 call.locations = locations
         return blocks
 
-    def _unshare(self, calls: Sequence[L], blocks: Collection[Block]) -> list[L]:
+    def _unshare(self, calls: Sequence[ShardCall], blocks: Collection[Block]) -> list[ShardCall]:
         """Abandon blocks that shards may still access; returns the calls that continue without shared memory."""
         using = [call for call in calls if call.shares]
         if using:
@@ -406,24 +409,27 @@ class ShardedParameterClient:
     def _pause_s(call: ShardCall) -> float:
         return _RETRY_S[min(call.tries, len(_RETRY_S) - 1)]
 
-    def _go_on(self, call: L, calls: list[L]) -> list[L]:
-        """After a pause, resume at the segments' current shards; returns the calls that do."""
+    def _go_on(self, call: ShardCall, calls: list[ShardCall]) -> list[ShardCall]:
+        """After a pause, resume at the segments' current shards; returns the calls that do, and those that report."""
         runtime.sleep(self._pause_s(call))
         call.tries += 1
         self.retries += 1
         self._locate(call.place.address)
         if call.is_current(self.placement):  # unchanged, or its failure is not known yet: finished segments stay in one
-            self._begin(call)  # call with the rest, and a new epoch resends them all
-            return [call]
-        further = call.continued_at(self.placement)
-        calls += further
-        for one in further:
+            begun = [call]  # call with the rest, and a new epoch resends them all
+        else:
+            begun = list(call.continued_at(self.placement))
+            calls += begun
+        reports = [one for done in calls for one in done.report(self.placement, self._pusher)] if self._pusher else []
+        calls += reports
+        for one in (*begun, *reports):
             self._begin(one)
-        return further
+        return [*begun, *reports]
 
 
-def _result(calls: Sequence[PushCall]) -> PushResult:
+def _result(shard_calls: Sequence[ShardCall]) -> PushResult:
     """Result of a push or exchange over all shards; its staleness is a mean over the segments applied."""
+    calls = [call for call in shard_calls if isinstance(call, PushCall)]
     duplicates = sum(call.duplicates for call in calls)
     applied = sum(len(call.run) for call in calls) - duplicates
     lost = max((call.lost for call in calls), default=0)

@@ -350,9 +350,46 @@ def test_waiting_puller_sends_its_clock_to_recovered_shards(
     assert not thread.is_alive()
 
 
-def push_round(shard: Shard, pusher: Pusher) -> None:
+def push_round(shard: Shard, pusher: Pusher, clock: int = 0) -> None:
     for index, segment in shard.segments.items():
-        shard.push(Push(pusher, 1, np.float32(1)), index, np.ones(segment.span.length, np.float32))
+        push = Push(pusher, clock + 1, np.float32(1), clock=clock)
+        shard.push(push, index, np.ones(segment.span.length, np.float32))
+
+
+@pytest.mark.parametrize("rule", ["sgd", "elastic"])
+def test_waiting_pusher_sends_its_clock_to_restored_shards_that_it_had_finished_with(
+    tmp_path: Path, start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """A is done at shard 0 and waits at shard 1 for B, which after a restore waits at shard 0 for A."""
+    monkeypatch.setattr("ps_server.rpc.servicer.LOOK_AGAIN_S", 0.05)
+    job = start(staleness=0, rule=rule)
+    job.snapshot(tmp_path)
+    for number in range(2):
+        job.configure(number, membership=members(1, 2))
+    finished = job.services[0].controller.require_shard()
+    push_round(finished, A, 0)
+    for clock in range(2):
+        push_round(finished, B, clock)
+    client, push = job.client(A, refresh=lambda: job.placement), Push(A, 2, np.float32(0.5), clock=1)
+    values, versions = job.full(1.0), job.held(0)
+    call = functools.partial(client.push, values, versions, push)
+    if rule == "elastic":
+        call = functools.partial(client.exchange, values, job.full(0.0), versions, push)
+    thread = threading.Thread(target=call)
+    thread.start()
+    finished.wait_for_clock(finished.segments, 2, 10.0)
+    for number in range(2):
+        job.restart(number, tmp_path, staleness=0)
+        job.configure(number, membership=members(1, 2))
+        job.configure(number, ready=True)
+    again, awaited = (service.controller.require_shard() for service in job.services)
+    for clock in range(2):
+        push_round(again, B, clock)
+    again.wait_for_clock(again.segments, 2, 10.0)
+    for clock in range(2):
+        push_round(awaited, B, clock)
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_an_assignment_may_ask_for_rates_over_the_staleness(start: Callable[..., Job]) -> None:
