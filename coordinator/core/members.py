@@ -18,6 +18,7 @@ _JOINS_AS = {"follower": "shard"}
 """Kinds that join as another."""
 MAX_MEMBERS = 1024
 """Maximum of replicas and clients of one job at a time."""
+_TIMES = frozenset({"last_beat_s", "moved_s"})
 _MAX_CHECK_GAP_S = 1.0
 """Maximum time between checks for expired members; a longer gap means that the coordinator did not run (stopped)."""
 
@@ -205,12 +206,12 @@ class Members:
             member.moved_s = now_s
 
     def state(self) -> dict[str, Any]:
-        """The complete state, as of now, JSON-serialisable."""
-        return {
-            "dead": sorted(self.dead - self.settled),
-            "unforgotten": sorted(self.unforgotten),
-            "latest": [dict(vars(member)) for member in self._latest.values()],
-        }
+        """The state for another coordinator, JSON-serialisable; without times, which every heartbeat changes."""
+        latest = [
+            {name: value for name, value in vars(member).items() if name not in _TIMES}
+            for member in self._latest.values()
+        ]
+        return {"dead": sorted(self.dead - self.settled), "unforgotten": sorted(self.unforgotten), "latest": latest}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Restore another coordinator's members; they get extra time to find the new one before their timeouts expire.

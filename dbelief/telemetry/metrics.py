@@ -261,18 +261,20 @@ class _Counter(Counter):
 
     def __init__(self, *words: Any, **options: Any) -> None:  # its series are instances of the same class
         super().__init__(*words, **options)
-        self._series: set[tuple[str, ...]] = set()
+        self._series: dict[tuple[str, ...], Self] = {}
         self._room = threading.Lock()
 
     def labels(self, *values: Any, **named: Any) -> Self:
         """The series of these values; the shared one where there are too many."""
-        key = tuple(str(value) for value in values or named.values())
+        key = tuple(map(str, values or [named.get(name) for name in self._labelnames]))
+        series = self._series.get(key)
+        if series is not None:
+            return series
         with self._room:
-            if key not in self._series:
-                if len(self._series) >= MOST_SERIES or max(map(len, key), default=0) > LONGEST_LABEL:
-                    return super().labels(*[OTHERS] * len(key))
-                self._series.add(key)
-        return super().labels(*values, **named)
+            if len(self._series) >= MOST_SERIES or max(map(len, key), default=0) > LONGEST_LABEL:
+                return super().labels(*[OTHERS] * len(key))
+            self._series[key] = series = super().labels(*values, **named)
+            return series
 
 
 def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:

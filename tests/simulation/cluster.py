@@ -20,13 +20,14 @@ from dbelief.registry import MemoryRegistry
 from dbelief.rpc.transport import use_transport
 
 from .disk import SimulatedDisk
+from .fault import COORDINATORS, FEWEST, Fault
 from .groups import Groups
 from .jobs import JOBS
 from .marks import marker
 from .network import SimulatedNetwork
 from .observer import Observer
 from .outage import Power
-from .plan import AWAITED, COORDINATORS, FEWEST, Fault, Plan
+from .plan import AWAITED, Plan
 from .programs import (
     interrupt_of,
     operating_system,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dbelief.registry import MemoryRegistry
 
 from .disk import SimulatedDisk
-from .plan import COORDINATORS
+from .fault import COORDINATORS
 from .scheduler import Process
 
 FIRST = COORDINATORS[0]

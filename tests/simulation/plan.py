@@ -6,15 +6,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .jobs import EPOCHS, JOBS
-from .marks import SAMPLES
+from .fault import BATCHES, COORDINATORS, END_S, LAST, MACHINES, Fault
+from .jobs import JOBS
+from .scenarios import scenarios
 
-BATCHES = 160
-"""Mini-batches during which most faults begin; a fifth begin before the first, and a fifth at the end of the job."""
-LAST = EPOCHS * SAMPLES // 4 - 2
-END_S = 1.5
-"""Seconds after the last mini-batches in which a job tests, writes a set and the model, and ends."""
-MACHINES = ("leader-0", "leader-1", "shard-0", "shard-1", "shard-2", "shard-3", "worker-0", "worker-1", "worker-2")
 METHODS = {
     "Push": 3,
     "Exchange": 3,
@@ -34,7 +29,6 @@ METHODS = {
 AWAITED = 40
 """Mini-batches for which a fault waits for the message at which it begins."""
 AT_MESSAGES = ("kill", "fail", "pause", "cut", "break")
-COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
 WITHOUT_SHARDS = ("coordinator", "coordinator", "coordinator-0", "coordinator-1", "worker-0", "worker-1", "worker-2")
 KINDS: dict[str, float] = {
     "kill": 5,
@@ -51,71 +45,7 @@ KINDS: dict[str, float] = {
     "signal": 1,
     "outage": 0,
 }
-"""Kinds of faults, each with its weight; an outage is drawn for itself."""
-OUTAGES = 0.05
-"""Share of the seeds that have an outage."""
-FEWEST = 3
-"""Faults that have an effect in every seed."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault.
-
-    Attributes
-    ----------
-    kind
-        A name of `KINDS`. kill: SIGKILL; fail: power loss of its machine; both: SIGKILL
-        of a shard's leader and follower; pause: SIGSTOP, and SIGCONT later; cut: a
-        link; break: all connections of a link; slow: the network; full: the disk; away: the registry does not answer;
-        outage: power loss of all machines, then all programs start again;
-        wall: a jump of the wall clock; scale: another number of shards; signal: SIGTERM.
-    batches, after_s
-        It begins so many seconds after this number of mini-batches was computed.
-    target, other
-        Names of processes; "leader-N": the one that serves shard N, "follower-N": its follower, "coordinator": the one
-        that leads. Of an outage: whether the registry's content is "kept" or "lost".
-    seconds
-        How long it lasts, or until the process starts again.
-    both
-        Of a cut: in both directions.
-    method
-        Where it is not "": the fault begins when the next message of this method arrives after that moment, at the two
-        ends of its call. Where none arrives for `AWAITED` mini-batches, it begins then, at its targets.
-    client
-        Of a fault at a message: whether the client of the call is the target and the server the other one, else the
-        server is the target.
-    late
-        Of a fault at a message: whether the message has been delivered when it begins, else it is lost with its call,
-        or delayed with its link.
-    spare
-        Whether it begins only where fewer than `FEWEST` faults have had an effect.
-    """
-
-    kind: str
-    batches: int
-    after_s: float
-    target: str
-    other: str = ""
-    seconds: float = 0.0
-    both: bool = True
-    method: str = ""
-    client: bool = False
-    late: bool = False
-    spare: bool = False
-
-    def __str__(self) -> str:
-        target, other = self.target, self.other
-        when = ""
-        if self.method:
-            when = f"{'after' if self.late else 'before'} the next message of {self.method}, "
-            target, other = ("client", other and "server") if self.client else ("server", other and "client")
-        parts = [f"{self.kind} {target}"]
-        if other:
-            parts.append(f"{'and' if self.both else 'towards'} {other}")
-        moment = f"at mini-batch {self.batches} + {1000 * self.after_s:.1f} ms"
-        spare = ", if few faults had an effect" if self.spare else ""
-        return f"{moment}: {when}{' '.join(parts)}, {self.seconds:.3f} s{spare}"
+"""Kinds of faults, each with its weight; an outage is a scenario (see `scenarios`)."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +108,7 @@ def draw_plan(seed: int) -> Plan:
     moments = sorted(_moments(draw, count, batch_s))
     faults = tuple(_fault(draw, weights, batches, after_s, near) for batches, after_s in moments)
     faults = tuple(_at_message(draw, fault) if draw.random() < 0.5 else fault for fault in faults)
-    faults = tuple(sorted((*faults, *_outage(seed), *_spares(seed)), key=lambda fault: fault.batches))
+    faults = tuple(sorted((*faults, *scenarios(seed, job)), key=lambda fault: fault.batches))
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.1], [0.0002, 0.001, 0.005], [0.0, 0.03]))
     stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice(JOBS[job].leases)
     far = draw.choice([0.0, 0.2])
@@ -192,27 +122,6 @@ def _weights(draw: random.Random) -> dict[str, float]:
     """
     weights = {kind: weight * draw.choice([0, 1, 1, 4]) for kind, weight in KINDS.items()}
     return weights if sum(map(bool, weights.values())) > 1 else dict(KINDS)
-
-
-def _outage(seed: int) -> Iterator[Fault]:
-    """The outage of a seed, where it has one; the draws of the other faults do not depend on it."""
-    draw = random.Random(f"outage {seed}")
-    if draw.random() < OUTAGES:
-        yield Fault(
-            "outage",
-            draw.randrange(BATCHES // 4, BATCHES),
-            draw.expovariate(10.0),
-            draw.choice(["kept", "lost"]),
-            seconds=draw.uniform(0.1, 2.0),
-        )
-
-
-def _spares(seed: int) -> Iterator[Fault]:
-    """Faults near the end of the job, where those before had no effect: their processes did not run."""
-    draw = random.Random(f"spares {seed}")
-    for batches in range(LAST - 20 * FEWEST, LAST, 20):
-        target = draw.choice([name for name in MACHINES if not name.startswith("leader")])
-        yield Fault("kill", batches, draw.expovariate(100.0), target, seconds=draw.expovariate(1 / 0.3), spare=True)
 
 
 def _moments(draw: random.Random, count: int, batch_s: float) -> Iterator[tuple[int, float]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import yaml
 
 import dbelief
 from coordinator import process as coordinator
@@ -29,6 +31,13 @@ COORDINATOR = "127.0.0.1:7070"
 PATIENCE_S = 30.0
 LEASE_TTL_S = 3.0
 """Lease of the leading coordinator, and a tenth of it between two attempts to get it, as in production: there 10 s."""
+SLOWER = {
+    "coordinator.runtime.event_loop.TICK_S": 0.2,
+    "worker.progress_reporter.REPORT_EVERY_S": 0.4,
+    "worker.replica.LONGEST_WAIT_S": 0.2,
+}
+"""Intervals of what programs repeat while nothing changes: twice as long as in production, where a job of 200 pushes
+does not last for as many of them."""
 READ_S = 0.05
 """Pause between the pulls of a program that only reads."""
 
@@ -60,6 +69,8 @@ def operating_system(scheduler: Scheduler, registry: Any, groups: Groups) -> Ite
             "os.sched_getaffinity": lambda _: {0, 1},
             "dbelief.rpc.channel.loopback_address": lambda _: None,
             "dbelief.rpc.server.server.must_show": lambda _: None,
+            "dbelief.job.document.yaml_document.yaml.compose": lru_cache(maxsize=8)(yaml.compose),  # read by each
+            **SLOWER,
         }.items():
             stack.enter_context(mock.patch(name, replacement))
         yield

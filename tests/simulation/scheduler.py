@@ -187,7 +187,9 @@ class Scheduler:
         task.token += 1
         if timeout_s is not None:
             self.at(timeout_s / task.process.rate, partial(self._expire, task, task.token))
-        self._switch()
+        self._main.switch()
+        if self._closing:
+            raise ProcessEnded
         return task.woken
 
     def _expire(self, task: Task, token: int) -> None:

@@ -134,7 +134,9 @@ class Communicator:
         self._exchange(dict.fromkeys(peers, mine), {peer: pieces[peer] for peer in peers})
 
     def total(self, value: float) -> float:
-        """Sum of one number over the ranks, in rank order: the same bits on every rank."""
+        """Sum of one number over the ranks, in rank order: the same bits on every rank. Without others: no array."""
+        if self.size == 1:
+            return float(value)
         one = self.xp.full(1, value, "float64")
         self.allreduce(one)
         return float(one[0])
@@ -144,6 +146,8 @@ class Communicator:
 
         Cost: two messages from the root to each other rank, one after the other: for short messages, not for arrays.
         """
+        if self.size == 1:
+            return data
         peers = [rank for rank in range(self.size) if rank != root] if self.rank == root else [root]
         length = self.xp.array([len(data)], "int64")
         self._share(length, peers, root)

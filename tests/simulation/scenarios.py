@@ -1,0 +1,71 @@
+"""Faults that belong together, and are seldom drawn together: each scenario occurs in a share of the seeds.
+
+The draws of a scenario depend on no other draws, and none depend on them: a new one leaves the other faults of all
+seeds as they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from .fault import BATCHES, END_S, FEWEST, LAST, MACHINES, Fault
+from .programs import LEASE_TTL_S
+
+SHARE = 0.05
+"""Share of the seeds in which a scenario occurs."""
+
+
+def scenarios(seed: int, job: str) -> Iterator[Fault]:
+    """The faults of all scenarios of a seed."""
+    for scenario in (_outage, _silent_worker, _returning_leader, _early_takeover, _failure_at_the_end):
+        draw = random.Random(f"{scenario.__name__.strip('_')} {seed}")
+        if draw.random() < SHARE:
+            yield from scenario(draw)
+    if job.startswith("hogwild"):
+        yield from _resharding(random.Random(f"resharding {seed}"))
+    yield from _spares(seed)
+
+
+def _outage(draw: random.Random) -> Iterator[Fault]:
+    """All machines lose power."""
+    batches, after_s = draw.randrange(BATCHES // 4, BATCHES), draw.expovariate(10.0)
+    yield Fault("outage", batches, after_s, draw.choice(["kept", "lost"]), seconds=draw.uniform(0.1, 2.0))
+
+
+def _silent_worker(draw: random.Random) -> Iterator[Fault]:
+    """A worker that is declared failed goes on pushing: it cannot reach the coordinator, and can reach the shards."""
+    worker, seconds = f"worker-{draw.randrange(3)}", draw.uniform(2.0, 4.0)
+    yield Fault("cut", draw.randrange(BATCHES), draw.expovariate(10.0), "coordinator", worker, seconds)
+
+
+def _returning_leader(draw: random.Random) -> Iterator[Fault]:
+    """A coordinator is suspended, another one leads and fails, and the first one resumes."""
+    batches, after_s, seconds = draw.randrange(BATCHES), draw.expovariate(10.0), draw.uniform(2.3, 3.3) * LEASE_TTL_S
+    fails_s = after_s + draw.uniform(1.1, 1.3) * LEASE_TTL_S
+    yield Fault("pause", batches, after_s, "coordinator", seconds=seconds)
+    yield Fault("kill", batches, fails_s, "coordinator", seconds=draw.uniform(1.0, 2.5) * LEASE_TTL_S)
+
+
+def _early_takeover(draw: random.Random) -> Iterator[Fault]:
+    """The coordinator fails when members have joined, and training has not started."""
+    yield Fault("kill", 0, draw.uniform(0.0, 0.5), "coordinator", seconds=draw.uniform(0.0, 2.0) * LEASE_TTL_S)
+
+
+def _failure_at_the_end(draw: random.Random) -> Iterator[Fault]:
+    """A shard fails while the job tests, writes a set and the model, or ends; its follower may fail with it."""
+    kind, target = draw.choice([("kill", "leader-0"), ("kill", "leader-1"), ("both", "0"), ("both", "1")])
+    yield Fault(kind, LAST, draw.uniform(0.0, END_S), target, seconds=draw.expovariate(1 / 0.3))
+
+
+def _resharding(draw: random.Random) -> Iterator[Fault]:
+    """Segments migrate while pushes without a lock are within them."""
+    yield Fault("scale", draw.randrange(BATCHES), draw.expovariate(10.0), draw.choice(["1", "3"]))
+
+
+def _spares(seed: int) -> Iterator[Fault]:
+    """Faults near the end of the job, where those before had no effect: their processes did not run."""
+    draw = random.Random(f"spares {seed}")
+    for batches in range(LAST - 20 * FEWEST, LAST, 20):
+        target = draw.choice([name for name in MACHINES if not name.startswith("leader")])
+        yield Fault("kill", batches, draw.expovariate(100.0), target, seconds=draw.expovariate(1 / 0.3), spare=True)
