@@ -13,7 +13,8 @@ knows no rule of the protocol but these:
 * where both copies of a segment were lost, what is missing is counted
 * a sample is trained once an epoch, unless it is counted as trained twice or lost
 
-Beside it, `trajectory` compares L-BFGS with a run without failures, and `stored_sets` checks each snapshot set.
+Beside it, `lead` checks the staleness bound, `trajectory` compares L-BFGS with a run without failures, and
+`stored_sets` checks each snapshot set.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from ps_server.store.shard import Shard
 
 from .copies import Copies
 from .jobs import EPOCHS, SimulatedJob
+from .lead import LeadWatch
 from .marks import LENGTH, PROCESSES, ROWS, SAMPLES
 from .scheduler import Process, Scheduler
 
@@ -60,6 +62,8 @@ class Observer:
         By shard, the process that served it last, and the one that received records of it last.
     copies
         Of the segments.
+    lead
+        Of replicas, at a staleness bound.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
@@ -68,6 +72,7 @@ class Observer:
         self._scheduler = scheduler
         self._job = job
         self.copies = Copies(process_at)
+        self.lead = LeadWatch(self.violation)
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
@@ -97,6 +102,8 @@ class Observer:
     def watching(self) -> Iterator[None]:
         """Observe all processes of the simulation within the `with` block."""
         with ExitStack() as stack:
+            if "staleness: 2" in self._job.strategy:
+                stack.enter_context(self.lead.watching())
             for owner, name, wrapper in (
                 (ShardedParameterClient, "pull", self._pull),
                 (ShardedParameterClient, "push", self._push),
@@ -239,6 +246,7 @@ class Observer:
         leases = json.loads(text).get("leases") if text else None
         if not leases:
             return
+        self.lead.stored(leases)
         ranges = [(lease["epoch"], lease["start"], lease["stop"]) for lease, *_ in leases["held"]]
         ranges = sorted([*ranges, *map(tuple, leases["returned"])])
         for (epoch, _, stop), (other, start, _) in pairwise(ranges):

@@ -53,9 +53,12 @@ def _early_takeover(draw: random.Random) -> Iterator[Fault]:
 
 
 def _failure_at_the_end(draw: random.Random) -> Iterator[Fault]:
-    """A shard fails while the job tests, writes a set and the model, or ends; its follower may fail with it."""
+    """A shard fails while the job tests, writes a set and the model, or ends; its follower and a worker may, too."""
     kind, target = draw.choice([("kill", "leader-0"), ("kill", "leader-1"), ("both", "0"), ("both", "1")])
-    yield Fault(kind, LAST, draw.uniform(0.0, END_S), target, seconds=draw.expovariate(1 / 0.3))
+    after_s, worker = draw.uniform(0.0, END_S), f"worker-{draw.randrange(3)}"
+    yield Fault(kind, LAST, after_s, target, seconds=draw.expovariate(1 / 0.3))
+    if draw.random() < 0.5:
+        yield Fault("kill", LAST, after_s + draw.uniform(0.0, 3.0), worker, seconds=draw.expovariate(1 / 0.3))
 
 
 def _resharding(draw: random.Random) -> Iterator[Fault]:
