@@ -36,8 +36,8 @@ class Basin:
         """Mean loss, and its gradient; exact where the number of samples is a power of two."""
         from tests.simulation.marks import marker
 
-        marker.compute()
         numbers = batch.inputs[:, 0].astype(np.float64)
+        marker.compute(numbers.astype(int))
         loss, gradient = sums(views["marks"], numbers)
         out["marks"][:] = gradient / len(numbers)
         return loss / len(numbers)

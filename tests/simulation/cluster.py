@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from coordinator.job.persistence import outcome
 from dbelief.errors import DbeliefError
 from dbelief.process.atomic_file import use_disk
@@ -45,6 +47,8 @@ from .stored_sets import StoredSets
 from .torn import torn_pushes
 from .trajectory import TrajectoryWatch
 
+UNTIL_S = 2.0
+"""Longest wait for the message at which a pause ends."""
 LIMIT_S = 300.0
 """Virtual seconds after which a job that has not ended is a violation."""
 RESTART_S = 0.3
@@ -257,8 +261,9 @@ class Cluster:
 
     # -- faults --------------------------------------------------------------------------------------------
 
-    def _compute(self) -> None:
+    def _compute(self, samples: np.ndarray) -> None:
         self._batches += 1
+        self._observer.computed[samples] += 1
         self._begin_faults()
         self._scheduler.wait(self._scheduler.random.expovariate(1 / self._plan.batch_s))
 
@@ -378,7 +383,10 @@ class Cluster:
             return False
         self._note(f"{process.name} is paused")
         self._scheduler.pause(process)
-        self._scheduler.at(fault.seconds, partial(self._scheduler.resume, process))
+        if fault.until:
+            resume = lambda *_: self._scheduler.resume(process)  # noqa: E731
+            self._scheduler.at(fault.seconds, partial(self._network.await_message, fault.until, False, resume))
+        self._scheduler.at(fault.seconds + bool(fault.until) * UNTIL_S, partial(self._scheduler.resume, process))
         return True
 
     def _cut(self, fault: Fault) -> bool:

@@ -48,6 +48,8 @@ class Fault:
     late
         Of a fault at a message: whether the message has been delivered when it begins, else it is lost with its call,
         or delayed with its link.
+    until
+        Of a pause: it ends when a message of this method arrives, `seconds` after its beginning or later.
     spare
         Whether it begins only where fewer than `FEWEST` faults have had an effect.
     """
@@ -62,6 +64,7 @@ class Fault:
     method: str = ""
     client: bool = False
     late: bool = False
+    until: str = ""
     spare: bool = False
 
     def __str__(self) -> str:
@@ -74,5 +77,6 @@ class Fault:
         if other:
             parts.append(f"{'and' if self.both else 'towards'} {other}")
         moment = f"at mini-batch {self.batches} + {1000 * self.after_s:.1f} ms"
+        until = f" and until a message of {self.until}" if self.until else ""
         spare = ", if few faults had an effect" if self.spare else ""
-        return f"{moment}: {when}{' '.join(parts)}, {self.seconds:.3f} s{spare}"
+        return f"{moment}: {when}{' '.join(parts)}, {self.seconds:.3f} s{until}{spare}"

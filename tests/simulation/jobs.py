@@ -9,6 +9,7 @@ from .basin import MODEL as BASIN
 from .marks import MODEL, SAMPLES
 
 EPOCHS = 4
+HEARTBEAT_TIMEOUT_S = 2.0
 _BLOCKS = (4, None, 64)
 
 
@@ -22,6 +23,10 @@ class SimulatedJob:
         Section of the job file.
     counts
         Whether the parameters are exact counts of what was applied (`marks`).
+    averages
+        Whether each sample adds at least one to such a count, more in a step of fewer than three replicas.
+    best
+        Whether the parameters of the best evaluation are the result.
     exact
         Whether a run without failures has the same bits (`basin`).
     replication
@@ -41,6 +46,8 @@ class SimulatedJob:
 
     strategy: str
     counts: bool = False
+    averages: bool = False
+    best: bool = False
     exact: bool = False
     replication: int = 2
     clients: bool = False
@@ -55,7 +62,7 @@ class SimulatedJob:
             self.strategy if lease is None or "sandblaster" in self.strategy else f"{self.strategy}, lease: {lease}"
         )
         source = "source: none" if self.clients else f"source: npz, file: {data}"
-        model = f"{BASIN}:basin" if self.exact else f"{MODEL}:{'counts' if self.counts else 'bowl'}"
+        model = f"{BASIN}:basin" if self.exact else f"{MODEL}:{'counts' if self.counts or self.averages else 'bowl'}"
         return f"""
 name: simulated
 model: {{python: "{model}"}}
@@ -65,9 +72,9 @@ limits: {{{self.limits}}}
 shards: 2
 replication: {self.replication}
 replicas: {0 if self.clients else 3}
-deadlines: {{beat_s: 2.0, lease_s: 1.0, progress_s: 20, join_s: 120}}
+deadlines: {{beat_s: {HEARTBEAT_TIMEOUT_S}, lease_s: 1.0, progress_s: 20, join_s: 120}}
 snapshots: {{every_s: 1.0}}
-evaluate: {{every: {2 * SAMPLES}}}
+evaluate: {{every: {2 * SAMPLES}, keep: {"best" if self.best else "last"}}}
 """
 
 
@@ -85,7 +92,7 @@ JOBS = {
     "synchronous": SimulatedJob(
         "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}"
     ),
-    "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}"),
+    "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}", best=True),
     "async-sgd": SimulatedJob("name: async-sgd, batch: 4, rate: 1", counts=True, reader=True),
     "async-msgd": SimulatedJob("name: async-msgd, batch: 4, rate: 0.01"),
     "hogwild-sgd": SimulatedJob("name: hogwild-sgd, batch: 4, rate: 1", counts=True, replication=1),
@@ -97,13 +104,13 @@ JOBS = {
         limits=f"samples: {EPOCHS * SAMPLES}",
     ),
     "easgd": SimulatedJob("name: easgd, batch: 4, rate: 0.1"),
-    "async-easgd": SimulatedJob("name: async-easgd, batch: 4, rate: 0.1"),
+    "async-easgd": SimulatedJob("name: async-easgd, batch: 4, rate: 0.1", best=True),
     "async-measgd": SimulatedJob("name: async-measgd, batch: 4, rate: 0.01"),
     "hogwild-easgd": SimulatedJob("name: hogwild-easgd, batch: 4, rate: 0.1", replication=1),
     "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
-    "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2", leases=_BLOCKS),
+    "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2", best=True, leases=_BLOCKS),
     "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3", leases=_BLOCKS),
-    "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 0.1}", leases=_BLOCKS),
+    "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 3}", averages=True, leases=_BLOCKS),
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
     ),

@@ -17,8 +17,8 @@ import numpy as np
 
 ROWS = 3
 LENGTH = 1_024
-SAMPLES = 204
-"""Training samples; fewer than `PROCESSES`."""
+SAMPLES, TEST_SAMPLES = 204, 4
+"""Training samples, fewer than `PROCESSES`; and samples of the other sets."""
 PROCESSES = 512
 """Where the counts of processes begin, and how many there are."""
 MODEL = Path(__file__)
@@ -32,11 +32,11 @@ class Marker:
     process
         Number of the process that computes.
     compute, evaluate
-        Called for each mini-batch, and for each set that is evaluated: pass simulated time.
+        Called for each mini-batch, with its samples, and for each set that is evaluated: pass simulated time.
     """
 
     process: Callable[[], int] = staticmethod(lambda: 0)
-    compute: Callable[[], None] = staticmethod(lambda: None)
+    compute: Callable[[np.ndarray], None] = staticmethod(lambda samples: None)
     evaluate: Callable[[], None] = staticmethod(lambda: None)
 
 
@@ -54,10 +54,10 @@ class CountingModel:
         """Loss 1, and the counts of this mini-batch."""
         from tests.simulation.marks import marker  # of the simulation: this file is run again as a user's model
 
-        marker.compute()
+        samples = batch.inputs[:, 0].astype(int)  # type: ignore[attr-defined]
+        marker.compute(samples)
         marks = out["marks"]
         marks[:] = 0
-        samples = batch.inputs[:, 0].astype(int)  # type: ignore[attr-defined]
         marks[:, samples] = 1
         marks[:, PROCESSES + marker.process()] = len(samples)
         return 1.0
@@ -81,7 +81,7 @@ class Bowl:
         """Loss, and its gradient."""
         from tests.simulation.marks import marker
 
-        marker.compute()
+        marker.compute(batch.inputs[:, 0].astype(int))  # type: ignore[attr-defined]
         away = views["marks"] - batch.inputs.mean() / SAMPLES  # type: ignore[attr-defined]
         np.tanh(away, out=out["marks"])
         return float(np.log(np.cosh(away)).sum())
@@ -91,18 +91,27 @@ class Bowl:
         from tests.simulation.marks import marker
 
         marker.evaluate()
-        away = views["marks"] - batch.inputs.mean() / SAMPLES  # type: ignore[attr-defined]
-        return float(np.log(np.cosh(away)).sum()) * len(batch), None  # type: ignore[arg-type]
+        return bowl_loss(views["marks"], batch.inputs) * len(batch), None  # type: ignore[arg-type, attr-defined]
+
+
+def bowl_loss(marks: np.ndarray, samples: np.ndarray) -> float:
+    """Loss of a `Bowl` over some samples."""
+    return float(np.log(np.cosh(marks - samples.mean() / SAMPLES)).sum())
 
 
 counts, bowl = CountingModel(), Bowl()
 
 
+def inputs(count: int) -> np.ndarray:
+    """The samples of a set, (count, 1) float32: each is its own number."""
+    return np.arange(count, dtype=np.float32)[:, None]
+
+
 def write_data(file: Path) -> None:
-    """Write the samples: each is its own number."""
-    numbers = {"train": SAMPLES, "validation": 4, "test": 4}
+    """Write all sets."""
+    numbers = {"train": SAMPLES, "validation": TEST_SAMPLES, "test": TEST_SAMPLES}
     arrays: dict[str, Any] = {}
     for name, count in numbers.items():
-        arrays[f"{name}_inputs"] = np.arange(count, dtype=np.float32)[:, None]
+        arrays[f"{name}_inputs"] = inputs(count)
         arrays[f"{name}_targets"] = np.zeros((count, 1), np.float32)
     np.savez(file, **arrays)

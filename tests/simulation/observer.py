@@ -11,7 +11,9 @@ knows no rule of the protocol but these:
 * a follower receives every record of its leader
 * each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
-* a sample is trained once an epoch, unless it is counted as trained twice or lost
+* a replica's first push after a restore reports all of its pushes that were lost
+* a sample is computed in every epoch, and trained once, unless it is counted as trained twice or lost
+* the result has the loss that its test reports
 
 Beside it, `lead` checks the staleness bound, `trajectory` compares L-BFGS with a run without failures, and
 `stored_sets` checks each snapshot set.
@@ -43,8 +45,10 @@ from ps_server.store.shard import Shard
 from .copies import Copies
 from .jobs import EPOCHS, SimulatedJob
 from .lead import LeadWatch
-from .marks import LENGTH, PROCESSES, ROWS, SAMPLES
+from .marks import LENGTH, PROCESSES, ROWS, SAMPLES, TEST_SAMPLES, bowl_loss, inputs
 from .scheduler import Process, Scheduler
+
+TOLERANCE = 1e-3
 
 
 class Observer:
@@ -64,6 +68,8 @@ class Observer:
         Of the segments.
     lead
         Of replicas, at a staleness bound.
+    computed
+        How often each sample was computed.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
@@ -85,6 +91,9 @@ class Observer:
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
+        self.computed = np.zeros(SAMPLES, np.int64)
+        self._lost: defaultdict[int, int] = defaultdict(int)  # pushes that were reported as lost, by process
+        self._restoring = 0
         self._had_losses: set[int] = set()  # segments that were loaded from a set
         self.leaders: dict[int, Process] = {}
         self.followers: dict[int, Process] = {}
@@ -172,10 +181,14 @@ class Observer:
         self.begun += 1
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
+        restored = self.restored
         result = real(client, values, versions, push)
         self.acknowledged[number] += push.samples
         self.pushes += 1
+        self._lost[number] += result.lost
         self._check_copies()
+        if restored and restored == self.restored and not self._restoring:
+            self._check_losses(number)
         return result
 
     def _exchange(
@@ -217,6 +230,19 @@ class Observer:
         if self._job.counts and not self.restored:
             for text in self.copies.lacking(self.acknowledged):
                 self.violation(text)
+
+    def _check_losses(self, number: int) -> None:
+        """A process that has pushed since the last restore knows of its acknowledged pushes that are missing."""
+        if not self._job.counts or self._job.replication == 1:
+            return
+        for whose, index, segment in self.copies.segments():
+            if segment is not None and PARAMETERS in segment.vectors:
+                missing = self.acknowledged[number] + segment.vectors[PARAMETERS][PROCESSES + number]
+                if missing > self._lost[number] * self._job.push_samples:
+                    self.violation(
+                        f"{whose} lacks {missing:g} acknowledged samples of process {number} in segment {index}, which "
+                        f"{self._lost[number]} pushes were reported to have lost"
+                    )
 
     def _withdraw(self, real: Callable[..., None], ledger: PushLedger, pusher: Pusher) -> None:
         """A gradient that waits for its round is dropped with its pusher: acknowledged, and not trained again."""
@@ -275,7 +301,9 @@ class Observer:
 
     def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
         self.restored += 1
+        self._restoring += 1
         reply = real(controller, request)
+        self._restoring -= 1
         self._check_set(controller.shard)
         return reply
 
@@ -318,11 +346,25 @@ class Observer:
         may_lose = max(0, self._initialised - 1) + self._withdrawn
         if summary["pushes_lost"] > may_lose and not self.restored:
             self.violation(f"{summary['pushes_lost']} pushes are counted as lost, and no shard was restored")
-        if not self._job.counts or self.violations or summary["state"] != "done":
+        if self.violations or summary["state"] != "done":
             return
+        marks = load_file(folder / "model.safetensors")["marks"]
+        if not self._job.clients and (self.computed < EPOCHS).any() and not self._job.exact:
+            sample = int(self.computed.argmin())
+            self.violation(f"sample {sample} was computed {self.computed[sample]} times in {EPOCHS} epochs")
+        if self._job.averages and not self.restored and (-marks[:, :SAMPLES] < EPOCHS - TOLERANCE).any():
+            self.violation(f"the result has {(-marks[:, :SAMPLES]).min():g} of {EPOCHS} epochs of a sample")
+        if not (self._job.counts or self._job.averages or self._job.exact or self.restored):
+            loss, tested = bowl_loss(marks, inputs(TEST_SAMPLES)), summary["test_loss"]
+            if tested is not None and abs(loss - tested) > TOLERANCE * loss:
+                self.violation(f"the result has loss {loss:g}, and its test reports {tested:g}")
+        if self._job.counts:
+            self._check_counts(marks, summary)
+
+    def _check_counts(self, marks: np.ndarray, summary: Mapping[str, Any]) -> None:
         if summary["pushes"] > self.begun:
             self.violation(f"the summary counts {summary['pushes']} pushes, and {self.begun} were begun")
-        counts = -load_file(folder / "model.safetensors")["marks"]
+        counts = -marks
         seen, lost = counts[:, PROCESSES:], summary["pushes_lost"] * self._job.push_samples
         if (seen > self.sent).any():
             self.violation("the result has pushes that were not sent")

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 
 from .fault import BATCHES, END_S, FEWEST, LAST, MACHINES, Fault
+from .jobs import HEARTBEAT_TIMEOUT_S
 from .programs import LEASE_TTL_S
 
 SHARE = 0.05
@@ -18,7 +19,7 @@ SHARE = 0.05
 
 def scenarios(seed: int, job: str) -> Iterator[Fault]:
     """The faults of all scenarios of a seed."""
-    for scenario in (_outage, _silent_worker, _returning_leader, _early_takeover, _failure_at_the_end):
+    for scenario in (_outage, _returning_worker, _returning_leader, _early_takeover, _failure_at_the_end):
         draw = random.Random(f"{scenario.__name__.strip('_')} {seed}")
         if draw.random() < SHARE:
             yield from scenario(draw)
@@ -33,10 +34,10 @@ def _outage(draw: random.Random) -> Iterator[Fault]:
     yield Fault("outage", batches, after_s, draw.choice(["kept", "lost"]), seconds=draw.uniform(0.1, 2.0))
 
 
-def _silent_worker(draw: random.Random) -> Iterator[Fault]:
-    """A worker that is declared failed goes on pushing: it cannot reach the coordinator, and can reach the shards."""
-    worker, seconds = f"worker-{draw.randrange(3)}", draw.uniform(2.0, 4.0)
-    yield Fault("cut", draw.randrange(BATCHES), draw.expovariate(10.0), "coordinator", worker, seconds)
+def _returning_worker(draw: random.Random) -> Iterator[Fault]:
+    """A worker that was suspended and is declared failed resumes while the coordinator reads its ledgers."""
+    batches, after_s, worker = draw.randrange(BATCHES), draw.expovariate(10.0), f"worker-{draw.randrange(3)}"
+    yield Fault("pause", batches, after_s, worker, seconds=HEARTBEAT_TIMEOUT_S - 0.1, until="Stats")
 
 
 def _returning_leader(draw: random.Random) -> Iterator[Fault]:
@@ -48,8 +49,10 @@ def _returning_leader(draw: random.Random) -> Iterator[Fault]:
 
 
 def _early_takeover(draw: random.Random) -> Iterator[Fault]:
-    """The coordinator fails when members have joined, and training has not started."""
-    yield Fault("kill", 0, draw.uniform(0.0, 0.5), "coordinator", seconds=draw.uniform(0.0, 2.0) * LEASE_TTL_S)
+    """The coordinator fails when members have joined, and training has not started; a worker misses the takeover."""
+    after_s, worker = draw.uniform(0.0, 0.5), f"worker-{draw.randrange(3)}"
+    yield Fault("kill", 0, after_s, "coordinator", seconds=draw.uniform(0.0, 2.0) * LEASE_TTL_S)
+    yield Fault("pause", 0, after_s, worker, seconds=draw.uniform(1.0, 1.8) * LEASE_TTL_S)
 
 
 def _failure_at_the_end(draw: random.Random) -> Iterator[Fault]:
