@@ -237,6 +237,7 @@ class Cluster:
             restarts = process.interrupt is not None and process.interrupt.is_set()
         except DbeliefError as error:
             self._note(f"{process.name} fails: {type(error).__name__}: {error}")
+            self._observer.failed(process, str(error))
             if not any(reason in str(error) for reason in MAY_FAIL):
                 self._observer.violation(f"{process.name} fails: {type(error).__name__}: {error}")
         self._over = self._over or bool(outcome(self._behind.read(JOB)))

@@ -32,6 +32,7 @@ class Copies:
         self._process_at = process_at
         self._controllers: dict[Process, Any] = {}
         self._places: list[dict[str, Any]] = []
+        self.placed_in = 0  # epoch of the placement
         self._links: dict[int, dict[str, Any]] = {}
         self._addresses: dict[int, str] = {}  # by incarnation
 
@@ -43,7 +44,7 @@ class Copies:
         """Record what a coordinator has written to the registry."""
         parts = {name: json.loads(text) for name, text in values.items() if text and name in _SECTIONS}
         if "placement" in parts:
-            self._places = parts["placement"]["places"]
+            self._places, self.placed_in = parts["placement"]["places"], parts["placement"]["epoch"]
         if "state" in parts:
             self._links = {int(shard): link for shard, link in parts["state"]["chains"]["chains"].items()}
         if "members" in parts:

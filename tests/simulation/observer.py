@@ -11,6 +11,7 @@ knows no rule of the protocol but these:
 * a follower receives every record of its leader
 * each copy that may lead has every push that was acknowledged (`copies`)
 * where both copies of a segment were lost, what is missing is counted
+* no program ends because the coordinator did not answer for less than its patience
 * a replica's first push after a restore reports all of its pushes that were lost
 * a sample is computed in every epoch, and trained once, unless it is counted as trained twice or lost
 * the result has the loss that its test reports
@@ -35,6 +36,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.controller import ShardController
 from ps_server.replication.migration import Migration
@@ -46,6 +48,7 @@ from .copies import Copies
 from .jobs import EPOCHS, SimulatedJob
 from .lead import LeadWatch
 from .marks import LENGTH, PROCESSES, ROWS, SAMPLES, TEST_SAMPLES, bowl_loss, inputs
+from .programs import PATIENCE_S
 from .scheduler import Process, Scheduler
 
 TOLERANCE = 1e-3
@@ -91,6 +94,7 @@ class Observer:
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
+        self._answered_s: dict[int, float] = {}  # when the coordinator answered last, by process
         self.computed = np.zeros(SAMPLES, np.int64)
         self._lost: defaultdict[int, int] = defaultdict(int)  # pushes that were reported as lost, by process
         self._restoring = 0
@@ -114,6 +118,7 @@ class Observer:
             if "staleness: 2" in self._job.strategy:
                 stack.enter_context(self.lead.watching())
             for owner, name, wrapper in (
+                (CoordinatorClient, "call", self._call),
                 (ShardedParameterClient, "pull", self._pull),
                 (ShardedParameterClient, "push", self._push),
                 (ShardedParameterClient, "exchange", self._exchange),
@@ -131,6 +136,17 @@ class Observer:
             yield
 
     # -- clients -------------------------------------------------------------------------------------------
+
+    def _call(self, real: Callable[..., Any], client: CoordinatorClient, *words: Any, **named: Any) -> Any:
+        reply = real(client, *words, **named)
+        self._answered_s[self._process] = self._scheduler.now_s
+        return reply
+
+    def failed(self, process: Process, error: str) -> None:
+        """Check why a program ends: a coordinator that does not answer is tolerated for the program's patience."""
+        silent_s = (self._scheduler.now_s - self._answered_s.get(process.number, -PATIENCE_S)) * process.rate
+        if error.startswith("coordinator at") and "no server at" in error and silent_s < 0.99 * PATIENCE_S:
+            self.violation(f"{process.name} fails, and got an answer {silent_s:.1f} s before: {error}")
 
     def _pull(
         self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any
@@ -181,13 +197,15 @@ class Observer:
         self.begun += 1
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
-        restored = self.restored
+        restored, placed = self.restored, client.placement.epoch
         result = real(client, values, versions, push)
         self.acknowledged[number] += push.samples
         self.pushes += 1
         self._lost[number] += result.lost
         self._check_copies()
-        if restored and restored == self.restored and not self._restoring:
+        # A leader without a follower that was restored elsewhere acknowledges pushes of those who do not know that yet.
+        knows = placed == client.placement.epoch == self.copies.placed_in
+        if knows and restored and restored == self.restored and not self._restoring:
             self._check_losses(number)
         return result
 

@@ -25,6 +25,8 @@ def scenarios(seed: int, job: str) -> Iterator[Fault]:
             yield from scenario(draw)
     if job.startswith("hogwild"):
         yield from _resharding(random.Random(f"resharding {seed}"))
+    if job.startswith("sync-"):
+        yield from _failing_writer(random.Random(f"failing_writer {seed}"))
     yield from _spares(seed)
 
 
@@ -67,6 +69,14 @@ def _failure_at_the_end(draw: random.Random) -> Iterator[Fault]:
 def _resharding(draw: random.Random) -> Iterator[Fault]:
     """Segments migrate while pushes without a lock are within them."""
     yield Fault("scale", draw.randrange(BATCHES), draw.expovariate(10.0), draw.choice(["1", "3"]))
+
+
+def _failing_writer(draw: random.Random) -> Iterator[Fault]:
+    """A worker fails near the end of the job, when it writes the group's result or has just reported steps."""
+    batches, seconds = LAST - draw.randrange(4), draw.expovariate(1 / 0.3)
+    method, worker = draw.choice(["Report", "Push", "Push"]), f"worker-{draw.randrange(3)}"
+    late = method == "Report"
+    yield Fault("kill", batches, 0.0, worker, seconds=seconds, method=method, client=True, late=late)
 
 
 def _spares(seed: int) -> Iterator[Fault]:
