@@ -174,7 +174,7 @@ class Cluster:
             for name in self._programs:
                 self._start(name)
             self._begin_faults()
-            if not scheduler.run(self._ended, LIMIT_S):
+            if not scheduler.run(LIMIT_S):
                 running = [one.name for one in self._processes.values() if one.alive]
                 observer.violation(f"the job has not ended; running: {', '.join(running) or 'nothing'}")
             if not observer.violations:
@@ -208,9 +208,6 @@ class Cluster:
         self._programs |= {f"shard-{n}": run_shard for n in range(shards)}
         self._programs |= {f"worker-{n}": trains for n in range(3)}
         self._programs |= {"reader": run_reader} if self._job.reader else {}
-
-    def _ended(self) -> bool:
-        return bool(self._observer.violations) or (self._over and not self._running)
 
     # -- processes -----------------------------------------------------------------------------------------
 
@@ -248,6 +245,8 @@ class Cluster:
         self._scheduler.end(process)
         self._network.ended(process, vanishes)
         self._groups.ended(process)
+        if self._over and not self._running:
+            self._scheduler.stop()
         if process.name in self._programs and restart_s is not None:
             self._scheduler.at(restart_s, partial(self._start, process.name))
 

@@ -19,7 +19,7 @@ ROWS = 3
 LENGTH = 1_024
 SAMPLES, TEST_SAMPLES = 204, 4
 """Training samples, fewer than `PROCESSES`; and samples of the other sets."""
-PROCESSES = 512
+PROCESSES = 896
 """Where the counts of processes begin, and how many there are."""
 MODEL = Path(__file__)
 

@@ -103,7 +103,8 @@ class Observer:
         self.followers: dict[int, Process] = {}
 
     def violation(self, text: str) -> None:
-        """Record a violation."""
+        """Record a violation: the run ends."""
+        self._scheduler.stop()
         self.violations.append(f"{self._scheduler.now_s:.4f} s: {text}")
 
     @property

@@ -131,7 +131,7 @@ class Scheduler:
         self._timer_count = 0
         self._tasks: set[Task] = set()
         self._processes = 0
-        self._closing = False
+        self._closing = self._stopped = False
 
     def process(self, name: str) -> Process:
         """A new process, without tasks."""
@@ -221,15 +221,19 @@ class Scheduler:
 
     # -- called from outside -------------------------------------------------------------------------------
 
-    def run(self, until: Callable[[], bool], limit_s: float) -> bool:
-        """Run until a condition holds.
+    def stop(self) -> None:
+        """End `run` after the present step."""
+        self._stopped = True
+
+    def run(self, limit_s: float) -> bool:
+        """Run until `stop` is called.
 
         False where nothing can run any more, virtual time has reached the limit, or some task runs without end while
         it stands still.
         """
         ready, timers, choose = self._ready, self._timers, self.random.random
         most = self.steps + AT_ONCE
-        while not until():
+        while not self._stopped:
             if ready:
                 index = int(choose() * len(ready))
                 task = ready[index]

@@ -238,7 +238,7 @@ class PullCall(ShardCall):
         request = wire.PullRequest(target=self.target, segments=left)
         request.MergeFrom(self._request)
         held = self._versions[left]
-        if (held >= 0).all():
+        if held.min(initial=0) >= 0:
             request.if_newer_than.extend(held.tolist())
         if self._shared[0] is not None:
             request.shared.CopyFrom(self._shared[0])
