@@ -159,7 +159,7 @@ class Cluster:
             stack.enter_context(use_runtime(runtime))
             stack.enter_context(use_transport(self._network))
             stack.enter_context(use_disk(self._disk))
-            stack.enter_context(operating_system(scheduler, self._registry, self._groups))
+            stack.enter_context(operating_system(scheduler, self._registry, self._groups, self._job.report_s))
             stack.enter_context(torn_pushes(scheduler))
             stack.enter_context(observer.watching())
             sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)

@@ -39,6 +39,8 @@ class SimulatedJob:
         Section of the job file.
     push_samples
         Most samples behind a push.
+    report_s
+        Interval at which workers report their progress; 0: after every step, as where steps take long.
     leases
         Samples of a lease, one of which a seed has; None: the job's default, which is small. The strategies that
         average by all-reduce push the result of a block of leases only.
@@ -54,6 +56,7 @@ class SimulatedJob:
     reader: bool = False
     limits: str = f"epochs: {EPOCHS}"
     push_samples: int = 4
+    report_s: float = 0.4
     leases: tuple[int | None, ...] = (None, 64, 64)
 
     def text(self, data: Path, lease: int | None) -> str:
@@ -110,7 +113,9 @@ JOBS = {
     "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
     "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2", best=True, leases=_BLOCKS),
     "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3", leases=_BLOCKS),
-    "sync-sgd": SimulatedJob("name: sync-sgd, batch: 4, rule: {name: sgd, rate: 3}", averages=True, leases=_BLOCKS),
+    "sync-sgd": SimulatedJob(
+        "name: sync-sgd, batch: 4, rule: {name: sgd, rate: 3}", averages=True, report_s=0, leases=_BLOCKS
+    ),
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
     ),

@@ -28,13 +28,12 @@ from .marks import LENGTH, PROCESSES, ROWS, marker
 from .scheduler import Process, Scheduler
 
 COORDINATOR = "127.0.0.1:7070"
-PATIENCE_S = 8.0
-"""Time that members go on without an answer: longer than most failovers take here, and no longer than most runs."""
+PATIENCE_S = 12.0
+"""Time that members go on without an answer: longer than most failovers take here, and shorter than many runs."""
 LEASE_TTL_S = 3.0
 """Lease of the leading coordinator, and a tenth of it between two attempts to get it, as in production: there 10 s."""
 SLOWER = {
     "coordinator.runtime.event_loop.TICK_S": 0.2,
-    "worker.progress_reporter.REPORT_EVERY_S": 0.4,
     "worker.replica.LONGEST_WAIT_S": 0.2,
 }
 """Intervals of what programs repeat while nothing changes: twice as long as in production, where a job of 200 pushes
@@ -55,8 +54,11 @@ _same_state = _SameState()
 
 
 @contextmanager
-def operating_system(scheduler: Scheduler, registry: Any, groups: Groups) -> Iterator[None]:
-    """Replace what the programs take from the operating system past the seams: signals, ports, cores, tokens."""
+def operating_system(scheduler: Scheduler, registry: Any, groups: Groups, report_s: float) -> Iterator[None]:
+    """Replace what the programs take from the operating system past the seams: signals, ports, cores, tokens.
+
+    `report_s`: interval at which workers report their progress.
+    """
 
     def interrupts() -> Any:
         assert scheduler.current is not None
@@ -70,6 +72,7 @@ def operating_system(scheduler: Scheduler, registry: Any, groups: Groups) -> Ite
             "coordinator.process.check_free": lambda _: None,
             "coordinator.process.freeze": lambda: None,
             "coordinator.runtime.leader_lease.LEASE_TTL_S": LEASE_TTL_S,
+            "dbelief.rpc.client.coordinator_client.PATIENCE_S": PATIENCE_S,
             "coordinator.runtime.leader_lease._STANDBY_RETRY_S": LEASE_TTL_S / 10,
             "ps_server.controller.freeze": lambda: None,
             "ps_server.controller.collect": lambda: None,
@@ -83,6 +86,7 @@ def operating_system(scheduler: Scheduler, registry: Any, groups: Groups) -> Ite
             "dbelief.rpc.server.server.must_show": lambda _: None,
             "dbelief.job.document.yaml_document.yaml.compose": lru_cache(maxsize=8)(yaml.compose),  # read by each
             "numpy.errstate": lambda **_: _same_state,  # it takes longer than what it surrounds here
+            "worker.progress_reporter.REPORT_EVERY_S": report_s,
             **SLOWER,
         }.items():
             stack.enter_context(mock.patch(name, replacement))

@@ -20,6 +20,8 @@ from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
 
 CALL_S = 10.0
 """Timeout of one call; the coordinator never blocks inside one."""
+PATIENCE_S = 30.0
+"""Time for which calls are retried, unless a client has another one: it covers a coordinator failover."""
 
 OVER = (wire.STATE_DONE, wire.STATE_FAILED)
 
@@ -32,7 +34,8 @@ class CoordinatorClient:
     address
         `host:port`.
     patience_s
-        Time for which a call is retried while the coordinator is unavailable. Every call is idempotent.
+        Time for which a call is retried while the coordinator is unavailable; None: `PATIENCE_S`. Every call is
+        idempotent.
 
     Attributes
     ----------
@@ -40,9 +43,9 @@ class CoordinatorClient:
         Calls that were retried, so far.
     """
 
-    def __init__(self, address: str, patience_s: float = 30.0) -> None:
+    def __init__(self, address: str, patience_s: float | None = None) -> None:
         self.address = address
-        self.patience_s = patience_s
+        self.patience_s = PATIENCE_S if patience_s is None else patience_s
         self.retries = 0
         self._channel = open_channel(address, "coordinator")
         self._stub = stubs.CoordinatorStub(self._channel)
