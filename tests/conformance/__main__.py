@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.model.search import PROGRAMS
 from tests.simulation.command import fix_hashes
-from tests.simulation.plan import draw_plan
+from tests.simulation.plan.plan import draw_plan
 from tests.simulation.seeds import scratch, seeds_of
 
 from .acceptor import Acceptor

@@ -28,7 +28,7 @@ from ps_server.store.ledger import PushLedger
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 from tests.memory_network import MemoryNetwork
-from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.world.scheduler import Process, Scheduler
 
 from .log import Entry, Lasts, Log
 

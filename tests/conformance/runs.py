@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.simulation.cluster import Cluster
-from tests.simulation.jobs import JOBS
-from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.models.jobs import JOBS
+from tests.simulation.plan.plan import Plan, draw_plan
 from tests.simulation.pool import each_seed
 from tests.simulation.seeds import scratch
 

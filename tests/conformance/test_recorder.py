@@ -14,7 +14,7 @@ from dbelief.optim import make_rule
 from ps_server.replication.link import ReplicationLink
 from ps_server.store.journal import JournalRecord
 from ps_server.store.shard import Shard
-from tests.simulation.scheduler import ProcessEnded, Scheduler, Task
+from tests.simulation.world.scheduler import ProcessEnded, Scheduler, Task
 
 from .recorder import Recorder
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from .command import fix_hashes
-from .jobs import JOBS
-from .plan import draw_plan
-from .planted import PLANTED
-from .planted_search import search_for
+from .models.jobs import JOBS
+from .plan.plan import draw_plan
+from .planted.errors import PLANTED
+from .planted.search import search_for
 from .seeds import Result, run_plan, run_seeds, seeds_of, shrink
 
 

@@ -21,16 +21,18 @@ from dbelief.process.runtime import use_runtime
 from dbelief.registry import MemoryRegistry
 from dbelief.rpc.transport import use_transport
 
-from .disk import SimulatedDisk
-from .fault import COORDINATORS, FEWEST, Fault
-from .groups import Groups
-from .jobs import JOBS
-from .marks import marker
-from .network import SimulatedNetwork
-from .observer import Observer
-from .outage import Power
-from .plan import AWAITED, Plan
-from .programs import (
+from .checks.observer import Observer
+from .checks.stored_sets import StoredSets
+from .checks.trajectory import TrajectoryWatch
+from .models.jobs import JOBS
+from .models.marks import marker
+from .plan.fault import COORDINATORS, FEWEST, Fault
+from .plan.plan import AWAITED, Plan
+from .world.disk import SimulatedDisk
+from .world.groups import Groups
+from .world.network import SimulatedNetwork
+from .world.outage import Power
+from .world.programs import (
     interrupt_of,
     operating_system,
     run_client,
@@ -40,12 +42,10 @@ from .programs import (
     run_shard,
     run_worker,
 )
-from .registry import SimulatedRegistry
-from .runtime import SimulatedRuntime
-from .scheduler import Process, Scheduler, Task
-from .stored_sets import StoredSets
-from .torn import torn_pushes
-from .trajectory import TrajectoryWatch
+from .world.registry import SimulatedRegistry
+from .world.runtime import SimulatedRuntime
+from .world.scheduler import Process, Scheduler, Task
+from .world.torn import torn_pushes
 
 UNTIL_S = 2.0
 """Longest wait for the message at which a pause ends."""

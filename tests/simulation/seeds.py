@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .cluster import Cluster, Outcome
-from .jobs import JOBS
-from .marks import write_data
-from .plan import Plan, draw_plan
+from .models.jobs import JOBS
+from .models.marks import write_data
+from .plan.plan import Plan, draw_plan
 from .pool import each_seed
 
 MEMORY = Path("/dev/shm")

@@ -16,14 +16,14 @@ from dbelief.process.runtime import use_runtime
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 
-from .basin import basin, sums
-from .jobs import JOBS
-from .marks import LENGTH, ROWS, SAMPLES
-from .runtime import SimulatedRuntime
-from .scheduler import Scheduler
-from .stored_sets import StoredSets
-from .torn import torn_pushes
-from .trajectory import trajectory
+from .checks.stored_sets import StoredSets
+from .checks.trajectory import trajectory
+from .models.basin import basin, sums
+from .models.jobs import JOBS
+from .models.marks import LENGTH, ROWS, SAMPLES
+from .world.runtime import SimulatedRuntime
+from .world.scheduler import Scheduler
+from .world.torn import torn_pushes
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -15,10 +15,10 @@ from dbelief.process.atomic_file import atomic_write, use_disk
 from dbelief.process.runtime import Empty, use_runtime
 from tests.examples import examples
 
-from .disk import SimulatedDisk
-from .network import SimulatedNetwork
-from .runtime import SimulatedLock, SimulatedRuntime
-from .scheduler import RARE, Scheduler, Task
+from .world.disk import SimulatedDisk
+from .world.network import SimulatedNetwork
+from .world.runtime import SimulatedLock, SimulatedRuntime
+from .world.scheduler import RARE, Scheduler, Task
 
 
 def run_all(scheduler: Scheduler, tasks: Sequence[Task]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from .command import PROJECT, run_command
-from .jobs import JOBS
-from .plan import KINDS, draw_plan
-from .planted import PLANTED
-from .planted_search import plant, search_for
+from .models.jobs import JOBS
+from .plan.plan import KINDS, draw_plan
+from .planted.errors import PLANTED
+from .planted.search import plant, search_for
 
 SEEDS = 100
 PARTS = 4

@@ -24,10 +24,10 @@ from dbelief.core.vector_program import together
 from dbelief.optim import make_rule
 from ps_server.programs import run
 from ps_server.store.segment import Segment
+from tests.simulation.models.basin import basin, sums
+from tests.simulation.models.marks import LENGTH, ROWS, SAMPLES
 
-from .basin import basin, sums
 from .copies import Copies
-from .marks import LENGTH, ROWS, SAMPLES
 
 
 @dataclass

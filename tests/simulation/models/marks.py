@@ -52,7 +52,7 @@ class CountingModel:
 
     def loss_and_gradient(self, views: dict[str, np.ndarray], batch: object, out: dict[str, np.ndarray]) -> float:
         """Loss 1, and the counts of this mini-batch."""
-        from tests.simulation.marks import marker  # of the simulation: this file is run again as a user's model
+        from tests.simulation.models.marks import marker  # of the simulation: this file is run again as a user's model
 
         samples = batch.inputs[:, 0].astype(int)  # type: ignore[attr-defined]
         marker.compute(samples)
@@ -64,7 +64,7 @@ class CountingModel:
 
     def evaluate(self, views: dict[str, np.ndarray], batch: object) -> tuple[float, None]:
         """Loss 1 for each sample."""
-        from tests.simulation.marks import marker
+        from tests.simulation.models.marks import marker
 
         marker.evaluate()
         return float(len(batch)), None  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ class Bowl:
 
     def loss_and_gradient(self, views: dict[str, np.ndarray], batch: object, out: dict[str, np.ndarray]) -> float:
         """Loss, and its gradient."""
-        from tests.simulation.marks import marker
+        from tests.simulation.models.marks import marker
 
         marker.compute(batch.inputs[:, 0].astype(int))  # type: ignore[attr-defined]
         away = views["marks"] - batch.inputs.mean() / SAMPLES  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ class Bowl:
 
     def evaluate(self, views: dict[str, np.ndarray], batch: object) -> tuple[float, None]:
         """Sum of the losses."""
-        from tests.simulation.marks import marker
+        from tests.simulation.models.marks import marker
 
         marker.evaluate()
         return bowl_loss(views["marks"], batch.inputs) * len(batch), None  # type: ignore[arg-type, attr-defined]

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.push import PARAMETERS
-
-from .marks import PROCESSES
-from .scheduler import Process
+from tests.simulation.models.marks import PROCESSES
+from tests.simulation.world.scheduler import Process
 
 
 class Copies:

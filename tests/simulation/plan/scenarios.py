@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from tests.simulation.models.jobs import HEARTBEAT_TIMEOUT_S
+from tests.simulation.world.programs import LEASE_TTL_S
+
 from .fault import BATCHES, END_S, FEWEST, LAST, MACHINES, Fault
-from .jobs import HEARTBEAT_TIMEOUT_S
-from .programs import LEASE_TTL_S
 
 SHARE = 0.05
 """Share of the seeds in which a scenario occurs."""

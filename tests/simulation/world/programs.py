@@ -21,10 +21,10 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.session import JobContext
 from ps_server import process as ps_server
+from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, marker
 from worker import process as worker
 
 from .groups import Groups, SimulatedRendezvous
-from .marks import LENGTH, PROCESSES, ROWS, marker
 from .scheduler import Process, Scheduler
 
 COORDINATOR = "127.0.0.1:7070"

@@ -43,13 +43,13 @@ from ps_server.replication.migration import Migration
 from ps_server.store.ledger import PushLedger
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
+from tests.simulation.models.jobs import EPOCHS, SimulatedJob
+from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, SAMPLES, TEST_SAMPLES, bowl_loss, inputs
+from tests.simulation.world.programs import PATIENCE_S
+from tests.simulation.world.scheduler import Process, Scheduler
 
 from .copies import Copies
-from .jobs import EPOCHS, SimulatedJob
 from .lead import LeadWatch
-from .marks import LENGTH, PROCESSES, ROWS, SAMPLES, TEST_SAMPLES, bowl_loss, inputs
-from .programs import PATIENCE_S
-from .scheduler import Process, Scheduler
 
 TOLERANCE = 1e-3
 

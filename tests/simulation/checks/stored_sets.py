@@ -26,9 +26,8 @@ from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
-
-from .jobs import EPOCHS, SimulatedJob
-from .marks import ROWS, SAMPLES
+from tests.simulation.models.jobs import EPOCHS, SimulatedJob
+from tests.simulation.models.marks import ROWS, SAMPLES
 
 WORKERS = 3
 

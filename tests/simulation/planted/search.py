@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .command import PROJECT
-from .planted import Planted
+from tests.simulation.command import PROJECT
+
+from .errors import Planted
 
 PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/conformance", "tests/model", "tests/simulation")
 SEARCHES = ("tests.simulation", "tests.conformance")

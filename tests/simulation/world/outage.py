@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable
 
 from dbelief.registry import MemoryRegistry
+from tests.simulation.plan.fault import COORDINATORS
 
 from .disk import SimulatedDisk
-from .fault import COORDINATORS
 from .scheduler import Process
 
 FIRST = COORDINATORS[0]

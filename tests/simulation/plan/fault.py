@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .jobs import EPOCHS
-from .marks import SAMPLES
+from tests.simulation.models.jobs import EPOCHS
+from tests.simulation.models.marks import SAMPLES
 
 BATCHES = 160
 """Mini-batches during which most faults begin; a fifth begin before the first, and a fifth at the end of the job."""

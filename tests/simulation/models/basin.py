@@ -28,13 +28,13 @@ class Basin:
 
     def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """The same numbers in each segment, from -`FAR` to `FAR`."""
-        from tests.simulation.marks import LENGTH, ROWS  # this file is run again as a user's model
+        from tests.simulation.models.marks import LENGTH, ROWS  # this file is run again as a user's model
 
         return {"marks": np.tile(np.linspace(-FAR, FAR, LENGTH, dtype=np.float32), (ROWS, 1))}
 
     def loss_and_gradient(self, views: dict[str, np.ndarray], batch: Any, out: dict[str, np.ndarray]) -> float:
         """Mean loss, and its gradient; exact where the number of samples is a power of two."""
-        from tests.simulation.marks import marker
+        from tests.simulation.models.marks import marker
 
         numbers = batch.inputs[:, 0].astype(np.float64)
         marker.compute(numbers.astype(int))
@@ -44,7 +44,7 @@ class Basin:
 
     def evaluate(self, views: dict[str, np.ndarray], batch: Any) -> tuple[float, None]:
         """Sum of the losses."""
-        from tests.simulation.marks import marker
+        from tests.simulation.models.marks import marker
 
         marker.evaluate()
         return sums(views["marks"], batch.inputs[:, 0].astype(np.float64))[0], None

@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tests.simulation.models.jobs import JOBS
+
 from .fault import BATCHES, COORDINATORS, END_S, LAST, MACHINES, Fault
-from .jobs import JOBS
 from .scenarios import scenarios
 
 METHODS = {
