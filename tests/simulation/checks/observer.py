@@ -36,6 +36,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.controller import ShardController
@@ -46,7 +47,7 @@ from ps_server.store.shard import Shard
 from tests.simulation.models.jobs import EPOCHS, SimulatedJob
 from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, SAMPLES, TEST_SAMPLES, bowl_loss, inputs
 from tests.simulation.world.programs import PATIENCE_S
-from tests.simulation.world.scheduler import Process, Scheduler
+from tests.simulation.world.scheduler import Process, Scheduler, Task
 
 from .copies import Copies
 from .lead import LeadWatch
@@ -94,7 +95,8 @@ class Observer:
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
-        self._answered_s: dict[int, float] = {}  # when the coordinator answered last, by process
+        self._answered_s: dict[Task, float] = {}  # when the coordinator answered last, or was called first
+        self._silent_s: defaultdict[Process, float] = defaultdict(float)  # longest time of a task without an answer
         self.computed = np.zeros(SAMPLES, np.int64)
         self._lost: defaultdict[int, int] = defaultdict(int)  # pushes that were reported as lost, by process
         self._restoring = 0
@@ -139,15 +141,23 @@ class Observer:
     # -- clients -------------------------------------------------------------------------------------------
 
     def _call(self, real: Callable[..., Any], client: CoordinatorClient, *words: Any, **named: Any) -> Any:
-        reply = real(client, *words, **named)
-        self._answered_s[self._process] = self._scheduler.now_s
+        task = self._scheduler.current
+        assert task is not None
+        self._answered_s.setdefault(task, self._scheduler.now_s)
+        try:
+            reply = real(client, *words, **named)
+        except Unavailable:
+            silent_s = (self._scheduler.now_s - self._answered_s[task]) * task.process.rate
+            self._silent_s[task.process] = max(silent_s, self._silent_s[task.process])
+            raise
+        self._answered_s[task] = self._scheduler.now_s
         return reply
 
     def failed(self, process: Process, error: str) -> None:
         """Check why a program ends: a coordinator that does not answer is tolerated for the program's patience."""
-        silent_s = (self._scheduler.now_s - self._answered_s.get(process.number, -PATIENCE_S)) * process.rate
+        silent_s = self._silent_s[process]
         if error.startswith("coordinator at") and "no server at" in error and silent_s < 0.99 * PATIENCE_S:
-            self.violation(f"{process.name} fails, and got an answer {silent_s:.1f} s before: {error}")
+            self.violation(f"{process.name} fails after {silent_s:.1f} s without an answer: {error}")
 
     def _pull(
         self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any
