@@ -1,4 +1,4 @@
-"""Checks of the simulation: exact sums in any order, torn pushes, stored sets, and one trajectory."""
+"""Checks of the simulation: exact sums in any order, torn pushes, stored sets, the bound, and one trajectory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dbelief.optim import make_rule
 from dbelief.process.runtime import use_runtime
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
+from ps_server.store.staleness import StalenessBarrier
 
+from .checks.lead import LeadWatch
 from .checks.stored_sets import StoredSets
 from .checks.trajectory import trajectory
 from .models.basin import basin, sums
@@ -95,3 +97,19 @@ def test_a_set_counts_a_gradient_of_a_later_round_only_where_it_was_lost(base: i
         sets._check_rounds(Path(f"{version}-{last}"), [row])
     wrong = ["7-1", "8-1", "8-2"] if base is None else ["7-1", "8-2"]  # version 7: of the incarnation before
     assert [text.split()[1] for text in violations] == wrong
+
+
+def test_a_read_ahead_of_an_unfinished_lease_is_a_violation() -> None:
+    """With a bound of 2, a lease of clocks 8 to 12 of which clock 8 was pushed allows reads up to clock 11."""
+    violations = list[str]()
+    watch, segment = LeadWatch(violations.append), Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
+    watch.stored({"held": [[{"clock": 8, "start": 0, "stop": 16}, 0, 5, 0]]})
+    barrier = StalenessBarrier(2, {0: segment})  # without members: it lets all reads pass
+    with watch.watching():
+        barrier.applied(segment, Push(Pusher(0, 5), 1, clock=8))
+        barrier.wait([segment], 11, 0.0)
+        assert not violations
+        barrier.wait([segment], 12, 0.0)
+    assert violations == [
+        "segment 0 is read for clock 12, and incarnation 5 has passed 9 of its lease of clocks 8 to 12"
+    ]
