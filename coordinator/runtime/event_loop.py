@@ -161,8 +161,8 @@ class EventLoop:
         try:
             self.leadership.commit(self._sections, steps)
         except DbeliefError as error:
-            if self.leadership.lost:
-                raise  # another coordinator leads: held actions must not run
+            if self.leadership.lost or self.leadership.released:
+                raise  # another coordinator leads, or will: held actions must not run, and the job has not failed
             with self._lock:
                 self._machine.fail(str(error))
                 steps = self._collect() or steps

@@ -82,6 +82,11 @@ class LeaderLease:
         """Whether no other coordinator can lead now; False also while the registry is away for longer than the TTL."""
         return not self.lost and self._clock.now() < self.expires_s
 
+    @property
+    def released(self) -> bool:
+        """Whether `release` was called: commits do not wait for the registry any more."""
+        return self._ended.is_set()
+
     def read_state(self) -> dict[str, bytes]:
         """State persisted by an earlier leader; empty where there was none."""
         return self._registry.read(self._job)

@@ -116,6 +116,23 @@ def test_actions_are_queued_in_the_order_of_their_steps(runner: EventLoop, monke
     assert events == [LogEvent("earlier", {}), LogEvent("later", {})]
 
 
+def test_a_commit_that_fails_once_the_lease_is_released_fails_no_job(
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that waits for the registry while this coordinator leaves: the next one goes on with the job."""
+
+    def away(*_: Any) -> None:
+        raise Unavailable("registry: no answer")
+
+    state = world.started().machine.state
+    runner.leadership.release()
+    monkeypatch.setattr(runner.leadership._registry, "write", away)
+    with pytest.raises(Unavailable, match="registry: no answer"), runner.step() as (machine, _):
+        machine.commit_due = True
+    assert (world.machine.state, world.machine.reason) == (state, "")
+    assert runner._executor._queue.qsize() == 0
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
