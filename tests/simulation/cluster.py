@@ -227,20 +227,23 @@ class Cluster:
         self._note(f"{name} starts as process {process.number}")
 
     def _main(self, process: Process) -> None:
-        restarts = True
+        restarts = failed = True
         try:
             self._programs[process.name](process)
             self._note(f"{process.name} ends")
+            failed = False
             restarts = process.interrupt is not None and process.interrupt.is_set()
         except DbeliefError as error:
             self._note(f"{process.name} fails: {type(error).__name__}: {error}")
-            self._observer.failed(process, str(error))
+            self._observer.check_patience(process, str(error))
             if not any(reason in str(error) for reason in MAY_FAIL):
                 self._observer.violation(f"{process.name} fails: {type(error).__name__}: {error}")
         self._over = self._over or bool(outcome(self._behind.read(JOB)))
-        self._exit(process, RESTART_S if restarts or process.name in COORDINATORS else None)
+        self._exit(process, RESTART_S if restarts or process.name in COORDINATORS else None, failed=failed)
 
-    def _exit(self, process: Process, restart_s: float | None, vanishes: bool = False) -> None:
+    def _exit(self, process: Process, restart_s: float | None, vanishes: bool = False, failed: bool = True) -> None:
+        if failed:
+            self._observer.failed.add(process.name)
         self._running -= process.name in self._programs
         self._scheduler.end(process)
         self._network.ended(process, vanishes)

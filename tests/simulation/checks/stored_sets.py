@@ -26,10 +26,8 @@ from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
-from tests.simulation.models.jobs import EPOCHS, SimulatedJob
+from tests.simulation.models.jobs import EPOCHS, WORKERS, SimulatedJob
 from tests.simulation.models.marks import ROWS, SAMPLES
-
-WORKERS = 3
 
 Row = dict[str, Any]
 """A segment in a set: as in its manifest, with "trained", the samples in its parameters."""

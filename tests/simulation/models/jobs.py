@@ -10,6 +10,7 @@ from .marks import MODEL, SAMPLES
 
 EPOCHS = 4
 HEARTBEAT_TIMEOUT_S = 2.0
+WORKERS = 3
 _BLOCKS = (4, None, 64)
 
 
@@ -23,6 +24,8 @@ class SimulatedJob:
         Section of the job file.
     counts
         Whether the parameters are exact counts of what was applied (`marks`).
+    groups
+        Whether workers average by all-reduce, and one of them pushes the results of blocks.
     averages
         Whether each sample adds at least one to such a count, more in a step of fewer than three replicas.
     best
@@ -48,6 +51,7 @@ class SimulatedJob:
 
     strategy: str
     counts: bool = False
+    groups: bool = False
     averages: bool = False
     best: bool = False
     exact: bool = False
@@ -74,7 +78,7 @@ strategy: {{{strategy}}}
 limits: {{{self.limits}}}
 shards: 2
 replication: {self.replication}
-replicas: {0 if self.clients else 3}
+replicas: {0 if self.clients else WORKERS}
 deadlines: {{beat_s: {HEARTBEAT_TIMEOUT_S}, lease_s: 1.0, progress_s: 20, join_s: 120}}
 snapshots: {{every_s: 1.0}}
 evaluate: {{every: {2 * SAMPLES}, keep: {"best" if self.best else "last"}}}
@@ -111,10 +115,12 @@ JOBS = {
     "async-measgd": SimulatedJob("name: async-measgd, batch: 4, rate: 0.01"),
     "hogwild-easgd": SimulatedJob("name: hogwild-easgd, batch: 4, rate: 0.1", replication=1),
     "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
-    "sync-easgd-2": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 2", best=True, leases=_BLOCKS),
-    "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3", leases=_BLOCKS),
+    "sync-easgd-2": SimulatedJob(
+        "name: sync-easgd, batch: 4, rate: 0.1, form: 2", groups=True, best=True, leases=_BLOCKS
+    ),
+    "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3", groups=True, leases=_BLOCKS),
     "sync-sgd": SimulatedJob(
-        "name: sync-sgd, batch: 4, rule: {name: sgd, rate: 3}", averages=True, report_s=0, leases=_BLOCKS
+        "name: sync-sgd, batch: 4, rule: {name: sgd, rate: 3}", groups=True, averages=True, report_s=0, leases=_BLOCKS
     ),
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
