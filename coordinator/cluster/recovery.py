@@ -162,6 +162,14 @@ class Recovery:
             self._replication.promotes(member),
         )
 
+    def with_newest_set(self, action: effects.RecoverShard) -> effects.RecoverShard:
+        """The same command with the set that is the newest now, where it loads one.
+
+        A set that was under way when the shard failed may have become complete while the command was queued. The set
+        before it may be removed by then; and what it lacks of ended pushers is not counted any more (`Leases.ended`).
+        """
+        return action if action.set_id is None else replace(action, set_id=self.set_id)
+
     def shard_recovered(self, action: effects.RecoverShard, set_id: str | None) -> list[effects.Action] | None:
         """Record that a shard is loaded from this set; returns the actions now due, None if it has failed again."""
         if set_id != action.set_id:  # the requested set is damaged

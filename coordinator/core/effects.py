@@ -70,7 +70,8 @@ class RecoverShard(Action):
     incarnation
         Of the member that becomes this shard.
     set_id
-        None before there is any set: then the shard waits for initial values.
+        The newest one when the command is issued; when it is run, it gets the newest of that time. None before there
+        is any set: then the shard waits for initial values.
     fenced, settled
         Incarnations of pushers that have ended; of the settled ones, ledger rows are dropped too.
     promoted

@@ -203,6 +203,8 @@ class EffectExecutor:
             machine.ready(now_s)
 
     def _recover(self, action: effects.RecoverShard) -> None:
+        with self._step() as (machine, _):
+            action = machine.recovery.with_newest_set(action)
         set_id, lowest = self._shards.recover(action)
         with self._step() as (machine, now_s):
             machine.shard_recovered(action, set_id, lowest, now_s)

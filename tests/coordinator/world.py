@@ -297,7 +297,7 @@ class World:
                 shard.make_ready()
             machine.ready(now_s)
         elif isinstance(action, RecoverShard):
-            self._revive(action)
+            self._actor._do(action)
         elif isinstance(action, Fence):
             for shard in self.holders:
                 shard.fence([action.incarnation])
@@ -375,7 +375,8 @@ class World:
         strategy = self.job.strategy
         return Shard(spans, Adding(), strategy.staleness, ordered=getattr(strategy, "ordered", False))
 
-    def _revive(self, action: RecoverShard) -> None:
+    def recover(self, action: RecoverShard) -> tuple[str | None, dict[int, int]]:
+        """See `ShardClient.recover`; the process becomes the shard."""
         machine, number = self.machine, action.place.shard
         if (number, action.incarnation) not in self.shard_members:
             raise Unavailable(f"shard {number} is dead")
@@ -395,7 +396,7 @@ class World:
         if self.shards:
             self._put(number, shard)
         self.dead.discard(number)
-        machine.shard_recovered(action, set_id, lowest, self.now_s)
+        return set_id, lowest
 
     def _put(self, number: int, shard: Shard) -> None:
         """A process is the shard of this number from now on, in a life of its own."""

@@ -143,6 +143,28 @@ def test_recovery_skips_a_damaged_snapshot_set(a_world: MakeWorld) -> None:
     assert (applied[2] == 0).sum() == 10 * world.machine.progress.lost > 0
 
 
+def test_a_shard_is_restored_from_a_set_that_was_completed_after_it_failed(a_world: MakeWorld) -> None:
+    world = ahead_of_the_newest_set(a_world)
+    first, second = world.replicas
+    before = max(world.disk)
+    first.die()
+    world.settle()
+    second.work()
+    second.train(pushes=1)
+    world.machine.actions.append(world.machine.training.begin_set())
+    at_each_segment = iter([lambda: None] * 4 + [lambda: restart_shard(world, 1)])
+    world.interleave = lambda: next(at_each_segment, lambda: None)()  # the shard fails once all have written the set
+    while max(world.disk) == before:
+        world.act()
+    newest = max(world.disk)
+    del world.disk[before]  # as where the job keeps one set
+    world.settle()
+    restored = world.events("shard_back")[-1]
+    assert (restored["set"], world.machine.recovery.set_id) == (newest, newest)
+    world.replica()
+    assert lost(world.run()) == (0, 0)
+
+
 def test_replicas_wait_for_recovery_and_get_new_placement(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas

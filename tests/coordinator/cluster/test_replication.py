@@ -19,10 +19,10 @@ from tests.coordinator.world import World, make_job
 class Chained(World):
     """A world in which a promoted follower has what its leader had."""
 
-    def _revive(self, action: RecoverShard) -> None:
+    def recover(self, action: RecoverShard) -> tuple[str | None, dict[int, int]]:
+        """See `World.recover`."""
         if not action.promoted:
-            super()._revive(action)
-            return
+            return super().recover(action)
         number, shard = action.place.shard, self.shards[action.place.shard]
         for segment in shard.segments.values():
             promote(segment, action.place.shard_epoch)
@@ -32,7 +32,7 @@ class Chained(World):
         shard.forget(action.settled)
         self.lives[number] += 1
         self.dead.discard(number)
-        self.machine.shard_recovered(action, action.set_id, {}, self.now_s)
+        return action.set_id, {}
 
     def followers(self) -> Chained:
         """One for each shard joins; they are asked to follow."""
