@@ -239,7 +239,13 @@ class Cluster:
             if not any(reason in str(error) for reason in MAY_FAIL):
                 self._observer.violation(f"{process.name} fails: {type(error).__name__}: {error}")
         self._over = self._over or bool(outcome(self._behind.read(JOB)))
-        self._exit(process, RESTART_S if restarts or process.name in COORDINATORS else None, failed=failed)
+        restart_s = RESTART_S if restarts or process.name in COORDINATORS else None
+        # Not in this task: it does not go on where it is switched after the end of its process.
+        self._scheduler.at(0.0, partial(self._exit_once, process, restart_s, failed))
+
+    def _exit_once(self, process: Process, restart_s: float | None, failed: bool) -> None:
+        if process.alive:  # else a fault has ended it meanwhile
+            self._exit(process, restart_s, failed=failed)
 
     def _exit(self, process: Process, restart_s: float | None, vanishes: bool = False, failed: bool = True) -> None:
         if failed:
