@@ -394,6 +394,8 @@ class ShardController:
         self._programs = ProgramExecutor(self.shard)
         self._migration = Migration(self.shard)
         self._snapshots = Path(assignment.snapshots).resolve() if assignment.snapshots else None
+        if assignment.HasField("shard"):  # this command may arrive before the reply to the Join
+            self.index = assignment.shard
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
         self._export_size(self.shard)

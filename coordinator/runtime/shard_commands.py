@@ -31,6 +31,7 @@ def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.As
         push_options=codecs.push.options,
         pull_codec=NUMBERS.get(codecs.pull, segments.CODEC_FP32),
         max_segment_length=max((span.length for span in placement.spans), default=0),
+        shard=place.shard,
     )
 
 

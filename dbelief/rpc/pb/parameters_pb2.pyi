@@ -226,6 +226,7 @@ class Assignment(_message.Message):
     PULL_CODEC_FIELD_NUMBER: _builtins.int
     MAX_SEGMENT_LENGTH_FIELD_NUMBER: _builtins.int
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """staleness bound in clocks; absent: asynchronous"""
     record: _builtins.bool
@@ -246,6 +247,8 @@ class Assignment(_message.Message):
     """numbers in the longest segment of the table; 0: that of `segments`"""
     snapshots: _builtins.str
     """folder of the snapshot sets; empty: no sets"""
+    shard: _builtins.int
+    """index of this shard; absent: the one in the reply to its Join"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """consecutive rows of the table; may be empty"""
@@ -274,17 +277,22 @@ class Assignment(_message.Message):
         pull_codec: _segments_pb2.Codec.ValueType = ...,
         max_segment_length: _builtins.int = ...,
         snapshots: _builtins.str = ...,
+        shard: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_shard", b"_shard", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "shard", b"shard", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "push_options", b"push_options", "record", b"record", "rule", b"rule", "segments", b"segments", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "push_options", b"push_options", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
+    _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
+    _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
     _WhichOneofReturnType__staleness: _TypeAlias = _typing.Literal["staleness"]  # noqa: Y015
     _WhichOneofArgType__staleness: _TypeAlias = _typing.Literal["_staleness", b"_staleness"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress_s) -> _WhichOneofReturnType__progress_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shard) -> _WhichOneofReturnType__shard | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
 

@@ -15,6 +15,7 @@ from coordinator.cluster.rebalance import apply_migration
 from coordinator.core.effects import MigrateSegments
 from coordinator.runtime.shard_client import ShardClient
 from coordinator.sandblaster.lbfgs import Lbfgs
+from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.core.layout import assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
@@ -271,6 +272,19 @@ def test_migration_to_a_dead_shard_fails_and_is_undone(tmp_path: Path) -> None:
         here.dead.add(1)
         here.shards.set_ownership((0, 1))
         assert here.shards.stats(here.placement.places[0]).segments == here.placement.places[0].count
+
+
+def test_shards_whose_join_is_not_answered_yet_write_a_file_each(tmp_path: Path) -> None:
+    """The set of the initial values may be requested before the replies to the shards' joins arrive."""
+
+    def unnumbered(service: ShardService) -> None:
+        service.controller.index = -1
+
+    with cluster(tmp_path, 2, prepare=unnumbered) as here:
+        parts = here.shards.snapshot("000000000000-0001")
+        assert parts == {"shard-0.json": 1, "shard-1.json": 1}
+        rule, segments = "sgd", len(here.placement.spans)
+        verify_shards(tmp_path / "snapshots" / "000000000000-0001", "000000000000-0001", "programs", rule, segments)
 
 
 def test_channels_outside_the_placement_are_limited(tmp_path: Path) -> None:

@@ -313,8 +313,6 @@ class Observer:
 
     def _shard_for(self, real: Callable[..., Shard], controller: Any, target: Any) -> Shard:
         shard = real(controller, target)
-        if controller.index < 0:  # it serves, and has not received its number yet
-            return shard
         key = controller.index, controller.epoch
         if controller.has_segments and self._scheduler.current is not None and target.shard_epoch:
             self.leaders[controller.index] = self._scheduler.current.process
