@@ -279,6 +279,9 @@ class Session:
             if leads:
                 self.member.call("Report", wire.ReportRequest(initialised_in=placement_epoch))
                 self.member.beat()
+        # A shard of an earlier placement may still run, without initial values: it would refuse pulls and pushes.
+        assert self.member.placement is not None
+        self.parameters.locate(int(self.ranks.share(b"%d" % self.member.placement.epoch)))
 
     def _initial_values_are_wanted(self) -> bool:
         """Wait until the job trains, or requests initial values from this replica; all ranks get the same answer."""

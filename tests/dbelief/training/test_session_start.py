@@ -79,7 +79,8 @@ def test_invalid_start_run_is_a_one_line_error(folder: Path) -> None:
     assert np.array_equal(values, flat(7))
 
 
-EPOCH = 3
+EPOCH, LATER = 3, 5
+"""Of the placement that a session begins with, and of the one with which the job trains."""
 
 
 class Member:
@@ -89,6 +90,7 @@ class Member:
 
     def __init__(self, initialise: bool) -> None:
         self.initialise = initialise
+        self.placement = SimpleNamespace(epoch=LATER)
         self.state = wire.STATE_INITIALISING if initialise else wire.STATE_READY
 
     def wait_for(self, happened: Any, timeout_s: float, what: str) -> None:
@@ -102,15 +104,24 @@ class Member:
         self.state = wire.STATE_READY
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_only_the_initialiser_reads_the_start_run(folder: Path, told: bool) -> None:
-    assigned: list[np.ndarray] = []
-    parameters = SimpleNamespace(
-        placement=SimpleNamespace(epoch=EPOCH, spans=[None]), push=lambda values, *_: assigned.append(values.copy())
-    )
-    client = SimpleNamespace(call=lambda *_: None)
-    job = job_of(folder, "runs/first" if told else "runs/elsewhere")
-    part = WHOLE.part(0)
+class Shards:
+    """Parameters that were located by the first placement, and what is asked of them."""
+
+    def __init__(self) -> None:
+        self.placement = SimpleNamespace(epoch=EPOCH, spans=[None])
+        self.assigned: list[np.ndarray] = []
+        self.located: list[int] = []
+
+    def push(self, values: np.ndarray, *_: object) -> None:
+        self.assigned.append(values.copy())
+
+    def locate(self, at_least: int) -> None:
+        self.located.append(at_least)
+
+
+def initialised(job: Job, told: bool) -> Shards:
+    """The shards after the begin of a session."""
+    parameters, client, part = Shards(), SimpleNamespace(call=lambda *_: None), WHOLE.part(0)
     made: Any = (
         job,
         None,
@@ -127,8 +138,20 @@ def test_only_the_initialiser_reads_the_start_run(folder: Path, told: bool) -> N
     )
     session = Session(*made)
     session._initialise(partial(_begin_whole, job, WHOLE, np.zeros(WHOLE.size, np.float32)))
+    return parameters
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_only_the_initialiser_reads_the_start_run(folder: Path, told: bool) -> None:
+    assigned = initialised(job_of(folder, "runs/first" if told else "runs/elsewhere"), told).assigned
     assert len(assigned) == told
     assert all(np.array_equal(values, WHOLE.flatten(LAYOUT.assemble(flat(1)), values.copy())) for values in assigned)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_training_begins_with_the_placement_that_has_initial_values(folder: Path, told: bool) -> None:
+    """A shard of the first placement may have been replaced before it had values, and still run."""
+    assert initialised(job_of(folder, None), told).located == [LATER]
 
 
 IMAGE = (24, 16, 2)
