@@ -263,8 +263,7 @@ class Replica:
         parameters = session.parameters
         copy = ParameterBuffer.make(session.part, len(parameters.placement.spans), session.backend, parameters.array)
         try:
-            vector = message.vector
-            all_or_none(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=vector, exact=True))
+            all_or_none(self._ranks, lambda: self._fetch(message, copy))
         except Rejected:
             # The vector may have been lost with a shard; then the coordinator does not request it again.
             first, self._unreadable = message.lease != self._unreadable, message.lease
@@ -278,10 +277,17 @@ class Replica:
         found = wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
         reply = self._broadcast_reply(lambda: self._reporter.report(evaluation=found), wire.ReportReply)
         if reply.store_as:
+            parameters.locate(reply.placement_epoch)  # a replaced shard that still runs would acknowledge them too
             session.assign(reply.store_as, copy.host)
             self._ranks.barrier()
             self._reporter.report(stored_lease=message.lease)
         self._phases.end("wait")
+
+    def _fetch(self, message: wire.EvaluationLease, copy: ParameterBuffer) -> None:
+        """Fetch the vector that is to be evaluated."""
+        parameters = self._session.parameters
+        parameters.locate(message.placement_epoch)  # a replaced shard that still runs may hold another one of this name
+        parameters.pull(copy.host, copy.versions, vector=message.vector, exact=True)
 
 
 @contextlib.contextmanager

@@ -136,6 +136,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 e = request.evaluation
                 accuracy = e.accuracy if e.HasField("accuracy") else None
                 reply.store_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
+                if reply.store_as:
+                    reply.placement_epoch = _placement_epoch(machine)
             if request.HasField("bundle"):
                 machine.bundle_done(*who, _value(messages.BundleResult, request.bundle), now_s)
             if request.HasField("failed"):
@@ -220,16 +222,22 @@ def _group_lease_reply(work: messages.GroupLease, machine: JobMachine) -> wire.L
     return wire.LeaseReply(training=training)
 
 
+def _placement_epoch(machine: JobMachine) -> int:
+    """Epoch of the current placement, for a member that is to use no earlier one; persisted before it is sent."""
+    machine.commit_due = True  # else the next coordinator may have an earlier placement, and the member waits for this
+    return machine.placement.epoch if machine.placement is not None else 0
+
+
 def _assignment_reply(work: messages.Assignment, machine: JobMachine) -> wire.LeaseReply:
     if isinstance(work, DataLease):
         return wire.LeaseReply(training=_training(work))
     if isinstance(work, messages.GroupLease):
         return _group_lease_reply(work, machine)
     if isinstance(work, messages.EvaluationLease):
-        return wire.LeaseReply(evaluation=_message(wire.EvaluationLease, work, lease=work.id))
+        epoch = _placement_epoch(machine)
+        return wire.LeaseReply(evaluation=_message(wire.EvaluationLease, work, lease=work.id, placement_epoch=epoch))
     if isinstance(work, messages.BundleLease):
-        epoch = machine.placement.epoch if machine.placement is not None else 0
-        return wire.LeaseReply(bundle=_message(wire.Bundle, work, placement_epoch=epoch))
+        return wire.LeaseReply(bundle=_message(wire.Bundle, work, placement_epoch=_placement_epoch(machine)))
     if isinstance(work, messages.Wait):
         return wire.LeaseReply(wait_s=work.seconds)
     return wire.LeaseReply(stop=work.reason or "the job is over")

@@ -168,11 +168,13 @@ class Client:
         split = session.data.validation if lease.set == "validation" else session.data.test
         assert split is not None, f"asked to evaluate on {lease.set} data, and there is none"
         values, versions = aligned(session.layout.size, np.float32), np.full(len(self._versions), -1, np.int64)
+        session.parameters.locate(lease.placement_epoch)  # as a worker does: see `worker.replica`
         session.parameters.pull(values, versions, vector=lease.vector, exact=True)
         views = session.layout.views(session.backend.to_device(values))
         loss, accuracy = evaluate(session.model, views, split, session.layout, session.backend, self._report_alive)
         reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy))
         if reply.store_as:
+            session.parameters.locate(reply.placement_epoch)
             session.assign(reply.store_as, values)
             self._report(stored_lease=lease.lease)
 

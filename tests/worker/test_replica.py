@@ -75,6 +75,34 @@ def test_the_end_of_a_job_is_a_good_end() -> None:
         assert (member.beats, member.lost) == (1, ""), "it sent heartbeats, and was not removed"
 
 
+def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that still runs may hold another vector of this name, and acknowledges a new one, which would be lost."""
+    order: list[object] = []
+    parameters = SimpleNamespace(
+        placement=SimpleNamespace(spans=[0]),
+        array=None,
+        locate=lambda epoch: order.append(("locate", epoch)),
+        pull=lambda *_, vector, exact: order.append(("pull", vector)),
+    )
+    session = SimpleNamespace(
+        parameters=parameters,
+        data=SimpleNamespace(validation=None, test=[0]),
+        part=None,
+        backend=None,
+        assign=lambda vector, values: order.append(("assign", vector)),
+    )
+    replica: Any = object.__new__(Replica)
+    replica._session, replica._ranks, replica._model, replica._unreadable = session, SingleRank(), None, 0
+    replica._phases = SimpleNamespace(end=lambda phase: None)
+    replies = iter([wire.ReportReply(store_as="best.1", placement_epoch=5), wire.ReportReply()])
+    replica._reporter = SimpleNamespace(report=lambda **_: next(replies), report_alive=None)
+    copy = SimpleNamespace(host=None, versions=None, views=None, to_device=lambda: None)
+    monkeypatch.setattr("worker.replica.ParameterBuffer.make", lambda *_: copy)
+    monkeypatch.setattr("worker.replica.evaluate", lambda *_: (0.5, None))
+    replica._evaluate(wire.EvaluationLease(lease=7, set="test", vector="best.0", placement_epoch=3))
+    assert order == [("locate", 3), ("pull", "best.0"), ("locate", 5), ("assign", "best.1")]
+
+
 def test_a_replica_asks_less_often_the_longer_it_has_waited() -> None:
     """By an eighth of that time, up to 0.1 s; anew after each lease."""
     replies = [*[wire.LeaseReply(wait_s=0.02)] * 60, wire.LeaseReply(training=wire.TrainingLease(lease=1))]

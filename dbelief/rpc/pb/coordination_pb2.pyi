@@ -814,6 +814,7 @@ class EvaluationLease(_message.Message):
     SET_FIELD_NUMBER: _builtins.int
     VECTOR_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """id, from 1, in one sequence with the training leases"""
     set: _builtins.str
@@ -822,6 +823,8 @@ class EvaluationLease(_message.Message):
     """name of the vector to evaluate"""
     samples: _builtins.int
     """samples trained when it was requested"""
+    placement_epoch: _builtins.int
+    """of the placement at least: earlier incarnations of shards may hold another such vector"""
     def __init__(
         self,
         *,
@@ -829,10 +832,11 @@ class EvaluationLease(_message.Message):
         set: _builtins.str = ...,
         vector: _builtins.str = ...,
         samples: _builtins.int = ...,
+        placement_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "samples", b"samples", "set", b"set", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "placement_epoch", b"placement_epoch", "samples", b"samples", "set", b"set", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1164,22 +1168,26 @@ class ReportReply(_message.Message):
     STORE_AS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     store_as: _builtins.str
     """store the evaluated parameters under this name, by rule "assign"; empty: do not"""
     state: Global___State.ValueType
     """of the job, to a client, which requests no training leases; else unspecified"""
     evaluate: _builtins.bool
     """to a client: request by Lease an evaluation that no replica could make; default false"""
+    placement_epoch: _builtins.int
+    """with `store_as`: of the placement at least that the parameters are stored by"""
     def __init__(
         self,
         *,
         store_as: _builtins.str = ...,
         state: Global___State.ValueType = ...,
         evaluate: _builtins.bool = ...,
+        placement_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "state", b"state", "store_as", b"store_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "placement_epoch", b"placement_epoch", "state", b"state", "store_as", b"store_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -235,7 +235,9 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     )
     first.work()
     first.train()
-    assert lease(training).evaluation == wire.EvaluationLease(lease=2, set="validation", vector="w", samples=30)
+    assert lease(training).evaluation == wire.EvaluationLease(
+        lease=2, set="validation", vector="w", samples=30, placement_epoch=1
+    )
     training.world.machine.stop("enough", training.world.now_s)
     assert lease(training, number=1).wait_s == 0.05
     training.world.machine.fail("out of memory")
@@ -259,9 +261,16 @@ def test_reports_are_taken_in(training: Caller) -> None:
     told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)
     assert training("Report", report(training, progress=told)) == wire.ReportReply()
     assert training.world.machine.progress.loss == 2.0
+    initialization = training.world.machine.initialization
+    assert initialization.placement is not None
     evaluation = lease(training, number=1).evaluation
+    assert evaluation.placement_epoch == 1
+    initialization.replace(initialization.placement.places[0])
+    training.world.machine.commit_due = False
     outcome = wire.Evaluation(lease=evaluation.lease, loss=0.5, accuracy=0.0)
-    assert training("Report", report(training, 1, evaluation=outcome)).store_as == "best.0"
+    expected = wire.ReportReply(store_as="best.0", placement_epoch=2)
+    assert training("Report", report(training, 1, evaluation=outcome)) == expected
+    assert training.world.machine.commit_due, "another coordinator must know this placement"
     training("Report", report(training, 1, stored_lease=evaluation.lease))
     best = training.world.machine.progress.best
     assert best is not None

@@ -48,6 +48,7 @@ class Place:
     def __init__(self, **answers: list[Any]) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.stored: list[str] = []
+        self.located: list[int] = []
         self.ended: list[str] = []
         split = Split(np.full((4, 2), 0.5, np.float32), np.zeros(4, np.int64))
 
@@ -70,6 +71,7 @@ class Place:
                 placement=SimpleNamespace(spans=[0]),
                 array=lambda size: np.zeros(size, np.float32),
                 pull=pull,
+                locate=self.located.append,
                 figures=lambda: wire.WireFigures(sent=4),
             ),
             pusher=Pusher(2, 7),
@@ -86,11 +88,12 @@ class Place:
 
 
 def evaluation(set_name: str) -> wire.LeaseReply:
-    return wire.LeaseReply(evaluation=wire.EvaluationLease(lease=5, set=set_name, vector="w"))
+    return wire.LeaseReply(evaluation=wire.EvaluationLease(lease=5, set=set_name, vector="w", placement_epoch=3))
 
 
 def test_due_evaluation_runs_within_a_push() -> None:
-    due, keep = wire.ReportReply(state=wire.STATE_READY, evaluate=True), wire.ReportReply(store_as="best.0")
+    due = wire.ReportReply(state=wire.STATE_READY, evaluate=True)
+    keep = wire.ReportReply(store_as="best.0", placement_epoch=4)
     place = Place(Report=[due, keep, wire.ReportReply()], Lease=[evaluation("validation")])
     place.push()
     assert not place.client.over
@@ -100,6 +103,7 @@ def test_due_evaluation_runs_within_a_push() -> None:
     assert place.calls[2][1].evaluation == wire.Evaluation(lease=5, loss=1.5)
     assert place.calls[3][1].stored_lease == 5
     assert place.stored == ["best.0"]
+    assert place.located == [3, 4], "replaced shards are not read, and not written to"
 
 
 def test_data_are_the_jobs() -> None:
