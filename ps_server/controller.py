@@ -293,8 +293,9 @@ class ShardController:
     def confirm_leads(self, shard: Shard) -> None:
         """Check before the reply to a read that no follower had been promoted when its numbers were read.
 
-        Cost: a comparison, while heartbeats are answered. A shard that was suspended, or cannot reach the coordinator,
-        sends its follower a record without effect instead, and waits until the follower has it: a promoted one refuses.
+        Cost: a comparison, while heartbeats are answered. A shard that was suspended, leaves, or cannot reach the
+        coordinator sends its follower a record without effect instead, and waits until the follower has it: a promoted
+        one refuses.
 
         Raises
         ------

@@ -99,7 +99,8 @@ class MemberView:
     lost
         Why this membership is over though the job may not be; "" while it is valid.
     confirmed_s
-        When the last heartbeat that the leading coordinator answered as this member's was sent, by the monotonic clock.
+        When the last heartbeat that the leading coordinator answered as this member's was sent, by the monotonic clock;
+        -inf before the first, and from when a leaving heartbeat is sent.
     ending, may_leave
         Of a shard: it was requested to exit, and reports so in each heartbeat; the coordinator permits its exit.
     when_ended
@@ -138,6 +139,8 @@ class MemberView:
     ) -> None:
         """Send a heartbeat to the coordinator, and store the job's state from the reply."""
         sent_s = runtime.monotonic()
+        if leaving:
+            self.confirmed_s = -math.inf  # before it is sent: the coordinator removes this member at once
         reply = self.client.call(
             "Beat",
             wire.BeatRequest(
@@ -157,7 +160,7 @@ class MemberView:
         with self._changed:
             self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
             self.may_leave = reply.may_leave
-            if reply.member and not reply.uncertain:
+            if reply.member and not reply.uncertain and not leaving:
                 self.confirmed_s = max(self.confirmed_s, sent_s)
             if reply.HasField("placement"):
                 self.placement = placement_from_wire(reply.placement)
