@@ -196,7 +196,7 @@ class Recorder:
     def _counted(self, ledger: PushLedger, push: Push, new: bool) -> None:
         counting, base = self._based.pop(self._task, (None, False))
         if push.vector == PARAMETERS and counting is ledger:
-            about = {"pusher": push.pusher, "sequence": push.sequence, "base": base, "new": new}
+            about = {"pusher": push.pusher, "sequence": push.sequence, "base": base, "new": new, "assign": push.assign}
             entry = self._add("apply", ledger.segment, **about, follower=self._follows.get(self._task))
             if self._task not in self._follows:
                 self._applied[self._task] = entry

@@ -245,6 +245,8 @@ class Steps:
         base, new, follower = (entry.about[name] for name in ("base", "new", "follower"))
         if follower is None:
             self._here(entry, "APPLY", entry.sequence, base, new)
+        elif entry.about["assign"] and not new:
+            pass  # initial values that were sent again: the journal has them again, and the rules' journal does not
         elif (entry.process, follower) in self._links.values():
             self._here(entry, "RECORD", entry.sequence, base, new)
 
