@@ -187,6 +187,8 @@ class Recovery:
         self.unavailable.discard(place.shard)
         if action.promoted:
             return self._resume_postponed()
+        # The failed incarnation may have gone on running, and may have stored evaluations since its failure.
+        self._training.vectors_lost(self.best)
         self.recovered += 1
         return [*self._resume_postponed(), *self._training.policy.shard_recovered()]
 

@@ -337,7 +337,10 @@ class JobMachine:
                 self._log_event("shard_taken_in", shard=action.place.shard)
                 self._advance(now_s)
             return
+        best = self.progress.best
         due = self.recovery.shard_recovered(action, set_id)
+        if self.progress.best != best:
+            self.shutdown.restart_reads()
         if due is not None:
             shard = action.place.shard
             if action.promoted:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import AssignShards, Fence, RecoverShard, TakeSnapshot
+from coordinator.core.progress import Best
 from coordinator.core.states import ShutdownPhase, State
 from dbelief.monitor.event_text import event_text
 
@@ -301,6 +302,20 @@ def test_the_best_parameters_are_those_that_the_set_holds(a_world: MakeWorld) ->
     world.run()
     assert world.state() is State.DONE
     assert world.exported is not None
+
+
+def test_an_evaluation_stored_while_a_shard_is_replaced_is_not_the_best(a_world: MakeWorld) -> None:
+    """The failed incarnation still ran, and a replica stored the parameters there: the restored one lacks them."""
+    world = a_world(evaluate={"every": 1_000, "keep": "best"}).started()
+    world.replicas[0].work()
+    restart_shard(world, 0)
+    machine = world.machine
+    machine.shutdown.phase, machine.shutdown.vector = ShutdownPhase.EXPORT, "best.0"
+    machine.progress.best = Best("best.0", 0.1, None, 30)
+    world.settle()
+    assert not machine.recovery.unavailable
+    assert machine.progress.best is None
+    assert machine.shutdown.vector == "w", "the export is requested again, of what there is"
 
 
 @pytest.mark.parametrize(
