@@ -429,9 +429,12 @@ _COORDINATOR = (
         "export_not_repeated_after_a_shard_failed",
         "coordinator/job/machine.py",
         """\
+        follower = self.recovery.promote_follower(member, now_s)
         self.shutdown.restart_reads()
 """,
-        "",
+        """\
+        follower = self.recovery.promote_follower(member, now_s)
+""",
         "If a shard fails during the export at the end of the job, the export is dropped and not requested again: the "
         "job never ends.",
     ),
