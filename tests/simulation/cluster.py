@@ -24,9 +24,9 @@ from dbelief.rpc.transport import use_transport
 from .checks.observer import Observer
 from .checks.stored_sets import StoredSets
 from .checks.trajectory import TrajectoryWatch
-from .models.jobs import JOBS
+from .models.jobs import COORDINATORS, JOBS
 from .models.marks import marker
-from .plan.fault import COORDINATORS, FEWEST, Fault
+from .plan.fault import FEWEST, Fault
 from .plan.plan import AWAITED, Plan
 from .world.disk import SimulatedDisk
 from .world.groups import Groups

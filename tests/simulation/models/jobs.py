@@ -11,6 +11,10 @@ from .marks import MODEL, SAMPLES
 EPOCHS = 4
 HEARTBEAT_TIMEOUT_S = 2.0
 WORKERS = 3
+COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
+"""Names of the two, and of the one that leads."""
+LEASE_TTL_S = 3.0
+"""Lease of the leading coordinator, and a tenth of it between two attempts to get it, as in production: there 10 s."""
 _BLOCKS = (4, None, 64)
 
 

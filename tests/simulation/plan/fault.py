@@ -13,7 +13,6 @@ LAST = EPOCHS * SAMPLES // 4 - 2
 END_S = 1.5
 """Seconds after the last mini-batches in which a job tests, writes a set and the model, and ends."""
 MACHINES = ("leader-0", "leader-1", "shard-0", "shard-1", "shard-2", "shard-3", "worker-0", "worker-1", "worker-2")
-COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
 FEWEST = 3
 """Faults that have an effect in every seed."""
 

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tests.simulation.models.jobs import JOBS
+from tests.simulation.models.jobs import COORDINATORS, JOBS
 
-from .fault import BATCHES, COORDINATORS, END_S, LAST, MACHINES, Fault
+from .fault import BATCHES, END_S, LAST, MACHINES, Fault
 from .scenarios import scenarios
 
 METHODS = {

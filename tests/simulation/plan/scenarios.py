@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tests.simulation.models.jobs import HEARTBEAT_TIMEOUT_S
-from tests.simulation.world.programs import LEASE_TTL_S
+from tests.simulation.models.jobs import HEARTBEAT_TIMEOUT_S, LEASE_TTL_S
 
 from .fault import BATCHES, END_S, FEWEST, LAST, MACHINES, Fault
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 
 from dbelief.registry import MemoryRegistry
-from tests.simulation.plan.fault import COORDINATORS
+from tests.simulation.models.jobs import COORDINATORS
 
 from .disk import SimulatedDisk
 from .scheduler import Process

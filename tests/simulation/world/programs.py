@@ -21,6 +21,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.session import JobContext
 from ps_server import process as ps_server
+from tests.simulation.models.jobs import LEASE_TTL_S
 from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, marker
 from worker import process as worker
 
@@ -30,8 +31,6 @@ from .scheduler import Process, Scheduler
 COORDINATOR = "127.0.0.1:7070"
 PATIENCE_S = 12.0
 """Time that members go on without an answer: longer than most failovers take here, and shorter than many runs."""
-LEASE_TTL_S = 3.0
-"""Lease of the leading coordinator, and a tenth of it between two attempts to get it, as in production: there 10 s."""
 SLOWER = {
     "coordinator.runtime.event_loop.TICK_S": 0.2,
     "worker.replica.LONGEST_WAIT_S": 0.2,
