@@ -62,6 +62,10 @@ class Shutdown:
         """Whether this shutdown includes a last validation or a test."""
         return self.evaluate and bool(self._shape.validation or self._shape.test)
 
+    def exports(self, vector: str) -> bool:
+        """Whether the export of this vector is due; not where another one was requested, or earlier phases repeat."""
+        return self.phase is ShutdownPhase.EXPORT and vector == self.vector
+
     def state(self) -> dict[str, Any]:
         """Progress of the shutdown, JSON-serializable."""
         rest = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}

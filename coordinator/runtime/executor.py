@@ -310,6 +310,8 @@ class EffectExecutor:
 
     def _export(self, action: effects.Export) -> None:
         with self._step() as (machine, _):
+            if not machine.shutdown.exports(action.vector):
+                return  # its vector was lost with a shard while it was retried
             job, layout, placement = machine.job, machine.layout, machine.placement
         assert layout is not None
         assert placement is not None

@@ -316,8 +316,9 @@ class World:
             self._restore(self.disk[action.set_id], again=True)
             machine.rolled_back(action.set_id, self.disk[action.set_id].state, now_s)
         elif isinstance(action, Export):
-            self.exported = action.vector, self.vector(action.vector)
-            machine.exported(self.ledgers(), now_s)
+            if machine.shutdown.exports(action.vector):
+                self.exported = action.vector, self.vector(action.vector)
+                machine.exported(self.ledgers(), now_s)
         elif isinstance(action, MigrateSegments | ConfirmOwnership):
             self.placement = machine.placement
             self._actor._do(action)

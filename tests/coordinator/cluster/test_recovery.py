@@ -316,6 +316,7 @@ def test_an_evaluation_stored_while_a_shard_is_replaced_is_not_the_best(a_world:
     assert not machine.recovery.unavailable
     assert machine.progress.best is None
     assert machine.shutdown.vector == "w", "the export is requested again, of what there is"
+    assert not machine.shutdown.exports("best.0")
 
 
 @pytest.mark.parametrize(

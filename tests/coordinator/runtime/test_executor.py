@@ -11,11 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.core.effects import Action, DetachFollower, Fence, TakeSnapshot
+from coordinator.core.effects import Action, DetachFollower, Export, Fence, TakeSnapshot
+from coordinator.core.states import DatasetSizes, ShutdownPhase
 from coordinator.job.machine import JobMachine
+from coordinator.job.shutdown import Shutdown
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.snapshot_set import read_set
+from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
 from dbelief.errors import Deposed, Unavailable
 from dbelief.process.clock import SystemClock
@@ -23,7 +26,7 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import wait_until
 
-from .test_shard_client import cluster
+from .test_shard_client import SIZE, cluster
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +39,11 @@ class Machine:
         self._retakes = 3
         self.replication = SimpleNamespace(is_current=lambda action: True)
         self.recovery = SimpleNamespace(unavailable=set())
-        self.job = SimpleNamespace(name="programs", snapshots=SimpleNamespace(keep=2))
+        self.job = SimpleNamespace(
+            name="programs", snapshots=SimpleNamespace(keep=2), deadlines=SimpleNamespace(progress_s=10.0)
+        )
+        self.layout = Layout.whole({"w": (SIZE,)})
+        self.shutdown = Shutdown(DatasetSizes(SIZE, 0, 0), cast("Any", None), cast("Any", None))
         self.done: list[str] = []
 
     def abort_obsolete_set(self) -> bool:
@@ -58,6 +65,12 @@ class Machine:
 
     def fenced(self, number: int, *rest: object) -> None:
         self.done.append(f"fenced {number}")
+
+    def exported(self, *_: object) -> None:
+        self.done.append("exported")
+
+    def fail(self, reason: str) -> None:
+        self.done.append(reason)
 
 
 @contextmanager
@@ -149,6 +162,19 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
 def test_every_action_has_a_handler(tmp_path: Path) -> None:
     with actor(cast("ShardClient", ScriptedShards(tmp_path)), Machine(None), tmp_path) as executor:
         assert set(executor._handlers) == set(Action.__subclasses__())
+
+
+def test_an_export_is_not_retried_once_its_vector_is_lost(tmp_path: Path) -> None:
+    """A follower that was not in sync was promoted between two tries: it has the parameters, and no best evaluation."""
+    with cluster(tmp_path, 1) as here:
+        machine = Machine(here.placement)
+        machine.shutdown.phase = ShutdownPhase.EXPORT
+        with actor(here.shards, machine, tmp_path) as running:
+            running.submit(Export("best.0"))
+            running.submit(Export(machine.shutdown.vector))
+            wait_until(lambda: machine.done != [])
+    assert machine.done == ["exported"]
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 def test_a_coordinator_that_was_replaced_while_the_shards_wrote_completes_no_set(tmp_path: Path) -> None:
