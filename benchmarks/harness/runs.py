@@ -145,12 +145,15 @@ class Run:
             "replicas": 0,
         }
 
-    def coordinator(self, job: dict[str, Any], deadline_s: float) -> tuple[subprocess.Popen[bytes], list[str]]:
+    def coordinator(
+        self, job: dict[str, Any], deadline_s: float, arguments: Sequence[str] = ()
+    ) -> tuple[subprocess.Popen[bytes], list[str]]:
         """Write a job file and start its coordinator alone; once it listens, return the options of its members."""
         ready = self.folder / "address"
         (self.folder / "job.yaml").write_text(json.dumps(job))
         listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready)]
-        process = self.start("coordinator", ["coordinator", "job.yaml", "--set", f"output={self.folder}", *listen])
+        command = ["coordinator", "job.yaml", "--set", f"output={self.folder}", *listen, *arguments]
+        process = self.start("coordinator", command)
         wait_for(lambda: ready.exists() or process.poll(), "the coordinator", deadline_s)
         if not ready.exists():
             raise SystemExit("\n".join(self.output("coordinator")))

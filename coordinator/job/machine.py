@@ -252,7 +252,7 @@ class JobMachine:
         if self.recovery.unavailable or self.training.policy.waits_at_shards:
             self.members.reset_progress_timers(now_s)
         for member in self.members.stalled(now_s, _STUCK * self.job.deadlines.progress_s):
-            self._member_lost(member, "died", f"no progress for {now_s - member.moved_s:.0f} s", now_s)
+            self._member_lost(member, "died", f"no progress for {self.members.idle_s(member, now_s):.0f} s", now_s)
         self._advance(now_s)
 
     def _member_lost(self, member: Member, how: str, reason: str, now_s: float) -> None:
@@ -277,8 +277,7 @@ class JobMachine:
 
     def fenced(self, number: int, incarnation: int, applied: Applied, now_s: float) -> None:
         """Record that the shards reject this incarnation now; `applied`: its pushes in their ledgers."""
-        self.members.settled.add(incarnation)
-        self.members.unforgotten.add(incarnation)
+        self.members.settle(incarnation)
         self.commit_due = True
         self.actions.append(effects.DropLedger(incarnation))
         self.actions += self.training.fenced(number, incarnation, applied, self.shutdown.evaluate, now_s)
@@ -288,9 +287,6 @@ class JobMachine:
         """Record that no shard has ledger rows of this incarnation."""
         self.members.unforgotten.discard(incarnation)
         self.training.losses.forget(incarnation)
-
-    def _replicas(self) -> dict[int, int]:
-        return {m.number: m.incarnation for m in self.members.alive("replica")}
 
     def _pushers(self) -> set[int]:
         return {m.incarnation for m in self.members.alive("replica", "client")}
@@ -484,7 +480,7 @@ class JobMachine:
             return messages.Stop(self.reason)
         closing = self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.DRAIN
         ready = self.state is State.READY
-        living, client = [one.number for one in self.members.alive("replica")], member.kind == "client"
+        living, client = self.members.replicas.keys(), member.kind == "client"
         evaluates = (ready or closing) and not (client and living)
         work = self.training.assign(request, ready and not client, evaluates, living, now_s)
         self.actions += self.training.policy.membership_changes()
@@ -625,7 +621,7 @@ class JobMachine:
             self.actions.append(effects.AssignShards(self.initialization.create_placement(shards, self.shard_epoch)))
 
     def _advance_ready(self, now_s: float) -> None:
-        self.actions += self.training.advance(self._replicas(), now_s)
+        self.actions += self.training.advance(self.members.replicas, now_s)
         self.actions += self.resharding.advance(now_s)
         if self.training.policy.failed:
             self.fail(self.training.policy.failed)
@@ -641,7 +637,7 @@ class JobMachine:
             return
         # The leases of a lost incarnation stay outstanding until it is fenced.
         drained = not (self.leases.outstanding or self.training.evaluations.leased)
-        if drained and (writes := self.training.policy.write_last(self._replicas())) is not None:
+        if drained and (writes := self.training.policy.write_last(self.members.replicas)) is not None:
             self.actions += writes
             return
         while self.shutdown.advance(drained, self.training.snapshots.running):

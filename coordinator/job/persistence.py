@@ -49,7 +49,7 @@ def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
         "incarnations": members.incarnations,
         "run_id": machine.run_id,
     }
-    parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
+    parts: dict[str, Any] = {"state": job, "members": {**members.state(), "latest": [member.row() for member in members.latest.values()]}, "training": machine.training.state(now_s)}
     texts = {name: json.dumps(part) for name, part in parts.items()}
     if initialization.layout is not None and initialization.placement is not None:
         texts["layout"] = _layout_text(initialization.layout, initialization.source_digest)
@@ -167,7 +167,7 @@ def _reissue_pending_effects(machine: JobMachine) -> None:
     members = machine.members
     numbers = {member.incarnation: member.number for member in members.all()} | machine.training.leases.holders()
     alive = {member.incarnation for member in members.alive("replica", "client")}
-    for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
+    for incarnation in sorted(members.unsettled | (machine.training.leases.holders().keys() - alive)):
         machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
     machine.actions += [DropLedger(incarnation) for incarnation in sorted(members.unforgotten)]
     for member in machine.members.alive("shard"):

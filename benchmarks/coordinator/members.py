@@ -1,0 +1,360 @@
+"""The cost of a coordinator by its number of members.
+
+    python -m benchmarks.coordinator.members [--members 16,64,256,1000] [--seconds 10] [--every 0] [--registry valkey]
+
+A coordinator, its registry and one shard are processes of their own; the members are simulated here, and call Join, Beat,
+Report and Lease as workers do, by real stubs and on real connections. They compute nothing and push nothing: a lease is
+reported as done at once. All members have joined before the clock starts.
+
+Closed loop (`--every 0`): `--callers` threads take the members in turn, without a pause; a row gives what the coordinator
+can serve. Paced (`--every 10`): each member asks for a lease every so many seconds, and sends a heartbeat every quarter of
+its timeout; a row gives the delays at that load, and whether a member was removed. The columns:
+
+    leases/s    leases granted; each with one report and one commit
+    cpu ms      processor time of the coordinator for each of them, without heartbeats (a phase of their own, `beat ms`)
+    bytes       added to the registry's file for each of them
+    removed     members that the coordinator removed
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.harness import options, report, runs
+from dbelief.core.layout import Layout
+from dbelief.core.placement import Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.errors import RuntimeFailure
+from dbelief.process.clock import SystemClock
+from dbelief.registry import EmbeddedRegistry
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
+
+FEATURES = 10
+BATCH, PUSHES = 10, 64
+DEADLINE_S = 120.0
+PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0.0625}
+STALENESS = [9, 30, 20, 4, 1]
+CALLERS = 32
+
+
+def job(members: int) -> dict[str, Any]:
+    """A job whose leases never end."""
+    return {
+        "name": "members",
+        "model": {"layers": [{"dense": 1}], "loss": "square"},
+        "data": {"source": "synthetic", "kind": "regression", "samples": 1_000_000, "features": FEATURES, "noise": 0.0},
+        "strategy": {
+            "name": "downpour",
+            "batch": BATCH,
+            "lease": BATCH * PUSHES,
+            "rule": {"name": "sgd", "rate": 0.1},
+            "warm_start": None,
+        },
+        "evaluate": {"every": 10**12},
+        "snapshots": {"every_s": None},
+        "limits": {"wall_s": 36_000},
+        "shards": 1,
+        "replicas": members,
+    }
+
+
+@dataclass
+class Member:
+    """One simulated worker: what it has joined as, and its lease."""
+
+    client: CoordinatorClient
+    id: int = 0
+    incarnation: int = 0
+    run_id: int = 0
+    timeout_s: float = 0.0
+    sequence: int = 1
+    lease: int = 0
+    placement: Placement | None = None
+    waits_s: list[float] = field(default_factory=list)
+
+    def join(self, layout: list[wire.Tensor], token: int) -> None:
+        """Join as a replica."""
+        reply = self.client.call(
+            "Join",
+            wire.JoinRequest(
+                role=wire.ROLE_REPLICA,
+                job="members",
+                name=f"simulated-{token}",
+                layout=layout,
+                token=token,
+            ),
+        )
+        self.id, self.incarnation, self.run_id = reply.id, reply.incarnation, reply.run_id
+        self.timeout_s = reply.heartbeat_timeout_s
+
+    def beat(self) -> wire.BeatReply:
+        """Send a heartbeat; raises RuntimeFailure where the coordinator has removed this member."""
+        epoch = self.placement.epoch if self.placement is not None else 0
+        reply: wire.BeatReply = self.client.call(
+            "Beat",
+            wire.BeatRequest(
+                role=wire.ROLE_REPLICA,
+                id=self.id,
+                incarnation=self.incarnation,
+                run_id=self.run_id,
+                placement_epoch=epoch,
+            ),
+        )
+        if not reply.member:
+            raise RuntimeFailure(f"replica {self.id} was removed")
+        if reply.HasField("placement"):
+            self.placement = placement_from_wire(reply.placement)
+        return reply
+
+    def work(self) -> None:
+        """Report the lease that it holds as done, and request the next one."""
+        if self.lease:
+            self._report(
+                progress=wire.Progress(
+                    lease=self.lease,
+                    pushes=PUSHES,
+                    samples=BATCH * PUSHES,
+                    steps=PUSHES,
+                    loss_sum=0.1 * BATCH * PUSHES,
+                    staleness_sum=1.5 * PUSHES,
+                ),
+                wire=wire.WireFigures(sent=self.sequence * 4_000, received=self.sequence * 4_000),
+            )
+        asked_s = time.monotonic()
+        request = wire.LeaseRequest(
+            replica=self.id,
+            incarnation=self.incarnation,
+            run_id=self.run_id,
+            next_sequence=self.sequence,
+            last_lease=self.lease,
+        )
+        reply = self.client.call("Lease", request)
+        self.waits_s.append(time.monotonic() - asked_s)
+        if not reply.HasField("training"):
+            raise RuntimeFailure(f"replica {self.id} wanted a lease and got {reply.WhichOneof('work')}: {reply.stop}")
+        self.lease = reply.training.lease
+        self.sequence += PUSHES
+
+    def initialise(self) -> None:
+        """Push the initial values, all zeros."""
+        while not (self.beat().initialise and self.placement is not None):
+            time.sleep(0.02)
+        pusher = Pusher(self.id, self.incarnation)
+        client = ShardedParameterClient("members", self.placement, pusher=pusher, deadline_s=DEADLINE_S)
+        try:
+            held = np.zeros(len(self.placement.spans), np.int64)
+            client.push(np.zeros(self.placement.size, np.float32), held, Push(pusher, 1, assign=True))
+        finally:
+            client.close()
+        self.sequence += 1
+        self._report(initialised_in=self.placement.epoch)
+        while self.beat().state != wire.STATE_READY:
+            time.sleep(0.02)
+
+    def _report(self, **fields: Any) -> None:
+        seconds = {phase: seconds * self.sequence for phase, seconds in PHASES.items()}
+        request = wire.ReportRequest(
+            replica=self.id,
+            incarnation=self.incarnation,
+            run_id=self.run_id,
+            seconds=seconds,
+            staleness=[self.sequence * count for count in STALENESS],
+            **fields,
+        )
+        self.client.call("Report", request)
+
+
+class Cluster:
+    """A coordinator with its registry and a shard, and the simulated members."""
+
+    def __init__(self, run: runs.Run, members: int, registry_url: str, registry: Path | None) -> None:
+        self.run = run
+        arguments = ["--registry", registry_url, "--no-pictures"]
+        self.coordinator, members_options = run.coordinator(job(members), DEADLINE_S, arguments)
+        run.start("ps", ["ps", *members_options])
+        address = members_options[1]
+        self.clients = [CoordinatorClient(address, patience_s=DEADLINE_S) for _ in range(min(members, CALLERS))]
+        self.members = [Member(client) for client, _ in zip(cycle(self.clients), range(members), strict=False)]
+        self._registry = registry
+
+    def start(self) -> float:
+        """All members join, and one pushes the initial values; seconds that joining took."""
+        layout = layout_to_wire(Layout.whole({"0.weight": (FEATURES, 1), "0.bias": (1,)}))
+        began_s = time.monotonic()
+        self.each(lambda member, number: member.join(layout, number + 1))
+        took_s = time.monotonic() - began_s
+        self.members[0].initialise()
+        return took_s
+
+    def each(self, do: Callable[[Member, int], object]) -> None:
+        """Call `do` for every member and its number, by one thread a connection."""
+        count = len(self.clients)
+        in_threads(count, lambda first: [do(self.members[n], n) for n in range(first, len(self.members), count)])
+
+    def cpu_s(self) -> float:
+        """Processor time of the coordinator so far, in seconds."""
+        fields = Path(f"/proc/{self.coordinator.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def written(self) -> int:
+        """Bytes of the registry's files."""
+        files = self._registry.rglob("*") if self._registry is not None else []
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self.clients:
+            client.close()
+
+
+def in_threads(count: int, do: Callable[[int], object]) -> None:
+    """Call `do` in so many threads with their number; raises what one of them raised first."""
+    errors: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            do(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def closed_loop(cluster: Cluster, seconds: float, act: Callable[[Member], object]) -> int:
+    """Every connection's members act in turn, without a pause; how often."""
+    done = [0] * len(cluster.clients)
+    until_s = time.monotonic() + seconds
+
+    def one(first: int) -> None:
+        mine = cluster.members[first :: len(cluster.clients)]
+        for member in cycle(mine):
+            if time.monotonic() > until_s:
+                return
+            act(member)
+            done[first] += 1
+
+    in_threads(len(cluster.clients), one)
+    return sum(done)
+
+
+def paced(cluster: Cluster, seconds: float, every_s: float) -> tuple[int, int]:
+    """Members ask every `every_s` seconds and send heartbeats beside; leases, and members that were removed."""
+    leases, removed = [0] * len(cluster.clients), [0] * len(cluster.clients)
+    began_s = time.monotonic()
+
+    def one(first: int) -> None:
+        mine = range(first, len(cluster.members), len(cluster.clients))
+        beats_s = cluster.members[0].timeout_s / 4
+        due = [(began_s + every_s * n / len(cluster.members), n, "work") for n in mine]
+        due += [(began_s + beats_s * n / len(cluster.members), n, "beat") for n in mine]
+        heapq.heapify(due)
+        while due and due[0][0] < began_s + seconds:
+            at_s, number, what = heapq.heappop(due)
+            time.sleep(max(0.0, at_s - time.monotonic()))
+            member = cluster.members[number]
+            try:
+                if what == "beat":
+                    member.beat()
+                else:
+                    member.work()
+                    leases[first] += 1
+            except RuntimeFailure:
+                removed[first] += what == "beat"
+                continue
+            heapq.heappush(due, (at_s + (beats_s if what == "beat" else every_s), number, what))
+
+    in_threads(len(cluster.clients), one)
+    return sum(leases), sum(removed)
+
+
+def one(members: int, seconds: float, every_s: float, registry: str) -> dict[str, Any]:
+    """The figures of one number of members."""
+    with runs.temporary_run("members") as run, opened(registry, run.folder) as (url, folder):
+        cluster = Cluster(run, members, url, folder)
+        try:
+            join_s = cluster.start()
+            cluster.each(lambda member, _: member.work())  # the first lease of each: no report precedes it
+            for member in cluster.members:
+                member.waits_s.clear()
+            return {"members": members, "join_s": join_s, **measured(cluster, seconds, every_s)}
+        finally:
+            cluster.close()
+
+
+def measured(cluster: Cluster, seconds: float, every_s: float) -> dict[str, Any]:
+    """Leases, and in a closed loop heartbeats apart."""
+    cpu_s, written, began_s, removed = cluster.cpu_s(), cluster.written(), time.monotonic(), 0
+    if every_s:
+        leases, removed = paced(cluster, seconds, every_s)
+    else:
+        leases = closed_loop(cluster, seconds, Member.work)
+    took_s = time.monotonic() - began_s
+    waits_s = sorted(wait_s for member in cluster.members for wait_s in member.waits_s)
+    figures = {
+        "leases_per_s": leases / took_s,
+        "cpu_ms": (cluster.cpu_s() - cpu_s) / leases * 1e3,
+        "median_ms": statistics.median(waits_s) * 1e3,
+        "p99_ms": waits_s[int(0.99 * len(waits_s))] * 1e3,
+        "bytes": (cluster.written() - written) / leases,
+        "removed": removed,
+    }
+    if not every_s:
+        cpu_s = cluster.cpu_s()
+        beats = closed_loop(cluster, seconds / 2, Member.beat)
+        figures["beat_ms"] = (cluster.cpu_s() - cpu_s) / beats * 1e3
+    return figures
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[tuple[str, Path | None]]:
+    """A registry of this kind: its URL, and its folder."""
+    if kind == "memory":
+        yield "memory:", None
+        return
+    with EmbeddedRegistry(folder / "registry", clock=SystemClock()) as registry:
+        yield registry.url, folder / "registry"
+
+
+def main() -> None:
+    parser = options.new_parser(__doc__)
+    parser.add_argument("--members", type=options.numbers, default="16,64,256,1000", help="numbers of members")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each row")
+    parser.add_argument("--every", type=float, default=0.0, help="seconds between a member's leases; 0: closed loop")
+    parser.add_argument("--registry", choices=["valkey", "memory"], default="valkey")
+    arguments = parser.parse_args()
+    rows = []
+    for members in arguments.members:
+        rows.append(one(members, arguments.seconds, arguments.every, arguments.registry))
+        report.progress(rows[-1])
+    table = Table("members", "join s", "leases/s", "cpu ms", "median ms", "p99 ms", "bytes", "beat ms", "removed")
+    for row in rows:
+        figures = (f"{row[name]:.2f}" for name in ("join_s", "leases_per_s", "cpu_ms", "median_ms", "p99_ms"))
+        beat_ms = f"{row['beat_ms']:.3f}" if "beat_ms" in row else ""
+        table.add_row(str(row["members"]), *figures, f"{row['bytes']:,.0f}", beat_ms, str(row["removed"]))
+    report.show(table, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
