@@ -10,6 +10,7 @@ from typing import Any
 
 from .divergence import DivergenceDetector
 from .messages import WAYS, ProgressReport, ResourceUsage
+from .tracked import TrackedDict
 from .warm_start import WarmStart
 
 _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "without_gain", "next_evaluation")
@@ -68,14 +69,17 @@ class ReplicaStats:
         """Seconds by phase."""
         return _added(self.spent)
 
-    def settle(self, incarnation: int) -> None:
-        """Merge the rows of an incarnation that reports no more into the shared row."""
+    def settle(self, incarnation: int) -> bool:
+        """Merge the rows of an incarnation that reports no more into the shared row; whether it had any."""
         life, over = str(incarnation), str(OVER)
+        if not any(life in rows for rows in (self.spent, self.wire, self.stale)):
+            return False
         for rows in (self.spent, self.wire):
             if life in rows:
                 rows[over] = _added({name: rows.pop(name) for name in (over, life) if name in rows})
         if life in self.stale:
             self.stale[over] = _columns([self.stale.pop(life), self.stale.get(over, [])])
+        return True
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -129,7 +133,7 @@ class Progress:
     test: Evaluated | None = None
     without_gain: int = 0
     next_evaluation: int = 0
-    replicas: dict[int, ReplicaStats] = field(default_factory=dict)
+    replicas: TrackedDict[int, ReplicaStats] = field(default_factory=TrackedDict)
     restored: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -171,7 +175,7 @@ class Progress:
         self.lost += new.lost
         self.staleness_sum += new.staleness_sum
         self._new_staleness(new)
-        own = self.replicas.setdefault(replica, ReplicaStats())
+        own = self._stats(replica)
         own.samples += new.samples
         own.pushes += new.pushes
         own.staleness_sum += new.staleness_sum
@@ -179,9 +183,14 @@ class Progress:
             return None
         return self.divergence.record(new.loss_sum / new.samples, new.samples, self.samples, now_s)
 
+    def _stats(self, replica: int) -> ReplicaStats:
+        """The statistics of a replica number, to be changed."""
+        self.replicas.touch(replica)
+        return self.replicas.setdefault(replica, ReplicaStats())
+
     def record_usage(self, replica: int, incarnation: int, usage: ResourceUsage) -> None:
         """Record an incarnation's resource usage, cumulative since its start."""
-        own, key = self.replicas.setdefault(replica, ReplicaStats()), str(incarnation)
+        own, key = self._stats(replica), str(incarnation)
         if usage.seconds:
             own.spent[key] = dict(usage.seconds)
         if usage.staleness:
@@ -191,14 +200,16 @@ class Progress:
 
     def settle(self, incarnation: int) -> None:
         """See `ReplicaStats.settle`."""
-        for own in self.replicas.values():
-            own.settle(incarnation)
+        for replica, own in self.replicas.items():
+            if own.settle(incarnation):
+                self.replicas.touch(replica)
 
     def settle_all(self) -> None:
         """Merge the rows of all incarnations so far: see `ReplicaStats.settle`."""
-        for own in self.replicas.values():
+        for replica, own in self.replicas.items():
             for incarnation in {*map(int, (*own.spent, *own.wire, *own.stale))} - {OVER}:
                 own.settle(incarnation)
+            self.replicas.touch(replica)
 
     def residual(self, incarnations: Collection[int] | None = None) -> float:
         """Sum of the residual magnitudes in the codecs of these incarnations, as last reported; None: of all."""
@@ -278,9 +289,12 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """The state that a snapshot set holds."""
+        return {**self.figures(), "replicas": {str(number): own.state() for number, own in self.replicas.items()}}
+
+    def figures(self) -> dict[str, Any]:
+        """The state but for the rows of replicas, JSON-serialisable."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
         state["warm"] = self.warm_start.active
-        state["replicas"] = {str(number): own.state() for number, own in self.replicas.items()}
         losses = self.divergence.loss, self.divergence.first_loss
         state["losses"] = [None if math.isnan(x) else x for x in losses]
         for name in ("best", "last", "test"):
@@ -292,7 +306,7 @@ class Progress:
         """Restore a set's state; `corrections`: samples that the shards' ledgers hold beside it, by replica."""
         for name in _KEPT:
             setattr(self, name, state.get(name, 0))
-        self.replicas = {int(number): ReplicaStats(**own) for number, own in state["replicas"].items()}
+        self.replicas = TrackedDict({int(number): ReplicaStats(**own) for number, own in state["replicas"].items()})
         self.warm_start.active = state.get("warm", False)
         losses = [math.nan if x is None else x for x in state["losses"]]
         self.divergence.loss, self.divergence.first_loss = losses
@@ -301,5 +315,5 @@ class Progress:
         self.test = Evaluated(**state["test"]) if state.get("test") else None
         for replica, samples in corrections.items():
             self.samples += samples
-            self.replicas.setdefault(replica, ReplicaStats()).samples += samples
+            self._stats(replica).samples += samples
         self.restored = {number: own.samples for number, own in self.replicas.items()}

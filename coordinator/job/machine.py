@@ -11,6 +11,7 @@ One file because every event ends in `_advance`, which reads the state of all co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,7 +97,7 @@ class JobMachine:
         self.resharding = Resharding(job, self.initialization, self.members, self.recovery, self.next_shard_epoch)
         self.timeouts = JoinTimeouts(self.members, job.deadlines.join_s, job.replicas, resume is not None)
         self.shard_epoch = first_shard_epoch
-        self.failed_members: list[str] = []
+        self.failures: Counter[str] = Counter()  # of members and coordinators, by kind and number
         self.commit_due = True
         self.finished = False
         self.resumes = resume is not None
@@ -265,7 +266,7 @@ class JobMachine:
         if self.over:
             return
         if how == "died":
-            self.failed_members.append(f"{member.kind} {member.number}")
+            self.failures[f"{member.kind} {member.number}"] += 1
         if member.kind in ("shard", "follower"):
             self._server_lost(member, how, reason, now_s)
             return

@@ -2,16 +2,20 @@
 
 A snapshot set holds the parameters; this holds the state of the job. It is written before any message that depends on
 it is sent. Progress reports are not persisted: a replica reports totals, so its next report makes up for a lost one.
+
+The state is stored in fields. A few sections have a constant size. What there is for each member, lease or incarnation
+is a row, a field of its own under a name such as "lease:12", so that a commit costs what has changed and not what there
+is.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -20,23 +24,119 @@ from dbelief.core.placement import Placement
 from dbelief.errors import RuntimeFailure, UserError
 
 from ..core.effects import ConfirmOwnership, DropLedger, Fence, FinishRun, LogEvent, RollBack
+from ..core.messages import ProgressReport
 from ..core.states import ShutdownPhase, State
+from ..core.tracked import TrackedDict
 from .machine import JobMachine
 
-FORMAT = 2
+FORMAT = 3
+_OLDEST_FORMAT = 2
+"""All in sections, whose lists have the rows."""
+_SECTIONS = ("state", "members", "training", "layout", "placement")
 _BEFORE = (State.EMPTY, State.INITIALISING)
 _LAYOUT, _PLACEMENT = TypeAdapter(Layout), TypeAdapter(Placement)
 
 
+class Table(NamedTuple):
+    """One kind of rows.
+
+    Attributes
+    ----------
+    name
+        What the names of its fields begin with.
+    rows
+        The dictionaries whose keys have such a row.
+    row
+        The row of a key, JSON-serialisable; None: there is none.
+    """
+
+    name: str
+    rows: Callable[[JobMachine], tuple[TrackedDict[Any, Any], ...]]
+    row: Callable[[JobMachine, Any], Any]
+
+
+def _member_row(machine: JobMachine, key: tuple[str, int]) -> Any:
+    member = machine.members.latest.get(key)
+    return member.row() if member is not None else None
+
+
+def _lease_row(machine: JobMachine, lease: int) -> Any:
+    held, report = machine.leases.outstanding.get(lease), machine.training.reports.of_lease.get(lease)
+    return [*held.row(), report and list(vars(report).values())] if held is not None else None
+
+
+def _incarnation_row(machine: JobMachine, incarnation: int) -> Any:
+    training = machine.training
+    report = training.reports.of_client.get(incarnation)
+    row = {
+        "reached": training.leases.reached_before.get(incarnation),
+        "ended": training.leases.ended.get(incarnation),
+        "lost": training.losses.counted.get(incarnation),
+        "report": list(vars(report).values()) if report is not None else None,
+    }
+    return {name: value for name, value in row.items() if value is not None} or None
+
+
+def _replica_row(machine: JobMachine, replica: int) -> Any:
+    own = machine.progress.replicas.get(replica)
+    return own.state() if own is not None else None
+
+
+TABLES = (
+    Table("member", lambda machine: (machine.members.latest,), _member_row),
+    Table("lease", lambda machine: (machine.leases.outstanding, machine.training.reports.of_lease), _lease_row),
+    Table(
+        "incarnation",
+        lambda machine: (
+            machine.leases.reached_before,
+            machine.leases.ended,
+            machine.training.losses.counted,
+            machine.training.reports.of_client,
+        ),
+        _incarnation_row,
+    ),
+    Table("replica", lambda machine: (machine.progress.replicas,), _replica_row),
+)
+
+
 def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
-    """State of the job by sections that change at different times, so that only changed sections are written."""
+    """The complete state by fields. Cost: the size of the state."""
+    texts = _sections(machine, now_s)
+    for table in TABLES:
+        for key in set[Any]().union(*table.rows(machine)):
+            row = table.row(machine, key)
+            if row is not None:
+                texts[_field(table, key)] = _text(row)
+    return texts
+
+
+def serialize_changes(machine: JobMachine, now_s: float) -> dict[str, str | None]:
+    """The sections, and the rows that have changed since the last call; None: the row is gone. Cost: their size."""
+    texts: dict[str, str | None] = dict(_sections(machine, now_s))
+    for table in TABLES:
+        for key in set[Any]().union(*(rows.take_changed() for rows in table.rows(machine))):
+            row = table.row(machine, key)
+            texts[_field(table, key)] = _text(row) if row is not None else None
+    return texts
+
+
+def _field(table: Table, key: Any) -> str:
+    return f"{table.name}:{key}" if not isinstance(key, tuple) else ":".join([table.name, *map(str, key)])
+
+
+def _text(part: Any) -> str:
+    return json.dumps(part, separators=(",", ":"))
+
+
+def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
+    """The parts of constant size, which change at different times, so that only changed ones are written."""
     initialization, members = machine.initialization, machine.members
     job = {
         "format": FORMAT,
         "state": machine.state.value,
         "reason": machine.reason,
         "shard_epoch": machine.shard_epoch,
-        "deaths": Counter(machine.failed_members),
+        "deaths": machine.failures,
         "finished": machine.finished,
         "resumes": machine.resumes,
         "set": machine.recovery.set_id,
@@ -49,8 +149,11 @@ def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
         "incarnations": members.incarnations,
         "run_id": machine.run_id,
     }
-    parts: dict[str, Any] = {"state": job, "members": {**members.state(), "latest": [member.row() for member in members.latest.values()]}, "training": machine.training.state(now_s)}
-    texts = {name: json.dumps(part) for name, part in parts.items()}
+    texts = {
+        "state": _text(job),
+        "members": _text(members.state()),
+        "training": _text(machine.training.state(now_s)),
+    }
     if initialization.layout is not None and initialization.placement is not None:
         texts["layout"] = _layout_text(initialization.layout, initialization.source_digest)
         texts["placement"] = _placement_text(initialization.placement)
@@ -78,7 +181,7 @@ def load_unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
     RuntimeFailure
         The state cannot be read.
     """
-    parts = _parts(stored)
+    parts = read_parts(stored)
     return None if parts is None or parts["state"]["finished"] else parts
 
 
@@ -90,32 +193,68 @@ def outcome(stored: Mapping[str, bytes]) -> str:
     RuntimeFailure
         The state cannot be read.
     """
-    parts = _parts(stored)
+    parts = read_parts(stored)
     return f"{parts['state']['state']}: {parts['state']['reason']}" if parts and parts["state"]["finished"] else ""
 
 
 def last_shard_epoch(stored: Mapping[str, bytes]) -> int:
     """The highest shard epoch issued by any run of the job, as far as stored; 0 where there was none."""
-    parts = _parts(stored)
+    parts = read_parts(stored)
     return int(parts["state"]["shard_epoch"]) if parts else 0
 
 
-def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+def read_parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """Sections with the rows in their places, from the stored fields; None where no state is stored.
+
+    Raises
+    ------
+    RuntimeFailure
+        The state cannot be read.
+    """
     if "state" not in stored:
         return None
     try:
-        parts: dict[str, Any] = {
-            name: json.loads(stored[name])
-            for name in ("state", "members", "training", "layout", "placement")
-            if name in stored
-        }
+        parts: dict[str, Any] = {name: json.loads(stored[name]) for name in _SECTIONS if name in stored}
         state = parts["state"]
         state["finished"] = bool(state["finished"])
-        if state["format"] > FORMAT or (state["format"] < FORMAT and not state["finished"]):
+        if state["format"] > FORMAT or (state["format"] < _OLDEST_FORMAT and not state["finished"]):
             raise RuntimeFailure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
+        if state["format"] == FORMAT:
+            _put_rows(parts, stored)
     except (ValueError, KeyError, TypeError) as error:
         raise RuntimeFailure(f"the job's state in the registry cannot be read: {error!r}") from error
     return parts
+
+
+def _put_rows(parts: dict[str, Any], stored: Mapping[str, bytes]) -> None:
+    """Put the rows into the sections, as lists."""
+    rows: dict[str, dict[str, Any]] = {table.name: {} for table in TABLES}
+    for name, text in stored.items():
+        kind, colon, key = name.partition(":")
+        if colon:
+            rows[kind][key] = json.loads(text)
+    training, leases = parts["training"], sorted(rows["lease"].items(), key=lambda row: int(row[0]))
+    lives = {int(life): row for life, row in rows["incarnation"].items()}
+
+    def by_life(name: str) -> list[Any]:
+        return [[life, row[name]] for life, row in lives.items() if name in row]
+
+    parts["members"]["latest"] = list(rows["member"].values())
+    training["leases"] |= {
+        "held": [row[:-1] for _, row in leases],
+        "reached": by_life("reached"),
+        "ended": by_life("ended"),
+    }
+    training["losses"] = by_life("lost")
+    training["accounts"] = {
+        "of_lease": [_report(row[-1]) for _, row in leases if row[-1] is not None],
+        "of_client": [[life, _report(row)] for life, row in by_life("report")],
+    }
+    training["progress"]["replicas"] = rows["replica"]
+
+
+def _report(row: list[Any]) -> dict[str, Any]:
+    return dict(zip(ProgressReport.__dataclass_fields__, row, strict=True))
 
 
 def training_started(parts: Mapping[str, Any]) -> bool:
@@ -143,8 +282,8 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
     # An earlier version stored a list, which grew with every failure.
-    died = Counter(state["deaths"]).elements() if "deaths" in state else state["died"]
-    machine.failed_members = [*died, "coordinator"]
+    machine.failures = Counter(state["deaths"] if "deaths" in state else state["died"])
+    machine.failures["coordinator"] += 1
     machine.members.restore(parts["members"], now_s)
     machine.training.take_over(parts["training"], now_s)
     layout, placement = _LAYOUT.validate_python(parts["layout"]), _PLACEMENT.validate_python(parts["placement"])

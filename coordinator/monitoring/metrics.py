@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 from dbelief.job import Job
@@ -77,10 +78,12 @@ class CoordinatorMetrics:
         metrics.raise_to("shards_back_total", machine.recovery.recovered)
         metrics.shards_unfollowed.set(machine.replication.unfollowed)
         metrics.raise_to("promotions_total", machine.replication.promotions)
-        kinds = [who.partition(" ")[0] for who in machine.failed_members]
-        metrics.raise_to("members_lost_total", kinds.count("shard") + kinds.count("follower"), role="ps")
-        metrics.raise_to("members_lost_total", kinds.count("replica") + kinds.count("client"), role="worker")
-        metrics.raise_to("takeovers_total", kinds.count("coordinator"))
+        failures = Counter[str]()
+        for who, count in machine.failures.items():
+            failures[who.partition(" ")[0]] += count
+        metrics.raise_to("members_lost_total", failures["shard"] + failures["follower"], role="ps")
+        metrics.raise_to("members_lost_total", failures["replica"] + failures["client"], role="worker")
+        metrics.raise_to("takeovers_total", failures["coordinator"])
         replicas, now_s = machine.progress.replicas, self._clock.now()
         living = [member.number for member in members.alive("replica") if member.number in replicas]
         for number in living:

@@ -29,7 +29,7 @@ from ..cluster.replica_scaling import ReplicaScaling
 from ..core.effects import Action, LogEvent
 from ..core.states import State
 from ..job.machine import JobMachine
-from ..job.persistence import serialize
+from ..job.persistence import serialize, serialize_changes
 from ..monitoring.allreduce_traffic import Traffic
 from ..monitoring.latest_file import ThrottledJsonFile
 from ..monitoring.metrics import CoordinatorMetrics
@@ -159,7 +159,7 @@ class EventLoop:
     def _commit(self, steps: int) -> None:
         """Persist all steps up to this one, then queue their actions."""
         try:
-            self.leadership.commit(self._sections, steps)
+            self.leadership.commit(self._fields, steps)
         except DbeliefError as error:
             if self.leadership.lost or self.leadership.released:
                 raise  # another coordinator leads, or will: held actions must not run, and the job has not failed
@@ -175,9 +175,10 @@ class EventLoop:
         while self._unqueued and self._unqueued[0][0] <= self._written:
             self._executor.submit(self._unqueued.popleft()[1])
 
-    def _sections(self) -> tuple[int, dict[str, str]]:
+    def _fields(self, complete: bool) -> tuple[int, dict[str, str | None]]:
         with self._lock:
-            return self._steps, {**serialize(self._machine, self._clock.now()), "run": self._run_section}
+            fields = (serialize if complete else serialize_changes)(self._machine, self._clock.now())
+            return self._steps, {**fields, "run": self._run_section}
 
     # -- the main loop -----------------------------------------------------------------------------------
 

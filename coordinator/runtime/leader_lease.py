@@ -45,7 +45,8 @@ class LeaderLease:
         self._job = job
         self._owner = owner
         self._clock = clock
-        self._written: dict[str, bytes] = {}
+        self._written: dict[str, bytes] = {}  # the fields that the registry holds
+        self._known_in = 0  # the epoch in which it does; 0: before the first commit, and after one that failed
         self._step = 0  # the last one that is persisted
         self._committing = runtime.lock()
         self._reacquiring = runtime.reentrant_lock()
@@ -91,14 +92,16 @@ class LeaderLease:
         """State persisted by an earlier leader; empty where there was none."""
         return self._registry.read(self._job)
 
-    def commit(self, sections: Callable[[], tuple[int, Mapping[str, str]]], step: int) -> None:
-        """Persist the current state; it is durable when this returns.
+    def commit(self, fields: Callable[[bool], tuple[int, Mapping[str, str | None]]], step: int) -> None:
+        """Persist the current state; it is durable when this returns. Cost: that of the fields that have changed.
 
         Parameters
         ----------
-        sections
-            Returns the number of the last step that the state includes, and the state by name. It is called under the
-            commit lock, so that no older state is written after it. Unchanged sections are not written again.
+        fields
+            Returns the number of the last step that the state includes, and the state by field: all fields where it is
+            called with True, else those that may have changed since its last call; None: the field is gone. It is
+            called under the commit lock, so that no older state is written after it. Unchanged fields are not written
+            again.
         step
             The step that must be included. Concurrent callers are served by one write.
 
@@ -112,19 +115,38 @@ class LeaderLease:
         with self._committing:
             if step <= self._step:
                 return
-            last, texts = sections()
-            state = {name: text.encode() for name, text in texts.items()}
             while True:
-                epoch, changed = self.epoch, {n: v for n, v in state.items() if self._written.get(n) != v}
+                epoch = self.epoch
+                complete = self._known_in != epoch
+                last, texts = fields(complete)
+                state = {name: text.encode() if text is not None else None for name, text in texts.items()}
+                self._known_in = 0
+                if complete:
+                    self._persist(self._read)
+                    state = dict.fromkeys(self._written) | state
+                changed = {name: value for name, value in state.items() if self._written.get(name) != value}
                 if changed:
                     self._persist(functools.partial(self._write, changed))
                 if self.epoch == epoch:
-                    self._written, self._step = state, last
+                    self._note(changed)
+                    self._known_in, self._step = epoch, last
                     return
                 # The lease had expired meanwhile: which earlier writes the registry still holds is unknown.
 
-    def _write(self, changed: Mapping[str, bytes]) -> None:
+    def _read(self) -> None:
+        self._written = self.read_state()
+        self._written.pop("leader", None)
+
+    def _write(self, changed: Mapping[str, bytes | None]) -> None:
         self._registry.write(self._job, self.epoch, {**changed, "leader": str(self.epoch).encode()})
+
+    def _note(self, changed: Mapping[str, bytes | None]) -> None:
+        """Record what the registry holds now."""
+        for name, value in changed.items():
+            if value is None:
+                del self._written[name]
+            else:
+                self._written[name] = value
 
     def confirm(self) -> None:
         """Check that no other coordinator has led the job until now; raises as `commit`. Cost: a registry call."""
@@ -204,5 +226,4 @@ class LeaderLease:
                 raise Deposed(self.lost)
             self._registry.write(self._job, epoch, {"leader": str(epoch).encode()})
             log.warning(f"the leader lease had expired; reacquired under epoch {epoch}")
-            self.epoch = epoch
-            self._written = {}  # a restarted registry may hold older state than was written
+            self.epoch = epoch  # a restarted registry may hold older state than was written: see `commit`

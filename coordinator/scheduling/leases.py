@@ -15,6 +15,7 @@ from typing import Any
 from dbelief.core.lease import DataLease, FetchPushSchedule
 
 from ..core.ledgers import Applied
+from ..core.tracked import TrackedDict
 
 
 @dataclass
@@ -30,6 +31,10 @@ class Outstanding:
     def reached(self) -> int:
         """Number of the holder's last push that was acknowledged: those before the lease were."""
         return self.lease.first_sequence - 1 + self.pushes
+
+    def row(self) -> list[Any]:
+        """All fields, JSON-serialisable."""
+        return [dict(vars(self.lease)), self.replica, self.incarnation, self.pushes]
 
 
 @dataclass
@@ -50,6 +55,10 @@ class Leases:
         Leases that this object has revoked unfinished.
     outside
         Samples of the total that clients have trained, without leases.
+    outstanding
+        The leases that are not done, by id.
+    reached_before
+        By incarnation, number of its last push in its finished leases.
     ended
         Of incarnations that ended after the newest complete set began: number of the last push that all segments had.
     """
@@ -67,12 +76,13 @@ class Leases:
     outside: int = 0
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
-    outstanding: dict[int, Outstanding] = field(default_factory=dict)
-    ended: dict[int, int] = field(default_factory=dict)
+    outstanding: TrackedDict[int, Outstanding] = field(default_factory=TrackedDict)
+    reached_before: TrackedDict[int, int] = field(default_factory=TrackedDict)
+    ended: TrackedDict[int, int] = field(default_factory=TrackedDict)
+    _held: dict[int, dict[int, Outstanding]] = field(default_factory=dict)  # the outstanding ones by incarnation
     _in_set: set[int] = field(default_factory=set)  # of the ended: those whose pushes the set under way holds
     _set_running: bool = False
     _finished_since_set: list[Outstanding] = field(default_factory=list)
-    _reached: dict[int, int] = field(default_factory=dict)  # by incarnation, at its last finished lease
 
     def grant(
         self,
@@ -92,8 +102,22 @@ class Leases:
         lease = DataLease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch, stride)
         self.next_id += 1
         self.leased += lease.samples
-        self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
+        self._hold(Outstanding(lease, replica, incarnation))
         return lease
+
+    def _hold(self, held: Outstanding) -> None:
+        self.outstanding[held.lease.id] = held
+        self._held.setdefault(held.incarnation, {})[held.lease.id] = held
+
+    def _release(self, held: Outstanding) -> None:
+        del self.outstanding[held.lease.id]
+        mine = self._held[held.incarnation]
+        del mine[held.lease.id]
+        if not mine:
+            del self._held[held.incarnation]
+
+    def _held_by(self, incarnation: int) -> list[Outstanding]:
+        return list(self._held.get(incarnation, {}).values())
 
     def empty(self, first_sequence: int, clock: int) -> DataLease:
         """A lease of no samples, for a group member without data; it is not tracked as outstanding."""
@@ -121,10 +145,8 @@ class Leases:
 
     def find_unstarted(self, incarnation: int, next_sequence: int) -> DataLease | None:
         """The lease that an incarnation holds and has not begun: it repeats its request because the reply was lost."""
-        for held in self.outstanding.values():
-            if held.incarnation == incarnation and held.lease.first_sequence == next_sequence:
-                return held.lease
-        return None
+        leases = (held.lease for held in self._held_by(incarnation))
+        return next((lease for lease in leases if lease.first_sequence == next_sequence), None)
 
     def acknowledge(self, lease_id: int, pushes: int) -> int:
         """Record that the first `pushes` pushes of a lease are done; the number of samples newly done."""
@@ -144,10 +166,12 @@ class Leases:
         now = self.cadence.samples_in(samples, pushes)
         self.pushes += pushes - held.pushes
         held.pushes = pushes
+        self.outstanding.touch(held.lease.id)
         self.done += now - before
         if now == samples:
-            del self.outstanding[held.lease.id]
-            self._reached[held.incarnation] = max(held.reached, self._reached.get(held.incarnation, 0))
+            self._release(held)
+            reached = self.reached_before.get(held.incarnation, 0)
+            self.reached_before[held.incarnation] = max(held.reached, reached)
         return now - before
 
     def revoke(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
@@ -169,7 +193,7 @@ class Leases:
         """
         newly = twice = 0
         self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
-        for held in [h for h in self.outstanding.values() if h.incarnation == incarnation]:
+        for held in self._held_by(incarnation):
             lease = held.lease
             pushes = self.cadence.pushes(lease.samples)
             applied = _within(pushes, lowest - lease.first_sequence + 1)
@@ -179,23 +203,23 @@ class Leases:
             done = self.cadence.samples_in(lease.samples, held.pushes)
             self.returned.append((lease.epoch, lease.start + done, lease.stop))
             self.leased -= lease.samples - done
-            del self.outstanding[lease.id]
+            self._release(held)
             self.expired += 1
             # A push is trained twice where some segment applied a number of this lease that not all have.
             twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
-        self._reached.pop(incarnation, None)
+        self.reached_before.pop(incarnation, None)
         if lowest:
             self.ended[incarnation] = lowest  # what it lost before is counted
         return newly, twice
 
     def reached(self, incarnation: int) -> int:
         """Number of the last push of an incarnation that is known to be acknowledged; 0: none."""
-        held = [one.reached for one in self.outstanding.values() if one.incarnation == incarnation]
-        return max(0, *held, self._reached.get(incarnation, 0))
+        held = [one.reached for one in self._held_by(incarnation)]
+        return max(0, *held, self.reached_before.get(incarnation, 0))
 
     def pushers(self) -> set[int]:
         """Incarnations that have not ended, and of which a push is known to be acknowledged."""
-        return {one.incarnation for one in self.outstanding.values()} | self._reached.keys()
+        return self._held.keys() | self.reached_before.keys()
 
     def lost_at_restore(self, lowest: Mapping[int, int]) -> int:
         """Pushes of incarnations that have ended since the newest set, which a shard that was restored from it lacks.
@@ -221,9 +245,8 @@ class Leases:
 
     def finish_implicitly(self, incarnation: int, next_sequence: int) -> int:
         """Acknowledge the earlier leases of an incarnation that requests work, reported or not; samples newly done."""
-        mine = [h for h in self.outstanding.values() if h.incarnation == incarnation]
         newly = 0
-        for held in mine:
+        for held in self._held_by(incarnation):
             pushes = self.cadence.pushes(held.lease.samples)
             if held.lease.first_sequence + pushes <= next_sequence:
                 newly += self.acknowledge(held.lease.id, pushes)
@@ -241,12 +264,22 @@ class Leases:
         """Mark the end of a snapshot set, complete or aborted."""
         self._set_running = False
         if complete:
-            self.ended = {incarnation: n for incarnation, n in self.ended.items() if incarnation not in self._in_set}
+            for incarnation in self._in_set & self.ended.keys():
+                del self.ended[incarnation]
         self._finished_since_set.clear()
 
     def state(self) -> dict[str, Any]:
         """The state for a snapshot set, as of now, while the shards wrote since `begin_set`."""
         held = [*self._finished_since_set, *self.outstanding.values()]
+        return {
+            **self.figures(),
+            "ended": list(self.ended.items()),
+            "reached": list(self.reached_before.items()),
+            "held": [one.row() for one in held],
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """The state but for the rows of leases and incarnations, JSON-serialisable."""
         return {
             "epoch_samples": self.epoch_samples,
             "cadence": list(astuple(self.cadence)),
@@ -257,20 +290,17 @@ class Leases:
             "outside": self.outside,
             "done": self.done,
             "returned": list(self.returned),
-            "ended": list(self.ended.items()),
-            "reached": list(self._reached.items()),
-            "held": [[dict(vars(h.lease)), h.replica, h.incarnation, h.pushes] for h in held],
         }
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Restore the state of another coordinator; a set that it had begun will not be complete."""
         self._take(state)
-        self.ended = dict(state.get("ended", ()))
-        self._reached = dict(state.get("reached", ()))  # an earlier version did not keep it
+        self.ended = TrackedDict(dict(state.get("ended", ())))
+        self.reached_before = TrackedDict(dict(state.get("reached", ())))  # an earlier version did not keep it
         for fields, replica, incarnation, pushes in state["held"]:
             held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
             if pushes < self.cadence.pushes(held.lease.samples):
-                self.outstanding[held.lease.id] = held
+                self._hold(held)
 
     def _take(self, state: dict[str, Any]) -> None:
         self.epoch, self.position = state["epoch"], state["position"]
@@ -292,7 +322,7 @@ class Leases:
             reported = self.cadence.samples_in(lease.samples, pushes)
             self.done -= reported
             corrections[replica] = corrections.get(replica, 0) - reported
-            self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
+            self._hold(Outstanding(lease, replica, incarnation))
         for incarnation, replica in {h.incarnation: h.replica for h in self.outstanding.values()}.items():
             applied = ledgers.get(incarnation, Applied())
             newly, doubled = self.revoke(incarnation, applied.lowest, applied.highest)

@@ -11,18 +11,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.ledgers import Applied
+from ..core.tracked import TrackedDict
 
 
 class Losses:
-    """Lost pushes by incarnation, as far as they are counted; kept while shards have ledger rows of an incarnation."""
+    """Lost pushes, as far as they are counted.
+
+    Attributes
+    ----------
+    counted
+        By incarnation; kept while shards have ledger rows of it.
+    """
 
     def __init__(self) -> None:
-        self._counted: dict[int, int] = {}
+        self.counted: TrackedDict[int, int] = TrackedDict()
 
     def report(self, incarnation: int, lost: int) -> None:
         """Record lost pushes that an incarnation has reported, and that are counted with its report."""
         if lost:
-            self._counted[incarnation] = self._counted.get(incarnation, 0) + lost
+            self.counted[incarnation] = self.counted.get(incarnation, 0) + lost
 
     def count(self, incarnation: int, reached: int, applied: Applied) -> int:
         """Lost pushes of an incarnation that are not counted yet; they are from now on.
@@ -33,21 +40,21 @@ class Losses:
             Number of its last push that is known to be acknowledged, and that is not trained again.
         """
         lost = applied.lost + max(0, reached - applied.lowest)
-        newly = max(0, lost - self._counted.get(incarnation, 0))
+        newly = max(0, lost - self.counted.get(incarnation, 0))
         self.report(incarnation, newly)
         return newly
 
     def forget(self, incarnation: int) -> None:
         """Drop an incarnation of which no shard has a ledger row."""
-        self._counted.pop(incarnation, None)
+        self.counted.pop(incarnation, None)
 
     def state(self) -> list[tuple[int, int]]:
         """The complete state, JSON-serialisable."""
-        return list(self._counted.items())
+        return list(self.counted.items())
 
     def restore(self, state: list[tuple[int, int]]) -> None:
         """Restore the state of another coordinator, or of a set."""
-        self._counted = dict(state)
+        self.counted = TrackedDict(dict(state))
 
 
 def pushed_before(leases: Mapping[str, Any]) -> dict[int, int]:

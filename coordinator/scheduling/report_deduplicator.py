@@ -9,52 +9,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.messages import ProgressReport
+from ..core.tracked import TrackedDict
 from .leases import Leases
 
 
 class ReportDeduplicator:
-    """The last reported totals: per lease, and per incarnation of a client, which has no lease.
+    """The last reported totals.
 
-    Neither lease ids nor incarnations are reused.
+    Attributes
+    ----------
+    of_lease, of_client
+        By lease, and by incarnation of a client, which has no lease. Neither lease ids nor incarnations are reused.
     """
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
-        self._of_lease: dict[int, ProgressReport] = {}
-        self._of_client: dict[int, ProgressReport] = {}  # by incarnation
-
-    def state(self) -> dict[str, Any]:
-        """The complete state, JSON-serialisable."""
-        return {
-            "of_lease": [dict(vars(report)) for report in self._of_lease.values()],
-            "of_client": [[incarnation, dict(vars(report))] for incarnation, report in self._of_client.items()],
-        }
+        self.of_lease: TrackedDict[int, ProgressReport] = TrackedDict()
+        self.of_client: TrackedDict[int, ProgressReport] = TrackedDict()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator."""
-        self._of_lease = {fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]}
-        self._of_client = {incarnation: ProgressReport(**fields) for incarnation, fields in state["of_client"]}
+        self.of_lease = TrackedDict({fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]})
+        self.of_client = TrackedDict({life: ProgressReport(**fields) for life, fields in state["of_client"]})
 
     def clients(self) -> set[int]:
         """Incarnations of clients that have reported."""
-        return set(self._of_client)
+        return set(self.of_client)
 
     def pushes_of_client(self, incarnation: int) -> int:
         """Pushes that an incarnation of a client has reported as acknowledged; 0 for a replica."""
-        return self._of_client[incarnation].pushes if incarnation in self._of_client else 0
+        return self.of_client[incarnation].pushes if incarnation in self.of_client else 0
 
     def settle(self, incarnation: int) -> None:
         """Drop the totals of an incarnation that sends no more reports, and of leases no longer outstanding."""
-        self._of_client.pop(incarnation, None)
-        for lease in self._of_lease.keys() - self._leases.outstanding.keys():
-            del self._of_lease[lease]
+        self.of_client.pop(incarnation, None)
+        for lease in self.of_lease.keys() - self._leases.outstanding.keys():
+            del self.of_lease[lease]
 
     def delta(self, incarnation: int, report: ProgressReport) -> ProgressReport | None:
         """Increment since this incarnation's last report; None for a duplicate, or a lease that it does not hold."""
         held = self._leases.outstanding.get(report.lease)
         if report.lease and (held is None or held.incarnation != incarnation):
             return None
-        last, key = (self._of_lease, report.lease) if report.lease else (self._of_client, incarnation)
+        last, key = (self.of_lease, report.lease) if report.lease else (self.of_client, incarnation)
         before = last.get(key, ProgressReport(report.lease))
         if report.pushes <= before.pushes:
             return None

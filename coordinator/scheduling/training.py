@@ -52,6 +52,8 @@ class Training:
         Whether the newest set holds the final result of a batch method.
     pushes_twice
         Pushes that were, or will be, trained twice because of failures.
+    losses, reports
+        Lost pushes that are counted, and the totals that replicas and clients reported last.
     """
 
     def __init__(self, job: Job, shape: DatasetSizes) -> None:
@@ -66,7 +68,7 @@ class Training:
         self.end_saved = False
         self._set_has_end = False  # the current or last set was begun after the end
         self.losses = Losses()
-        self._reports = ReportDeduplicator(self.leases)
+        self.reports = ReportDeduplicator(self.leases)
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
         self._began_s = 0.0
@@ -150,7 +152,7 @@ class Training:
         self, number: int, incarnation: int, report: ProgressReport, now_s: float
     ) -> tuple[bool, str | None]:
         """Record an incarnation's report of its pushes; whether it is new, and a reason to fail the job, if any."""
-        new = self._reports.delta(incarnation, report)
+        new = self.reports.delta(incarnation, report)
         self.losses.report(incarnation, new.lost if new is not None else 0)
         if new is not None and not report.lease:  # a client's
             self.leases.outside += new.samples
@@ -211,12 +213,10 @@ class Training:
     # -- another coordinator -----------------------------------------------------------------------------
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """The complete state, as of now, JSON-serialisable."""
+        """The state as of now but for the rows of leases, incarnations and replicas, JSON-serialisable."""
         return {
-            "leases": self.leases.state(),
-            "losses": self.losses.state(),
-            "progress": self.progress.state(),
-            "accounts": self._reports.state(),
+            "leases": self.leases.figures(),
+            "progress": self.progress.figures(),
             "evaluations": self.evaluations.state(),
             "dial": None,
             "groups": None,
@@ -234,7 +234,7 @@ class Training:
         self.leases.take_over(state["leases"])
         self.losses.restore(state.get("losses", []))  # an earlier version did not write it
         self.progress.restore(state["progress"], {})
-        self._reports.restore(state["accounts"])
+        self.reports.restore(state["accounts"])
         self.evaluations.restore(state["evaluations"])
         self.policy.restore(state.get(self.policy.section))
         self.end_saved = state.get("end_kept", False)
@@ -272,7 +272,7 @@ class Training:
             self.pushes_twice += twice
         self.evaluations.fenced(incarnation, again=evaluate)
         self.progress.settle(incarnation)
-        self._reports.settle(incarnation)
+        self.reports.settle(incarnation)
         return actions or []
 
     def shard_restored(self, lowest: Mapping[int, int]) -> None:
@@ -282,7 +282,7 @@ class Training:
     def count_losses(self, ledgers: Mapping[int, Applied]) -> None:
         """Count what restored shards lack of pushers that have no further push to report it with."""
         if self.policy.leases_are_pushed:
-            pushers = self.leases.pushers() | self._reports.clients()
+            pushers = self.leases.pushers() | self.reports.clients()
             self._count_losses({incarnation: self._reached(incarnation) for incarnation in pushers}, ledgers)
 
     def _count_losses(self, reached: Mapping[int, int], ledgers: Mapping[int, Applied]) -> None:
@@ -292,7 +292,7 @@ class Training:
 
     def _reached(self, incarnation: int) -> int:
         """Number of its last push that is known to be acknowledged."""
-        return max(self.leases.reached(incarnation), self._reports.pushes_of_client(incarnation))
+        return max(self.leases.reached(incarnation), self.reports.pushes_of_client(incarnation))
 
     def vectors_lost(self, best: Best | None) -> None:
         """A shard failed: of the stored evaluations, only `best` is complete in the newest set."""

@@ -82,18 +82,20 @@ class Registry:
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
+        self._members: dict[str, Any] = {}
         self.view = View()
 
     def write(self, epoch: int, values: Mapping[str, bytes | None]) -> View:
         """Add what was written; the new view."""
-        for name in ("state", "members", "placement"):
-            if name in values:
-                text = values[name]
+        for name, text in values.items():
+            if name.startswith("member:"):
+                self._members[name] = json.loads(text) if text is not None else None
+            elif name in ("state", "members", "placement"):
                 self._values[name] = json.loads(text) if text is not None else None
         state, members = self._values.get("state"), self._values.get("members")
         if state is None or members is None:
             return self.view
-        latest = [one for one in members["latest"] if one["state"] not in ("left", "died")]
+        latest = [one for one in self._members.values() if one and one["state"] not in ("left", "died")]
         # A coordinator that takes over before training begins anew, and the placement before it is void.
         placement = self._values.get("placement") if state["state"] != "empty" else None
         self.view = View(

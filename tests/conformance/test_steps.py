@@ -21,11 +21,11 @@ class Job:
     def write(self, leads: int, copies: int | None, **link: Any) -> None:
         """Store the members and the link; the placement has the first leader."""
         kinds = {leads: "shard", copies: "follower"}
-        members = [
-            {"incarnation": one, "kind": kind, "number": 0, "address": str(one), "state": "alive"}
+        members = {
+            f"member:{kind}:0": {"incarnation": one, "kind": kind, "number": 0, "address": str(one), "state": "alive"}
             for one, kind in kinds.items()
             if one is not None
-        ]
+        }
         state = {
             "state": "training",
             "chains": {"chains": {"0": {"follower": None, "whole": False, "promoted": None, **link}}},
@@ -35,10 +35,12 @@ class Job:
         place = {"shard": 0, "shard_epoch": 1, "address": str(LEADER), "runs": [[0, 1]]}
         values = {
             "state": state,
-            "members": {"latest": members, "dead": []},
+            "members": {"dead": []},
+            "member:follower:0": None,
+            **members,
             "placement": {"epoch": 1, "places": [place]},
         }
-        stored = {name: json.dumps(value).encode() for name, value in values.items()}
+        stored = {name: json.dumps(value).encode() if value is not None else None for name, value in values.items()}
         self._log.add("registry", 1, epoch=1, values=stored, registry=1)
 
     def steps(self) -> list[str]:

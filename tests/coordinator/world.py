@@ -41,7 +41,7 @@ from coordinator.core.ledgers import Applied, merge_ledgers
 from coordinator.core.messages import EvaluationLease
 from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
-from coordinator.job.persistence import load_unfinished, restore, serialize
+from coordinator.job.persistence import load_unfinished, restore, serialize, serialize_changes
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.shard_file import StoredSegment
@@ -136,7 +136,7 @@ class Committed:
         """Write down what has to be."""
         if self.machine.commit_due:
             self.machine.commit_due = False
-            self.world.stored = serialize(self.machine, self.world.now_s)
+            self.world.store(self.machine)
 
 
 @dataclass
@@ -174,6 +174,7 @@ class World:
     at: Callable[[str], None] = lambda step: None
     placement: Placement | None = None  # as the actor knows it
     stored: dict[str, str] = field(default_factory=dict)  # what the coordinator wrote down
+    written: list[dict[str, str | None]] = field(default_factory=list)  # fields of each commit
 
     def __post_init__(self) -> None:
         first_epoch = self.resume[1]["shard_epoch"] + 1 if self.resume else 1
@@ -279,7 +280,7 @@ class World:
 
     def _do(self, action: Action) -> None:
         if isinstance(action, RecoverShard | SetMembership | DropLedger):
-            self.stored = serialize(self.machine, self.now_s)
+            self.store(cast("Committed", self.machine).machine)
         machine, now_s = self.machine, self.now_s
         if isinstance(action, AssignShards):
             placement = action.placement
@@ -445,6 +446,17 @@ class World:
                     silent = error
         if silent is not None:
             raise silent
+
+    def store(self, machine: JobMachine) -> None:
+        """Write down what has changed: then all is stored that there is, and nothing else."""
+        fields = serialize_changes(machine, self.now_s)
+        self.written.append(fields)
+        for name, text in fields.items():
+            if text is None:
+                self.stored.pop(name, None)
+            else:
+                self.stored[name] = text
+        assert self.stored == serialize(machine, self.now_s)
 
     def take_over(self) -> None:
         """The coordinator dies with all that it had not carried out; another goes on from what it had written."""

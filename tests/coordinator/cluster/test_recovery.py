@@ -54,7 +54,7 @@ def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) 
     assert (applied[3] == applied[2]).all()
     assert len(gone) == 20, "one push of 10 samples of each replica came after the set"
     assert world.machine.progress.lost == 2
-    assert world.machine.failed_members == ["shard 1"]
+    assert world.machine.failures == {"shard 1": 1}
 
 
 def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> None:
@@ -380,7 +380,7 @@ def test_job_ends_with_counted_losses_after_any_deaths(a_world: MakeWorld, seed:
     twice = world.machine.training.pushes_twice
     missing = (applied == 0).sum(axis=1)
     assert (applied.max(axis=1) <= 1 + twice).all()
-    if not any(died.startswith("shard") for died in world.machine.failed_members):
+    if not any(died.startswith("shard") for died in world.machine.failures):
         assert (missing == 0).all()
         assert (applied.sum(axis=1) <= 400 + 10 * twice).all()
 

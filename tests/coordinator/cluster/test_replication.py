@@ -81,7 +81,7 @@ def test_follower_is_promoted_with_all_acknowledged_pushes() -> None:
     assert world.state() is State.DONE
     assert (world.applied() == 1).all()
     progress = world.machine.progress
-    assert (progress.lost, world.machine.training.pushes_twice, world.machine.failed_members) == (0, 0, ["shard 1"])
+    assert (progress.lost, world.machine.training.pushes_twice, world.machine.failures) == (0, 0, {"shard 1": 1})
     assert world.machine.replication.promotions == 1
 
 

@@ -104,7 +104,7 @@ def test_shards_come_and_go_while_a_job_trains(a_world: MakeWorld, changes: dict
     world.run()
     assert world.state() is State.DONE, world.machine.reason
     assert world.machine.progress.samples == 800
-    assert not world.machine.failed_members
+    assert not world.machine.failures
     assert (world.vector()[:, :800] > 0).all()
     if world.job.strategy.staleness != 0:  # a round's mean gives each replica its share
         assert (world.applied() == 1).all()
@@ -333,7 +333,7 @@ def test_failures_during_a_migration_lose_nothing_more(
     assert applied.max() <= 1 + world.machine.training.pushes_twice
     if not world.machine.progress.lost:
         assert applied.min() == 1
-    if not any(died.startswith(("shard 0", "shard 1")) for died in world.machine.failed_members) and step in (
+    if not any(died.startswith(("shard 0", "shard 1")) for died in world.machine.failures) and step in (
         "begun",
         "given",
     ):
@@ -375,7 +375,7 @@ def test_losses_are_counted_after_any_deaths_and_resharding(
     assert applied.max() <= 1 + world.machine.training.pushes_twice
     missing = (applied == 0).sum(axis=1).max()
     # What a coordinator had heard of losses may go with it: totals are told by lease.
-    told = told and "coordinator" not in world.machine.failed_members
+    told = told and "coordinator" not in world.machine.failures
     assert not told or missing <= 10 * world.machine.progress.lost
 
 

@@ -37,7 +37,7 @@ def test_lease_of_dead_replica_resumes_at_common_prefix(a_world: MakeWorld) -> N
     assert again.tolist() == [10, 10, 10, 0], "the push that three segments had was made again"
     assert (world.applied().min(axis=0) == 1).all()
     assert world.machine.progress.samples == 200
-    assert len(world.machine.failed_members) == 1
+    assert world.machine.failures.total() == 1
 
 
 def test_unreported_pushes_in_ledgers_count(a_world: MakeWorld) -> None:
@@ -75,7 +75,7 @@ def test_leaving_replica_returns_its_remaining_lease(a_world: MakeWorld) -> None
     first.leave("asked to end")
     world.settle()
     assert second.work().start == 20
-    assert not world.machine.failed_members
+    assert not world.machine.failures
     assert world.events("member")[-1] == {
         "role": "replica",
         "id": first.number,
@@ -136,7 +136,7 @@ def test_unreplaced_dead_shard_fails_the_job_in_one_line(a_world: MakeWorld) -> 
     assert reason.startswith("waited 60 s for shards (1 of 2 joined); shard 1 (s")
     assert reason.endswith("died: no heartbeat for 5.5 s")
     assert "\n" not in reason
-    assert world.machine.failed_members == ["shard 1"]
+    assert world.machine.failures == {"shard 1": 1}
     world.settle()
     assert world.finished
     assert all(isinstance(r.ask(), Stop) for r in world.replicas)
@@ -149,9 +149,9 @@ def test_stalled_replica_expires_despite_heartbeats(a_world: MakeWorld) -> None:
     world.tick(15.0)
     first.train(pushes=1)
     world.tick(15.0)
-    assert not world.machine.failed_members
+    assert not world.machine.failures
     world.tick(6.0)
-    assert world.machine.failed_members == [f"replica {first.number}"]
+    assert world.machine.failures == {f"replica {first.number}": 1}
     assert world.events("member")[-1:] != []
     world.settle()
     assert second.work().start == 10
@@ -164,7 +164,7 @@ def test_recovering_shard_pauses_progress_timeout(a_world: MakeWorld) -> None:
     world.tick(60.0)
     world.shard()
     world.settle()
-    assert world.machine.failed_members == ["shard 0"]
+    assert world.machine.failures == {"shard 0": 1}
 
 
 def test_without_any_replica_for_too_long_the_job_fails(a_world: MakeWorld) -> None:

@@ -12,7 +12,14 @@ from coordinator.core.effects import DropLedger, Fence, RecoverShard, SetMembers
 from coordinator.core.messages import EvaluationLease
 from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
-from coordinator.job.persistence import load_unfinished, outcome, restore, serialize, training_started
+from coordinator.job.persistence import (
+    load_unfinished,
+    outcome,
+    read_parts,
+    restore,
+    serialize,
+    training_started,
+)
 from coordinator.scheduling.synchronous import SynchronousPolicy
 from dbelief.errors import Rejected, RuntimeFailure, UserError
 
@@ -50,7 +57,7 @@ def test_takeover_at_any_turn_trains_each_sample_once(
         assert (shares > 0).all()
         assert shares.sum(axis=1) == pytest.approx([shares[0].sum()] * 4)
     assert world.machine.progress.samples == 200
-    assert world.machine.failed_members == ["coordinator"]
+    assert world.machine.failures == {"coordinator": 1}
 
 
 def test_unpersisted_reports_are_covered_by_later_totals(a_world: MakeWorld) -> None:
@@ -162,7 +169,7 @@ def test_persisted_state_does_not_grow_with_restarts(a_world: MakeWorld) -> None
     assert world.machine.members.dead >= lives.dead
     assert world.machine.members.dead.isdisjoint(alive)
     assert world.machine.members.settled == world.machine.members.dead
-    assert world.machine.failed_members == ["replica 0"] * 220 + ["coordinator"]
+    assert world.machine.failures == {"replica 0": 220, "coordinator": 1}
 
 
 def test_shard_recovery_continues_after_takeover(a_world: MakeWorld) -> None:
@@ -266,12 +273,52 @@ def test_unreadable_state_is_a_clear_failure(a_world: MakeWorld) -> None:
     world = a_world().started()
     state = json.loads(world.stored["state"])
     for other in (1, 99):
-        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}; this version reads 2"):
+        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}; this version reads 3"):
             load_unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
     old = json.dumps({**state, "format": 1, "finished": True}).encode()
     assert load_unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
     with pytest.raises(RuntimeFailure, match="cannot be read"):
         load_unfinished({**stored(world), "training": b"{"})
+    with pytest.raises(RuntimeFailure, match="cannot be read"):
+        load_unfinished({**stored(world), "lease:7": b"{"})
+
+
+def test_a_state_without_rows_is_taken_over(a_world: MakeWorld) -> None:
+    """An earlier version stored the members, leases, incarnations and replicas as lists in its sections."""
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=2)
+    second.work()
+    parts = read_parts(stored(world))
+    assert parts is not None
+    assert len(parts["training"]["leases"]["held"]) == 2
+    parts["state"]["format"] = 2
+    world.stored = {name: json.dumps(part) for name, part in parts.items()}
+    world.take_over()
+    world.stored = {}
+    world.run()
+    assert world.state() is State.DONE
+    assert (world.applied() == 1).all()
+
+
+def test_a_commit_writes_what_has_changed(a_world: MakeWorld) -> None:
+    """Of many members, leases and incarnations only the rows of those that have changed."""
+    world = a_world(replicas=30, limits={"epochs": 9}).started()
+    held = [replica.work() for replica in world.replicas]
+    first = world.replicas[0]
+    first.train()
+    begun = len(world.written)
+    new = first.work()
+    rows = {name for fields in world.written[begun:] for name in fields if ":" in name}
+    assert rows == {
+        f"lease:{held[0].id}",
+        f"lease:{new.id}",
+        f"incarnation:{first.incarnation}",
+        f"replica:{first.number}",
+    }
+    assert f"lease:{held[0].id}" not in world.stored
+    assert len(world.stored) > 60, "the members and their leases"
 
 
 def test_data_that_have_shrunk_meanwhile_are_refused(a_world: MakeWorld) -> None:

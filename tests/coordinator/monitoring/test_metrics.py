@@ -94,7 +94,7 @@ def test_deaths_and_restarts_are_counted_by_role(a_world: MakeWorld, tmp_path: P
     watched.see()
     assert (watched.value("shards_away"), watched.value("shards_back_total")) == (0, 1)
     assert watched.value("takeovers_total") == 0
-    world.machine.failed_members.append("coordinator")
+    world.machine.failures["coordinator"] += 1
     watched.see()
     assert watched.value("takeovers_total") == 1
 

@@ -68,25 +68,25 @@ def slept(leads: Callable[[str], LeaderLease], registry: Flaky) -> tuple[LeaderL
 
 def commit(leader: LeaderLease, text: str) -> None:
     """Write down a state that no earlier write holds."""
-    leader.commit(lambda: (0, {"state": text, "layout": "always the same"}), 1)
+    leader.commit(lambda complete: (0, {"state": text, "layout": "always the same"}), 1)
 
 
 def test_one_write_serves_all_waiting_commits(leads: Callable[[str], LeaderLease]) -> None:
     leader = leads("a")
     taken: list[int] = []
 
-    def sections() -> tuple[int, dict[str, str]]:
+    def fields(complete: bool) -> tuple[int, dict[str, str | None]]:
         taken.append(len(taken))
         return 3, {"state": f"{len(taken)}"}
 
     for step in (2, 1, 3):
-        leader.commit(sections, step)
+        leader.commit(fields, step)
     assert leader.read_state()["state"] == b"1"
-    leader.commit(sections, 4)
+    leader.commit(fields, 4)
     assert leader.read_state()["state"] == b"2"
 
 
-def test_only_changed_sections_are_written(leads: Callable[[str], LeaderLease], registry: Flaky) -> None:
+def test_only_changed_fields_are_written(leads: Callable[[str], LeaderLease], registry: Flaky) -> None:
     leader = leads("a")
     written: list[set[str]] = []
     write = registry.write

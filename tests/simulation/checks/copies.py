@@ -46,9 +46,10 @@ class Copies:
             self._places, self.placed_in = parts["placement"]["places"], parts["placement"]["epoch"]
         if "state" in parts:
             self._links = {int(shard): link for shard, link in parts["state"]["chains"]["chains"].items()}
-        if "members" in parts:
-            members = [one for one in parts["members"]["latest"] if one["kind"] in ("shard", "follower")]
-            self._addresses = {one["incarnation"]: one["address"] for one in members}
+        for name, text in values.items():
+            if text and name.startswith(("member:shard:", "member:follower:")):
+                member = json.loads(text)
+                self._addresses[member["incarnation"]] = member["address"]
 
     def segments(self) -> Iterator[tuple[str, int, Any]]:
         """Segments of all copies that may lead: whose it is, its number, and it, None if missing."""
@@ -91,7 +92,7 @@ class Copies:
                 )
 
 
-_SECTIONS = ("placement", "state", "members")
+_SECTIONS = ("placement", "state")
 
 
 def _segments(controller: Any) -> dict[int, Any]:

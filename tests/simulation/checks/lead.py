@@ -6,7 +6,7 @@ coordinator stores them, and clocks where pushes are applied, so the barrier's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -33,11 +33,11 @@ class LeadWatch:
         self._held: Sequence[tuple[int, int, int]] = ()  # incarnation, first clock, and clock after the last
         self._passed: dict[tuple[int, int], int] = {}  # clocks, by segment and incarnation
 
-    def stored(self, leases: Mapping[str, Any]) -> None:
-        """Record the leases that a coordinator has stored."""
+    def stored(self, held: Iterable[Sequence[Any]]) -> None:
+        """Record the leases that a coordinator has stored: of each the lease, its replica and its incarnation."""
         self._held = [
             (incarnation, lease["clock"], lease["clock"] + (lease["stop"] - lease["start"]) // BATCH)
-            for lease, _, incarnation, _ in leases["held"]
+            for lease, _, incarnation, *_ in held
         ]
 
     @contextmanager

@@ -296,17 +296,24 @@ class Observer:
             )
         real(migration, record)
 
-    def stored(self, values: Mapping[str, bytes | None]) -> None:
-        """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free."""
-        self.copies.stored(values)
+    def stored(self, written: Mapping[str, bytes | None], values: Mapping[str, bytes]) -> None:
+        """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free.
+
+        Parameters
+        ----------
+        written
+            Fields that it has just written.
+        values
+            All fields that are stored.
+        """
+        self.copies.stored(written)
         self._check_copies()
-        text = values.get("training")
-        leases = json.loads(text).get("leases") if text else None
-        if not leases:
+        if "training" not in values:
             return
-        self.lead.stored(leases)
-        ranges = [(lease["epoch"], lease["start"], lease["stop"]) for lease, *_ in leases["held"]]
-        ranges = sorted([*ranges, *map(tuple, leases["returned"])])
+        held = [json.loads(text) for name, text in values.items() if name.startswith("lease:")]
+        self.lead.stored(held)
+        ranges = [(lease["epoch"], lease["start"], lease["stop"]) for lease, *_ in held]
+        ranges = sorted([*ranges, *map(tuple, json.loads(values["training"])["leases"]["returned"])])
         for (epoch, _, stop), (other, start, _) in pairwise(ranges):
             if epoch == other and start < stop:
                 self.violation(f"samples {start} to {stop} of epoch {epoch} are leased twice")

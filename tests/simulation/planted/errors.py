@@ -309,7 +309,7 @@ _COORDINATOR = (
         "pending_fences_forgotten",
         "coordinator/job/persistence.py",
         """\
-    for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
+    for incarnation in sorted(members.unsettled | (machine.training.leases.holders().keys() - alive)):
         machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
 """,
         "",

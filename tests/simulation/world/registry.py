@@ -18,7 +18,7 @@ class SimulatedRegistry:
     Parameters
     ----------
     stored
-        Called with what a coordinator has written, at the moment of the write.
+        Called with what a coordinator has written, and with all that is stored then, at the moment of the write.
 
     Attributes
     ----------
@@ -27,7 +27,10 @@ class SimulatedRegistry:
     """
 
     def __init__(
-        self, scheduler: Scheduler, behind: MemoryRegistry, stored: Callable[[Mapping[str, bytes | None]], None]
+        self,
+        scheduler: Scheduler,
+        behind: MemoryRegistry,
+        stored: Callable[[Mapping[str, bytes | None], Mapping[str, bytes]], None],
     ) -> None:
         self._scheduler = scheduler
         self._stored = stored
@@ -46,7 +49,8 @@ class SimulatedRegistry:
             raise Unavailable("the registry does not answer")
         result = getattr(self._behind, method)(*words)
         if method == "write":
-            self._stored(words[-1])
+            job, _, values = words
+            self._stored(values, self._behind.read(job))
         runtime.sleep(draw.expovariate(1 / 0.001))
         if away:  # it was executed, and the reply is lost
             raise Unavailable("the registry does not answer")
