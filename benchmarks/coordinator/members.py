@@ -50,7 +50,7 @@ BATCH, PUSHES = 10, 64
 DEADLINE_S = 120.0
 PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0.0625}
 STALENESS = [9, 30, 20, 4, 1]
-CALLERS = 32
+CALLERS = 16
 
 
 def job(members: int) -> dict[str, Any]:

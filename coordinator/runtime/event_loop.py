@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 EVENTS = "events.jsonl"
 TICK_S = 0.1
 _PROGRESS_EVERY_S = 0.2
+_FIGURES_EVERY_S = 1.0
 _LOGGED = frozenset(
     {"member", "followed", "unfollowed", "promoted", "shard_back", "shard_taken_in", "rolled_back", "takeover"}
     | {"scaling", "scaled", "warm_start", "bundle_failed"}
@@ -112,7 +114,7 @@ class EventLoop:
         )
         self.exporter = CoordinatorMetrics(metrics, machine.job, folder, clock)
         metrics.add_callback("retries_total", lambda: self._executor.retries, to="ps")
-        self._progress_logged_s = -_PROGRESS_EVERY_S
+        self._progress_logged_s = self._figures_s = -math.inf
         self._waiting_for = ""
 
     def elapsed_s(self) -> float:
@@ -223,7 +225,9 @@ class EventLoop:
                 if interrupted.is_set() and not stopping:
                     stopping = True
                     machine.stop("stopped by a signal", now_s)
-                self._update_metrics(machine)
+                self.speed.note(machine.progress.samples_since)
+                if now_s - self._figures_s >= _FIGURES_EVERY_S:
+                    self._update_metrics(machine)
                 self._log_waiting_for(machine)
             with suppress(WriteFailed):  # for display only; an error is reported at the end
                 self._last_pass.flush()
@@ -249,6 +253,8 @@ class EventLoop:
         self.exporter.metrics.refused_total.labels(kind).inc()
 
     def _update_metrics(self, machine: JobMachine) -> None:
+        """Update the figures for display; their cost grows with the members."""
+        self._figures_s = self._clock.now()
         self.speed.note(machine.progress.samples_since)
         self.throughput.record_pushers(machine.members.alive("replica", "client"), machine.progress)
         if self.scaling.wanted is not None:
