@@ -192,7 +192,7 @@ class Progress:
         """Record an incarnation's resource usage, cumulative since its start."""
         own, key = self._stats(replica), str(incarnation)
         if usage.seconds:
-            own.spent[key] = dict(usage.seconds)
+            own.spent[key] = {phase: round(seconds, 4) for phase, seconds in usage.seconds.items()}
         if usage.staleness:
             own.stale[key] = list(usage.staleness)
         if usage.wire and all(map(math.isfinite, usage.wire.values())):

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from dbelief.core.layout import Layout
+from dbelief.core.lease import DataLease
 from dbelief.core.placement import Placement
 from dbelief.errors import RuntimeFailure, UserError
 
@@ -33,6 +34,11 @@ FORMAT = 3
 _OLDEST_FORMAT = 2
 """All in sections, whose lists have the rows."""
 _SECTIONS = ("state", "members", "training", "layout", "placement")
+_COUNTS = {
+    "leases": ("epoch", "position", "next_id", "leased", "done"),
+    "progress": ("samples", "steps", "pushes", "staleness_sum", "losses"),
+}
+"""What every lease changes in the section "training": it is a section of its own, "counts"."""
 _BEFORE = (State.EMPTY, State.INITIALISING)
 _LAYOUT, _PLACEMENT = TypeAdapter(Layout), TypeAdapter(Placement)
 
@@ -62,7 +68,10 @@ def _member_row(machine: JobMachine, key: tuple[str, int]) -> Any:
 
 def _lease_row(machine: JobMachine, lease: int) -> Any:
     held, report = machine.leases.outstanding.get(lease), machine.training.reports.of_lease.get(lease)
-    return [*held.row(), report and list(vars(report).values())] if held is not None else None
+    if held is None:
+        return None
+    lease_fields, *rest = held.row()
+    return [list(lease_fields.values()), *rest, list(vars(report).values()) if report is not None else None]
 
 
 def _incarnation_row(machine: JobMachine, incarnation: int) -> Any:
@@ -149,11 +158,11 @@ def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "incarnations": members.incarnations,
         "run_id": machine.run_id,
     }
-    texts = {
-        "state": _text(job),
-        "members": _text(members.state()),
-        "training": _text(machine.training.state(now_s)),
-    }
+    training = machine.training.state(now_s)
+    counts = {part: {name: training[part].pop(name) for name in names} for part, names in _COUNTS.items()}
+    counts["trained_s"] = training.pop("trained_s")
+    parts = {"state": job, "members": members.state(), "training": training, "counts": counts}
+    texts = {name: _text(part) for name, part in parts.items()}
     if initialization.layout is not None and initialization.placement is not None:
         texts["layout"] = _layout_text(initialization.layout, initialization.source_digest)
         texts["placement"] = _placement_text(initialization.placement)
@@ -234,6 +243,8 @@ def _put_rows(parts: dict[str, Any], stored: Mapping[str, bytes]) -> None:
         if colon:
             rows[kind][key] = json.loads(text)
     training, leases = parts["training"], sorted(rows["lease"].items(), key=lambda row: int(row[0]))
+    for part, counts in json.loads(stored["counts"]).items():
+        training[part] = {**training[part], **counts} if part in _COUNTS else counts
     lives = {int(life): row for life, row in rows["incarnation"].items()}
 
     def by_life(name: str) -> list[Any]:
@@ -241,20 +252,21 @@ def _put_rows(parts: dict[str, Any], stored: Mapping[str, bytes]) -> None:
 
     parts["members"]["latest"] = list(rows["member"].values())
     training["leases"] |= {
-        "held": [row[:-1] for _, row in leases],
+        "held": [[_named(DataLease, fields), *rest] for _, (fields, *rest, _) in leases],
         "reached": by_life("reached"),
         "ended": by_life("ended"),
     }
     training["losses"] = by_life("lost")
     training["accounts"] = {
-        "of_lease": [_report(row[-1]) for _, row in leases if row[-1] is not None],
-        "of_client": [[life, _report(row)] for life, row in by_life("report")],
+        "of_lease": [_named(ProgressReport, row[-1]) for _, row in leases if row[-1] is not None],
+        "of_client": [[life, _named(ProgressReport, row)] for life, row in by_life("report")],
     }
     training["progress"]["replicas"] = rows["replica"]
 
 
-def _report(row: list[Any]) -> dict[str, Any]:
-    return dict(zip(ProgressReport.__dataclass_fields__, row, strict=True))
+def _named(kind: type[DataLease] | type[ProgressReport], row: list[Any]) -> dict[str, Any]:
+    """The fields of a dataclass by name."""
+    return dict(zip(kind.__dataclass_fields__, row, strict=True))
 
 
 def training_started(parts: Mapping[str, Any]) -> bool:

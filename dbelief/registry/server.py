@@ -57,8 +57,11 @@ _WRITE = """
 local epoch = redis.call('HGET', KEYS[2], 'epoch')
 if epoch ~= ARGV[1] then return epoch or '-' end
 local stored = 2 + 2 * tonumber(ARGV[2])
-for i = 3, stored, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
-for i = stored + 1, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+local function each(command, first, last)  -- one command for many: the server logs each with its key; unpack is limited
+  for i = first, last, 1000 do redis.call(command, KEYS[3], unpack(ARGV, i, math.min(i + 999, last))) end
+end
+each('HSET', 3, stored)
+each('HDEL', stored + 1, #ARGV)
 return ''
 """
 _RAISE = """

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.sandblaster.lbfgs_driver import Phase, StoppingRules
 from dbelief.core.layout import SegmentSpan
+from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.process.runtime import use_runtime
@@ -103,7 +104,7 @@ def test_a_read_ahead_of_an_unfinished_lease_is_a_violation() -> None:
     """With a bound of 2, a lease of clocks 8 to 12 of which clock 8 was pushed allows reads up to clock 11."""
     violations = list[str]()
     watch, segment = LeadWatch(violations.append), Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
-    watch.stored([[{"clock": 8, "start": 0, "stop": 16}, 0, 5, 0]])
+    watch.stored([(DataLease(1, 0, 0, 16, 1, 0, clock=8), 5)])
     barrier = StalenessBarrier(2, {0: segment})  # without members: it lets all reads pass
     with watch.watching():
         barrier.applied(segment, Push(Pusher(0, 5), 1, clock=8))

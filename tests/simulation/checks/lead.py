@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest import mock
 
+from dbelief.core.lease import DataLease
 from dbelief.core.push import Push
 from ps_server.store.segment import Segment
 from ps_server.store.staleness import StalenessBarrier
@@ -33,11 +33,11 @@ class LeadWatch:
         self._held: Sequence[tuple[int, int, int]] = ()  # incarnation, first clock, and clock after the last
         self._passed: dict[tuple[int, int], int] = {}  # clocks, by segment and incarnation
 
-    def stored(self, held: Iterable[Sequence[Any]]) -> None:
-        """Record the leases that a coordinator has stored: of each the lease, its replica and its incarnation."""
+    def stored(self, held: Iterable[tuple[DataLease, int]]) -> None:
+        """Record the leases that a coordinator has stored, and the incarnations that hold them."""
         self._held = [
-            (incarnation, lease["clock"], lease["clock"] + (lease["stop"] - lease["start"]) // BATCH)
-            for lease, _, incarnation, *_ in held
+            (incarnation, lease.clock, lease.clock + lease.samples // BATCH)
+            for lease, incarnation in held
         ]
 
     @contextmanager

@@ -35,6 +35,7 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load_file
 
+from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
@@ -310,9 +311,10 @@ class Observer:
         self._check_copies()
         if "training" not in values:
             return
-        held = [json.loads(text) for name, text in values.items() if name.startswith("lease:")]
+        rows = [json.loads(text) for name, text in values.items() if name.startswith("lease:")]
+        held = [(DataLease(*fields), incarnation) for fields, _, incarnation, *_ in rows]
         self.lead.stored(held)
-        ranges = [(lease["epoch"], lease["start"], lease["stop"]) for lease, *_ in held]
+        ranges = [(lease.epoch, lease.start, lease.stop) for lease, _ in held]
         ranges = sorted([*ranges, *map(tuple, json.loads(values["training"])["leases"]["returned"])])
         for (epoch, _, stop), (other, start, _) in pairwise(ranges):
             if epoch == other and start < stop:
