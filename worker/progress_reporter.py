@@ -50,6 +50,7 @@ class ProgressReporter:
         self._spread = StalenessHistogram()
         self._exported: dict[str, float] = {}
         self._reported_s = runtime.monotonic()
+        self._every_s = 0.0  # between reports within a lease, at least: set by the coordinator
         self._unreported: list[wire.BundleDone] = []
 
     @property
@@ -63,11 +64,12 @@ class ProgressReporter:
             return wire.ReportReply()
         request = wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
         reply: wire.ReportReply = self._session.member.call("Report", request)
+        self._every_s = reply.report_every_s
         return reply
 
     def report_alive(self) -> None:
         """Report progress to the coordinator at intervals; a member without progress reports is removed."""
-        if runtime.monotonic() - self._reported_s > ALIVE_EVERY_S:
+        if runtime.monotonic() - self._reported_s > max(ALIVE_EVERY_S, self._every_s):
             self.report()
 
     # -- a lease -----------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class ProgressReporter:
         self._metrics.steps_total.inc(slot.steps)
         self._metrics.loss.set(slot.loss_sum / slot.samples)
         self._metrics.staleness.observe(pushed.staleness)
-        if runtime.monotonic() - self._reported_s > REPORT_EVERY_S:
+        if runtime.monotonic() - self._reported_s > max(REPORT_EVERY_S, self._every_s):
             if self._ranks.size == 1:
                 self._report_progress()
             else:

@@ -2,16 +2,17 @@
 
     python -m benchmarks.coordinator.members [--members 16,64,256,1000] [--seconds 10] [--every 0] [--registry valkey]
 
-A coordinator, its registry and one shard are processes of their own; the members are simulated here, and call Join, Beat,
-Report and Lease as workers do, by real stubs and on real connections. They compute nothing and push nothing: a lease is
-reported as done at once. All members have joined before the clock starts.
+A coordinator, its registry and one shard are processes of their own; the members are simulated here, and call Join,
+Beat, Report and Lease as workers do, by real stubs and on real connections. They compute and push nothing: a lease is
+reported as done with the request for the next one. All members have joined before the clock starts.
 
-Closed loop (`--every 0`): `--callers` threads take the members in turn, without a pause; a row gives what the coordinator
-can serve. Paced (`--every 10`): each member asks for a lease every so many seconds, and sends a heartbeat every quarter of
-its timeout; a row gives the delays at that load, and whether a member was removed. The columns:
+Closed loop (`--every 0`): 16 threads take the members in turn, without a pause; a row gives what the coordinator can
+serve. Paced (`--every 10`): each member asks for a lease every so many seconds, reports its progress within it, and
+sends heartbeats, at the intervals that the coordinator sets; a row gives the delays at that load. The columns:
 
     leases/s    leases granted; each with one report and one commit
-    cpu ms      processor time of the coordinator for each of them, without heartbeats (a phase of their own, `beat ms`)
+    cpu ms      processor time of the coordinator for each of them; of a closed loop without heartbeats, which have a
+                phase of their own (`beat ms`)
     bytes       added to the registry's file for each of them
     removed     members that the coordinator removed
 """
@@ -51,6 +52,7 @@ DEADLINE_S = 120.0
 PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0.0625}
 STALENESS = [9, 30, 20, 4, 1]
 CALLERS = 16
+REPORT_EVERY_S = 0.2  # of a worker
 
 
 def job(members: int) -> dict[str, Any]:
@@ -82,10 +84,12 @@ class Member:
     id: int = 0
     incarnation: int = 0
     run_id: int = 0
-    timeout_s: float = 0.0
     sequence: int = 1
     lease: int = 0
     placement: Placement | None = None
+    beat_every_s: float = 0.0
+    report_every_s: float = 0.0
+    called_s: float = 0.0
     waits_s: list[float] = field(default_factory=list)
 
     def join(self, layout: list[wire.Tensor], token: int) -> None:
@@ -101,7 +105,6 @@ class Member:
             ),
         )
         self.id, self.incarnation, self.run_id = reply.id, reply.incarnation, reply.run_id
-        self.timeout_s = reply.heartbeat_timeout_s
 
     def beat(self) -> wire.BeatReply:
         """Send a heartbeat; raises RuntimeFailure where the coordinator has removed this member."""
@@ -118,24 +121,29 @@ class Member:
         )
         if not reply.member:
             raise RuntimeFailure(f"replica {self.id} was removed")
+        self.beat_every_s = reply.beat_every_s
         if reply.HasField("placement"):
             self.placement = placement_from_wire(reply.placement)
         return reply
 
+    def report(self, pushes: int) -> None:
+        """Report so many pushes of its lease."""
+        self._report(
+            progress=wire.Progress(
+                lease=self.lease,
+                pushes=pushes,
+                samples=BATCH * pushes,
+                steps=pushes,
+                loss_sum=0.1 * BATCH * pushes,
+                staleness_sum=1.5 * pushes,
+            ),
+            wire=wire.WireFigures(sent=self.sequence * 4_000, received=self.sequence * 4_000),
+        )
+
     def work(self) -> None:
         """Report the lease that it holds as done, and request the next one."""
         if self.lease:
-            self._report(
-                progress=wire.Progress(
-                    lease=self.lease,
-                    pushes=PUSHES,
-                    samples=BATCH * PUSHES,
-                    steps=PUSHES,
-                    loss_sum=0.1 * BATCH * PUSHES,
-                    staleness_sum=1.5 * PUSHES,
-                ),
-                wire=wire.WireFigures(sent=self.sequence * 4_000, received=self.sequence * 4_000),
-            )
+            self.report(PUSHES)
         asked_s = time.monotonic()
         request = wire.LeaseRequest(
             replica=self.id,
@@ -148,7 +156,7 @@ class Member:
         self.waits_s.append(time.monotonic() - asked_s)
         if not reply.HasField("training"):
             raise RuntimeFailure(f"replica {self.id} wanted a lease and got {reply.WhichOneof('work')}: {reply.stop}")
-        self.lease = reply.training.lease
+        self.called_s, self.lease = asked_s, reply.training.lease
         self.sequence += PUSHES
 
     def initialise(self) -> None:
@@ -177,7 +185,11 @@ class Member:
             staleness=[self.sequence * count for count in STALENESS],
             **fields,
         )
-        self.client.call("Report", request)
+        self.called_s = time.monotonic()
+        reply: wire.ReportReply = self.client.call("Report", request)
+        if reply.beat_now:
+            raise RuntimeFailure(f"replica {self.id} was removed")
+        self.report_every_s = reply.report_every_s
 
 
 class Cluster:
@@ -260,15 +272,16 @@ def closed_loop(cluster: Cluster, seconds: float, act: Callable[[Member], object
 
 
 def paced(cluster: Cluster, seconds: float, every_s: float) -> tuple[int, int]:
-    """Members ask every `every_s` seconds and send heartbeats beside; leases, and members that were removed."""
+    """Members ask every `every_s` seconds, report and send heartbeats; leases, and members that were removed."""
     leases, removed = [0] * len(cluster.clients), [0] * len(cluster.clients)
     began_s = time.monotonic()
 
     def one(first: int) -> None:
-        mine = range(first, len(cluster.members), len(cluster.clients))
-        beats_s = cluster.members[0].timeout_s / 4
-        due = [(began_s + every_s * n / len(cluster.members), n, "work") for n in mine]
-        due += [(began_s + beats_s * n / len(cluster.members), n, "beat") for n in mine]
+        due = []
+        for number in range(first, len(cluster.members), len(cluster.clients)):
+            member, share = cluster.members[number], number / len(cluster.members)
+            due.append((began_s + every_s * share, number, "work"))
+            due.append((began_s + member.beat_every_s * share, number, "beat"))
         heapq.heapify(due)
         while due and due[0][0] < began_s + seconds:
             at_s, number, what = heapq.heappop(due)
@@ -276,14 +289,21 @@ def paced(cluster: Cluster, seconds: float, every_s: float) -> tuple[int, int]:
             member = cluster.members[number]
             try:
                 if what == "beat":
-                    member.beat()
+                    left_s = member.called_s + member.beat_every_s - time.monotonic()
+                    if left_s <= 0:
+                        member.beat()
+                        left_s = member.beat_every_s
+                    heapq.heappush(due, (time.monotonic() + left_s, number, "beat"))
+                elif what == "report":
+                    member.report(PUSHES // 2)
                 else:
                     member.work()
                     leases[first] += 1
+                    heapq.heappush(due, (at_s + every_s, number, "work"))
+                    if max(REPORT_EVERY_S, member.report_every_s) < every_s:
+                        heapq.heappush(due, (at_s + every_s / 2, number, "report"))
             except RuntimeFailure:
                 removed[first] += what == "beat"
-                continue
-            heapq.heappush(due, (at_s + (beats_s if what == "beat" else every_s), number, what))
 
     in_threads(len(cluster.clients), one)
     return sum(leases), sum(removed)
@@ -295,7 +315,8 @@ def one(members: int, seconds: float, every_s: float, registry: str) -> dict[str
         cluster = Cluster(run, members, url, folder)
         try:
             join_s = cluster.start()
-            cluster.each(lambda member, _: member.work())  # the first lease of each: no report precedes it
+            cluster.each(lambda member, _: member.beat())
+            cluster.each(lambda member, _: member.work())  # the first lease has no report before it
             for member in cluster.members:
                 member.waits_s.clear()
             return {"members": members, "join_s": join_s, **measured(cluster, seconds, every_s)}

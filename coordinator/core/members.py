@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
 from dbelief.errors import ResourceExhausted
 
@@ -22,7 +22,7 @@ _JOINS_AS = {"follower": "shard"}
 MAX_MEMBERS = 1024
 """Maximum of replicas and clients of one job at a time."""
 KINDS = ("shard", "follower", "replica", "client")
-_TIMES = frozenset({"last_beat_s", "moved_s"})
+_NOT_STORED = frozenset({"last_beat_s", "moved_s", "on_change"})
 _JOINED = attrgetter("incarnation")
 _AT_WORK = ("training", "evaluating")
 _MAX_CHECK_GAP_S = 1.0
@@ -44,7 +44,7 @@ class Member:
     leaves_after
         The snapshot set, by its count, for which a shard that was requested to exit waits; 0: no such request.
     on_change
-        Called after a change of anything but the two times.
+        Called with the member after a change of any other field but the two times.
     """
 
     kind: str
@@ -57,14 +57,14 @@ class Member:
     moved_s: float = 0.0
     state: str = "waiting"
     leaves_after: int = 0
-    on_change: ClassVar[Callable[[Member], None] | None] = None
+    on_change: Callable[[Member], None] | None = field(default=None, repr=False, compare=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field, and report a change of its row."""
-        changed = name not in _TIMES and self.__dict__.get(name) != value
+        changed = name not in _NOT_STORED and self.__dict__.get(name) != value
         super().__setattr__(name, value)
-        if changed and self.on_change is not None:
-            self.on_change(self)
+        if changed and (report := self.__dict__.get("on_change")) is not None:
+            report(self)
 
     @property
     def alive(self) -> bool:
@@ -81,7 +81,7 @@ class Member:
         return {name: self.__dict__[name] for name in _ROW}
 
 
-_ROW = [one.name for one in fields(Member) if one.name not in _TIMES]
+_ROW = [one.name for one in fields(Member) if one.name not in _NOT_STORED]
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Members:
     def _add(self, member: Member, now_s: float) -> None:
         """Add the latest incarnation of its kind and number."""
         self.latest[member.kind, member.number] = member
-        member.__dict__["on_change"] = self._member_changed
+        member.on_change = self._member_changed
         self._member_changed(member)
         for heap in (self._timeouts, self._stalls):
             heapq.heappush(heap, (now_s, member.incarnation, member))
@@ -274,6 +274,11 @@ class Members:
     def heartbeat_timeout_s(self, kind: str) -> float:
         """The heartbeat timeout of a member of this kind, in seconds."""
         return min(self.beat_s, self.lease_s) if kind in ("shard", "follower") else self.beat_s
+
+    def heartbeat_every_s(self, kind: str) -> float:
+        """Seconds between two heartbeats of a member: up to a third of its timeout, the longer the more there are."""
+        pushers = len(self._living["replica"]) + len(self._living["client"])
+        return self.heartbeat_timeout_s(kind) * min(1 / 3, max(1 / 4, pushers / 1000))
 
     def stalled(self, now_s: float, limit_s: float) -> list[Member]:
         """Living members whose work has made no progress for `limit_s`; to be called periodically."""

@@ -41,7 +41,7 @@ class TrackedDict(dict[K, V]):
         self._changed.add(key)
         return super().pop(key, *default)
 
-    def setdefault(self, key: K, default: V) -> V:  # type: ignore[override]  # a default is required
+    def setdefault(self, key: K, default: V) -> V:
         """As `dict.setdefault`."""
         if key not in self:
             self[key] = default

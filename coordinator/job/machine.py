@@ -36,6 +36,9 @@ from .timeouts import JoinTimeouts
 _STUCK = 2.0
 """A replica whose lease makes no progress for this multiple of `progress_s` is removed: its calls would have failed."""
 
+_REPORTS_PER_S = 100.0
+"""Progress reports of all replicas together, beside those at the ends of leases."""
+
 _DOING = {
     DataLease: "training",
     messages.GroupLease: "training",
@@ -499,11 +502,18 @@ class JobMachine:
         """Whether an evaluation is pending for clients, as there is no replica."""
         return self.training.evaluations.queued and not self.members.alive("replica")
 
-    def record_heartbeat_progress(self, number: int, incarnation: int, now_s: float) -> None:
-        """Record that an incarnation's work makes progress."""
+    def record_contact(self, number: int, incarnation: int, now_s: float) -> bool:
+        """Record that an incarnation is alive and that its work makes progress; False if it has been removed."""
         member = self.members.find_pusher(number, incarnation)
-        if member is not None:
-            member.moved_s = now_s
+        if member is None:
+            return False
+        member.last_beat_s = member.moved_s = now_s
+        return True
+
+    @property
+    def report_every_s(self) -> float:
+        """Seconds at least between two progress reports of one replica within a lease."""
+        return len(self.members.alive("replica", "client")) / _REPORTS_PER_S
 
     def record_usage(self, number: int, incarnation: int, usage: messages.ResourceUsage) -> None:
         """Record an incarnation's resource usage, as totals since it started."""

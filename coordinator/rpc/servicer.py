@@ -92,6 +92,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
             reply.uncertain = not self._event_loop.leadership.certain
             reply.ended_generation = machine.training.policy.ended_generation
+            reply.beat_every_s = machine.members.heartbeat_every_s(kind)
             if kind == "shard" and request.ending:
                 reply.may_leave = machine.may_leave(request.id, request.incarnation)
             if kind != "shard":
@@ -126,7 +127,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
         with self._event_loop.step() as (machine, now_s):
             if request.incarnation:  # the launcher belongs to no run
                 must_be_in(machine.run_id, request.run_id)
-            machine.record_heartbeat_progress(*who, now_s)
+            member = machine.record_contact(*who, now_s)
+            reply.beat_now = bool(request.incarnation) and (machine.over or not member)
+            reply.report_every_s = machine.report_every_s
             machine.record_usage(*who, _usage(request))
             if request.HasField("progress"):
                 machine.report_progress(*who, _value(messages.ProgressReport, request.progress), now_s)

@@ -33,7 +33,7 @@ class Job:
             "set": "a set",
         }
         place = {"shard": 0, "shard_epoch": 1, "address": str(LEADER), "runs": [[0, 1]]}
-        values = {
+        values: dict[str, Any] = {
             "state": state,
             "members": {"dead": []},
             "member:follower:0": None,

@@ -223,7 +223,7 @@ class Replica:
 
     def tell(self) -> None:
         """Report the lease's progress, as the service does."""
-        self.world.machine.record_heartbeat_progress(self.number, self.incarnation, self.world.now_s)
+        self.world.machine.record_contact(self.number, self.incarnation, self.world.now_s)
         self.world.machine.report_progress(self.number, self.incarnation, self.told, self.world.now_s)
 
     def train(self, pushes: int | None = None, tell: bool = True) -> None:

@@ -101,6 +101,10 @@ class MemberView:
     confirmed_s
         When the last heartbeat that the leading coordinator answered as this member's was sent, by the monotonic clock;
         -inf before the first, and from when a leaving heartbeat is sent.
+    beat_every_s
+        Seconds between two heartbeats.
+    called_s
+        When the last call that the coordinator answered was sent; -inf before the first.
     ending, may_leave
         Of a shard: it was requested to exit, and reports so in each heartbeat; the coordinator permits its exit.
     when_ended
@@ -124,9 +128,10 @@ class MemberView:
         self.lost = ""
         self.ending = False
         self.may_leave = False
-        self.confirmed_s = -math.inf
+        self.confirmed_s = self.called_s = -math.inf
         self.when_ended: Callable[[int], None] = lambda _: None
         self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
+        self.beat_every_s = 0.0
         self._changed = runtime.condition()
 
     @property
@@ -164,15 +169,22 @@ class MemberView:
                 self.confirmed_s = max(self.confirmed_s, sent_s)
             if reply.HasField("placement"):
                 self.placement = placement_from_wire(reply.placement)
+            self.beat_every_s = reply.beat_every_s or self.beat_every_s
             if not reply.member and not leaving:
                 self.lost = "the coordinator removed this member: no heartbeat for too long"
             self._changed.notify_all()
         self.when_ended(reply.ended_generation)
 
     def call(self, method: str, request: wire.LeaseRequest | wire.ReportRequest) -> Any:
-        """Call a method as this member; see `CoordinatorClient.call`."""
+        """Call a method as this member; see `CoordinatorClient.call`. To the coordinator it is a heartbeat too."""
         request.replica, request.incarnation, request.run_id = self.id, self.incarnation, self.run_id
-        return self.client.call(method, request)
+        sent_s = runtime.monotonic()
+        reply = self.client.call(method, request)
+        self.called_s = sent_s
+        if isinstance(reply, wire.ReportReply) and reply.beat_now:
+            with contextlib.suppress(Unavailable):
+                self.beat(patience_s=0.0)
+        return reply
 
     def placed(self) -> Placement:
         """Current placement of the segments.
@@ -243,7 +255,7 @@ class MembershipClient(MemberView):
         super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
         self.job = job
         self.timeout_s: float = reply.heartbeat_timeout_s
-        self._pause_s = self.timeout_s / 4
+        self.beat_every_s = self.timeout_s / 4
         self._ended = runtime.event()
         self.beat()
         self._thread = runtime.spawn(self._keep_beating, "beat")
@@ -251,18 +263,28 @@ class MembershipClient(MemberView):
     def _keep_beating(self) -> None:
         heard_s = runtime.monotonic()
         # Until training begins, members wait for the reply to a heartbeat, so the interval is shorter.
-        while not self._ended.wait(self._pause_s if self.state >= wire.STATE_READY else 0.05):
+        while not self._ended.wait(
+            self._covered_s() or (self.beat_every_s if self.state >= wire.STATE_READY else 0.05)
+        ):
+            if self._covered_s():
+                continue
             try:
                 self.beat(patience_s=0.0)
                 heard_s = runtime.monotonic()
             except RuntimeFailure as error:
-                if isinstance(error, Unavailable) and runtime.monotonic() - heard_s < self.client.patience_s:
+                silent_s = runtime.monotonic() - max(heard_s, self.called_s)
+                if isinstance(error, Unavailable) and silent_s < self.client.patience_s:
                     continue
                 with self._changed:
                     self.lost = str(error)
                     self._changed.notify_all()
             if self.over:
                 return
+
+    def _covered_s(self) -> float:
+        """Seconds for which the last call still takes the place of a heartbeat, while the job trains."""
+        left_s = self.called_s + self.beat_every_s - runtime.monotonic()
+        return max(0.0, left_s) if self.state == wire.STATE_READY else 0.0
 
     def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Wait until `happened` is true after a heartbeat.

@@ -344,6 +344,7 @@ class BeatReply(_message.Message):
     ENDED_GENERATION_FIELD_NUMBER: _builtins.int
     MAY_LEAVE_FIELD_NUMBER: _builtins.int
     UNCERTAIN_FIELD_NUMBER: _builtins.int
+    BEAT_EVERY_S_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     """of the job"""
     reason: _builtins.str
@@ -358,6 +359,8 @@ class BeatReply(_message.Message):
     """to an `ending` shard: the snapshot set is complete, or none will be written"""
     uncertain: _builtins.bool
     """another coordinator may lead already, and remove this member"""
+    beat_every_s: _builtins.float
+    """seconds until its next heartbeat; a report or a request for work is one too"""
     @_builtins.property
     def placement(self) -> Global___Placement:
         """where newer than the member's"""
@@ -373,10 +376,11 @@ class BeatReply(_message.Message):
         ended_generation: _builtins.int = ...,
         may_leave: _builtins.bool = ...,
         uncertain: _builtins.bool = ...,
+        beat_every_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "may_leave", b"may_leave", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state", "uncertain", b"uncertain"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "beat_every_s", b"beat_every_s", "ended_generation", b"ended_generation", "initialise", b"initialise", "may_leave", b"may_leave", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state", "uncertain", b"uncertain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
@@ -1169,6 +1173,8 @@ class ReportReply(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
     PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
+    BEAT_NOW_FIELD_NUMBER: _builtins.int
+    REPORT_EVERY_S_FIELD_NUMBER: _builtins.int
     store_as: _builtins.str
     """store the evaluated parameters under this name, by rule "assign"; empty: do not"""
     state: Global___State.ValueType
@@ -1177,6 +1183,10 @@ class ReportReply(_message.Message):
     """to a client: request by Lease an evaluation that no replica could make; default false"""
     placement_epoch: _builtins.int
     """with `store_as`: of the placement at least that the parameters are stored by"""
+    beat_now: _builtins.bool
+    """the job is over, or this incarnation was removed: a heartbeat gives the reason; default false"""
+    report_every_s: _builtins.float
+    """seconds at least between two reports within a lease; 0: as often as the replica does"""
     def __init__(
         self,
         *,
@@ -1184,10 +1194,12 @@ class ReportReply(_message.Message):
         state: Global___State.ValueType = ...,
         evaluate: _builtins.bool = ...,
         placement_epoch: _builtins.int = ...,
+        beat_now: _builtins.bool = ...,
+        report_every_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "placement_epoch", b"placement_epoch", "state", b"state", "store_as", b"store_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_now", b"beat_now", "evaluate", b"evaluate", "placement_epoch", b"placement_epoch", "report_every_s", b"report_every_s", "state", b"state", "store_as", b"store_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -249,17 +249,17 @@ def test_client_report_returns_state_and_due_evaluation(training: Caller) -> Non
     client = world.replica(kind="client")
     told = wire.Progress(pushes=1, samples=100)
     request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=told)
-    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY)
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, report_every_s=0.03)
     world.machine.training.evaluations.request("validation", "w")
     for replica in world.replicas[:2]:
         replica.leave()
-    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True)
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True, report_every_s=0.01)
 
 
 def test_reports_are_taken_in(training: Caller) -> None:
     lease(training)
     told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)
-    assert training("Report", report(training, progress=told)) == wire.ReportReply()
+    assert training("Report", report(training, progress=told)) == wire.ReportReply(report_every_s=0.02)
     assert training.world.machine.progress.loss == 2.0
     initialization = training.world.machine.initialization
     assert initialization.placement is not None
@@ -268,13 +268,37 @@ def test_reports_are_taken_in(training: Caller) -> None:
     initialization.replace(initialization.placement.places[0])
     training.world.machine.commit_due = False
     outcome = wire.Evaluation(lease=evaluation.lease, loss=0.5, accuracy=0.0)
-    expected = wire.ReportReply(store_as="best.0", placement_epoch=2)
+    expected = wire.ReportReply(store_as="best.0", placement_epoch=2, report_every_s=0.02)
     assert training("Report", report(training, 1, evaluation=outcome)) == expected
     assert training.world.machine.commit_due, "another coordinator must know this placement"
     training("Report", report(training, 1, stored_lease=evaluation.lease))
     best = training.world.machine.progress.best
     assert best is not None
     assert (best.vector, best.accuracy) == ("best.0", 0.0)
+
+
+def test_a_report_is_a_heartbeat_of_a_member_and_of_no_other(training: Caller) -> None:
+    world = training.world
+    first, second = world.replicas
+    for replica in first, second:
+        replica.mute = True
+    world.tick(4.0)
+    assert not training("Report", report(training)).beat_now
+    world.tick(2.0)
+    assert [member.number for member in world.machine.members.alive("replica")] == [first.number]
+    assert training("Report", report(training, 1)).beat_now, "its heartbeat says that it was removed"
+    world.machine.fail("out of memory")
+    assert training("Report", report(training)).beat_now
+
+
+def test_many_members_report_and_send_heartbeats_less_often(training: Caller) -> None:
+    world = training.world
+    beat_s = world.job.deadlines.beat_s
+    assert training("Beat", beat(world.replicas[0])).beat_every_s == beat_s / 4
+    for _ in range(598):
+        world.replica()
+    assert training("Report", report(training)).report_every_s == 6.0
+    assert training("Beat", beat(world.replicas[0])).beat_every_s == pytest.approx(beat_s / 3)
 
 
 def test_a_model_without_accuracy_has_none(training: Caller) -> None:

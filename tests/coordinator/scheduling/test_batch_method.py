@@ -435,7 +435,7 @@ def test_computing_replica_expires_despite_prefetching(a_world: MakeWorld) -> No
     assert isinstance(machine.lease(asks, world.now_s), Wait)
     for _ in range(5):  # it tells now and then that it comes on
         world.tick(100.0)
-        machine.record_heartbeat_progress(one.number, one.incarnation, world.now_s)
+        machine.record_contact(one.number, one.incarnation, world.now_s)
     assert one.incarnation in {m.incarnation for m in machine.members.alive("replica")}
     world.tick(121.0)
     assert one.incarnation not in {m.incarnation for m in machine.members.alive("replica")}

@@ -35,10 +35,7 @@ class LeadWatch:
 
     def stored(self, held: Iterable[tuple[DataLease, int]]) -> None:
         """Record the leases that a coordinator has stored, and the incarnations that hold them."""
-        self._held = [
-            (incarnation, lease.clock, lease.clock + lease.samples // BATCH)
-            for lease, incarnation in held
-        ]
+        self._held = [(incarnation, lease.clock, lease.clock + lease.samples // BATCH) for lease, incarnation in held]
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from dbelief.errors import Unavailable
 from dbelief.process.runtime import runtime
-from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 
 
@@ -59,3 +61,59 @@ def test_a_member_that_leaves_is_unconfirmed_before_its_last_heartbeat_is_sent(a
     with nullcontext() if answers else pytest.raises(Unavailable):
         member.beat(leaving=True, reason="signal")
     assert (seen_s[-1], member.confirmed_s) == (-math.inf, -math.inf)
+
+
+class Timed:
+    """A coordinator, and the clock of a member: every wait for the next heartbeat lets its time pass.
+
+    Parameters
+    ----------
+    calls_s
+        Times at which the member makes another call.
+    """
+
+    def __init__(self, calls_s: list[float], state: wire.State.ValueType = wire.STATE_READY) -> None:
+        self.now_s, self._calls_s, self._state = 0.0, calls_s, state
+        self.beats_s: list[float] = []
+        self.beat_now = False
+        self.patience_s = 60.0
+        runtime = SimpleNamespace(
+            monotonic=lambda: self.now_s,
+            random_id=lambda: 1,
+            event=lambda: SimpleNamespace(wait=self._wait, set=lambda: None),
+            condition=lambda: mock.MagicMock(),
+            spawn=lambda call, name: None,
+        )
+        with mock.patch("dbelief.rpc.client.coordinator_client.runtime", runtime):
+            self.member = MembershipClient(cast("CoordinatorClient", self), wire.ROLE_REPLICA, "job")
+            self.member._keep_beating()
+
+    def _wait(self, pause_s: float) -> bool:
+        until_s = self.now_s + pause_s
+        while self._calls_s and self._calls_s[0] < until_s:
+            self.now_s = self._calls_s.pop(0)
+            self.member.call("Report", wire.ReportRequest())
+        self.now_s = until_s
+        return until_s > 6.0
+
+    def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
+        if method == "Join":
+            return wire.JoinReply(id=3, incarnation=7, heartbeat_timeout_s=4.0)
+        if method == "Report":
+            return wire.ReportReply(beat_now=self.now_s > 4.0)
+        self.beats_s.append(self.now_s)
+        return wire.BeatReply(member=True, state=self._state, beat_every_s=1.0)
+
+
+def test_a_report_takes_the_place_of_a_heartbeat() -> None:
+    assert Timed([]).beats_s == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert Timed([0.5, 0.75, 1.5, 3.75]).beats_s == [0.0, 2.5, 3.5, 4.75, 5.75]
+
+
+def test_a_report_of_a_removed_member_is_followed_by_a_heartbeat() -> None:
+    assert Timed([4.5]).beats_s == [0.0, 1.0, 2.0, 3.0, 4.0, 4.5, 5.5]
+
+
+def test_while_a_job_ends_every_heartbeat_is_sent() -> None:
+    """Its reply has the state of the job, for which members wait."""
+    assert Timed([0.5, 1.5, 2.5, 3.5], wire.STATE_CLOSING).beats_s[:5] == [0.0, 1.0, 2.0, 3.0, 4.0]
