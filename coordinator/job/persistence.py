@@ -245,21 +245,21 @@ def _put_rows(parts: dict[str, Any], stored: Mapping[str, bytes]) -> None:
     training, leases = parts["training"], sorted(rows["lease"].items(), key=lambda row: int(row[0]))
     for part, counts in json.loads(stored["counts"]).items():
         training[part] = {**training[part], **counts} if part in _COUNTS else counts
-    lives = {int(life): row for life, row in rows["incarnation"].items()}
+    incarnations = {int(key): row for key, row in rows["incarnation"].items()}
 
-    def by_life(name: str) -> list[Any]:
-        return [[life, row[name]] for life, row in lives.items() if name in row]
+    def by_incarnation(name: str) -> list[Any]:
+        return [[key, row[name]] for key, row in incarnations.items() if name in row]
 
     parts["members"]["latest"] = list(rows["member"].values())
     training["leases"] |= {
         "held": [[_named(DataLease, fields), *rest] for _, (fields, *rest, _) in leases],
-        "reached": by_life("reached"),
-        "ended": by_life("ended"),
+        "reached": by_incarnation("reached"),
+        "ended": by_incarnation("ended"),
     }
-    training["losses"] = by_life("lost")
+    training["losses"] = by_incarnation("lost")
     training["accounts"] = {
         "of_lease": [_named(ProgressReport, row[-1]) for _, row in leases if row[-1] is not None],
-        "of_client": [[life, _named(ProgressReport, row)] for life, row in by_life("report")],
+        "of_client": [[key, _named(ProgressReport, row)] for key, row in by_incarnation("report")],
     }
     training["progress"]["replicas"] = rows["replica"]
 

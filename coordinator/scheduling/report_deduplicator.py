@@ -30,7 +30,7 @@ class ReportDeduplicator:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator."""
         self.of_lease = TrackedDict({fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]})
-        self.of_client = TrackedDict({life: ProgressReport(**fields) for life, fields in state["of_client"]})
+        self.of_client = TrackedDict({key: ProgressReport(**fields) for key, fields in state["of_client"]})
 
     def clients(self) -> set[int]:
         """Incarnations of clients that have reported."""

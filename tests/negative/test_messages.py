@@ -258,11 +258,11 @@ IGNORED: dict[str, tuple[Reply, Reply]] = {
         lambda stub: stub.Report(
             coordination.ReportRequest(replica=7, incarnation=77, progress=coordination.Progress(lease=1, samples=9))
         ),
-        lambda reply: reply == coordination.ReportReply(),
+        lambda reply: reply == coordination.ReportReply(beat_now=True, report_every_s=reply.report_every_s),
     ),
     "report: trouble of a life that is over": (
         lambda stub: stub.Report(coordination.ReportRequest(replica=7, incarnation=77, trouble="NaN")),
-        lambda reply: reply == coordination.ReportReply(),
+        lambda reply: reply == coordination.ReportReply(beat_now=True, report_every_s=reply.report_every_s),
     ),
     "report: an evaluation that nobody asked for": (
         lambda stub: stub.Report(

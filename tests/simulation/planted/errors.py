@@ -358,7 +358,7 @@ _COORDINATOR = (
         "report_totals_forgotten_at_takeover",
         "coordinator/scheduling/training.py",
         """\
-        self._reports.restore(state["accounts"])
+        self.reports.restore(state["accounts"])
 """,
         "",
         "After a coordinator failover, the next report of a lease in progress, or of a client, is counted from its "
@@ -367,7 +367,7 @@ _COORDINATOR = (
     Planted(
         "losses_of_finished_leases_forgotten",
         "coordinator/scheduling/leases.py",
-        "return max(0, *held, self._reached.get(incarnation, 0))",
+        "return max(0, *held, self.reached_before.get(incarnation, 0))",
         "return max([0, *held])",
         "Acknowledged pushes of a finished lease that a restored shard lacks are not counted as lost where their "
         "replica failed before its next push.",
