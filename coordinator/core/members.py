@@ -25,6 +25,8 @@ KINDS = ("shard", "follower", "replica", "client")
 _NOT_STORED = frozenset({"last_beat_s", "moved_s", "on_change"})
 _JOINED = attrgetter("incarnation")
 _AT_WORK = ("training", "evaluating")
+_MAX_BACKLOG_S = 60.0
+"""Age of a call that delays the removal of silent members; an older one may never be processed."""
 _MAX_CHECK_GAP_S = 1.0
 """Maximum time between checks for expired members; a longer gap means that the coordinator did not run (stopped)."""
 
@@ -253,10 +255,15 @@ class Members:
 
     # -- timeouts ----------------------------------------------------------------------------------------
 
-    def expired(self, now_s: float) -> list[Member]:
+    def expired(self, now_s: float, backlog_s: float = 0.0) -> list[Member]:
         """Members whose heartbeat timeout has expired; to be called periodically.
 
         Cost: that of the members whose timeouts were due at their last heartbeat but one.
+
+        Parameters
+        ----------
+        backlog_s
+            Age of the oldest call that was received and not processed: it may be anybody's heartbeat.
         """
         away_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
@@ -267,7 +274,7 @@ class Members:
 
         def late(member: Member) -> float:
             """When its timeout expires."""
-            return member.last_beat_s + self.heartbeat_timeout_s(member.kind)
+            return member.last_beat_s + self.heartbeat_timeout_s(member.kind) + min(backlog_s, _MAX_BACKLOG_S)
 
         return sorted(_due(self._timeouts, now_s, late), key=_JOINED)  # a leader comes before its follower
 

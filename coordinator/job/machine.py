@@ -247,9 +247,12 @@ class JobMachine:
             return False
         return self.initialization.initialises(incarnation)
 
-    def tick(self, now_s: float) -> None:
-        """Process the passing of time: heartbeat timeouts, limits, periodic snapshots."""
-        for member in self.members.expired(now_s):
+    def tick(self, now_s: float, backlog_s: float = 0.0) -> None:
+        """Process the passing of time: heartbeat timeouts, limits, periodic snapshots.
+
+        `backlog_s`: age of the oldest call that was received and not processed.
+        """
+        for member in self.members.expired(now_s, backlog_s):
             if now_s - member.last_beat_s <= self.members.heartbeat_timeout_s(member.kind):
                 continue  # it has just become the last copy of its shard
             self._member_lost(member, "died", f"no heartbeat for {now_s - member.last_beat_s:.1f} s", now_s)

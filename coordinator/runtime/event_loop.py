@@ -10,7 +10,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -69,6 +69,8 @@ class EventLoop:
     ----------
     job_yaml
         The job with all fields, as a job file.
+    backlog_s
+        Called for the age in seconds of the oldest call that was received and not answered.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class EventLoop:
         self._pictures = pictures
         self.leadership = leadership
         self.speed = Speed(clock)
+        self.backlog_s: Callable[[], float] = lambda: 0.0
         self._machine = machine
         self._clock = clock
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
@@ -217,9 +220,10 @@ class EventLoop:
         while not self._finished.is_set():
             if self.leadership.lost:
                 raise Deposed(self.leadership.lost)
+            backlog_s = self.backlog_s()  # before the time of the step: it must not be short of it
             with self.step() as (machine, now_s):
                 if not machine.over:  # members notified of the end send no heartbeats, and have not failed
-                    machine.tick(now_s)
+                    machine.tick(now_s, backlog_s)
                 if interrupted.is_set() and leaves and not machine.over:
                     return
                 if interrupted.is_set() and not stopping:

@@ -110,6 +110,15 @@ def test_members_expire_after_missed_heartbeats() -> None:
     assert them.expired(5.1) == [quiet]
 
 
+def test_no_member_expires_whose_heartbeat_may_wait_to_be_processed() -> None:
+    them = members(beat_s=5.0)
+    quiet = join(them)
+    for tick in range(1, 20):
+        assert them.expired(tick * 0.5, backlog_s=4.5) == []
+    assert them.expired(9.6, backlog_s=4.5) == [quiet]
+    assert them.expired(9.6, backlog_s=0.0) == [quiet]
+
+
 def test_coordinator_pause_expires_no_member() -> None:
     them = members(beat_s=5.0)
     quiet = join(them)
