@@ -8,6 +8,7 @@ from dbelief.core.lease import DataLease
 
 from ..core.messages import WorkRequest
 from ..core.warm_start import WarmStart
+from .lease_pacing import LeasePacing
 from .leases import Leases
 from .sync_policy import SyncPolicy
 
@@ -15,9 +16,10 @@ from .sync_policy import SyncPolicy
 class FreeRunningPolicy(SyncPolicy):
     """Grants leases as they are requested; during the warm start to one replica only."""
 
-    def __init__(self, leases: Leases, warm_start: WarmStart) -> None:
+    def __init__(self, leases: Leases, warm_start: WarmStart, pacing: LeasePacing | None = None) -> None:
         self._leases = leases
         self._warm_start = warm_start
+        self._pacing = pacing
 
     def held(self, request: WorkRequest) -> DataLease | None:
         """See `SyncPolicy.held`."""
@@ -27,9 +29,17 @@ class FreeRunningPolicy(SyncPolicy):
         """See `SyncPolicy.request_lease`."""
         if not self._warm_start.admits(request.incarnation):
             return None
-        room = self._warm_start.room(self._leases.leased)
-        return self._leases.grant(request.replica, request.incarnation, request.next_sequence, room)
+        leases, incarnation, size = self._leases, request.incarnation, None
+        if self._pacing is not None:
+            size = self._pacing.samples(incarnation, len(living), leases.left, now_s)
+        room = self._warm_start.room(leases.leased)
+        lease = leases.grant(request.replica, incarnation, request.next_sequence, room, size=size)
+        if self._pacing is not None and lease is not None:
+            self._pacing.granted(incarnation, lease.samples, now_s)
+        return lease
 
     def replica_lost(self, incarnation: int, died: bool, now_s: float) -> None:
         """See `SyncPolicy.replica_lost`: another replica may train alone now."""
         self._warm_start.remove(incarnation)
+        if self._pacing is not None:
+            self._pacing.forget(incarnation)

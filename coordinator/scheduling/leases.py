@@ -93,9 +93,13 @@ class Leases:
         clock: int = 0,
         member_epoch: int = 0,
         stride: int = 1,
+        size: int | None = None,
     ) -> DataLease | None:
-        """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0)."""
-        room = self.room(at_most)
+        """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0).
+
+        `size`: samples in a full lease; None: those of the pool.
+        """
+        room = self.room(at_most, size)
         if not room:
             return None
         epoch, start, stop = self._next_range(room)
@@ -124,10 +128,15 @@ class Leases:
         self.next_id += 1
         return DataLease(self.next_id - 1, self.epoch, 0, 0, first_sequence, self.leased, clock)
 
-    def room(self, at_most: int | None = None) -> int:
+    @property
+    def left(self) -> int:
+        """Samples of the total that are not leased."""
+        return self.total - self.outside - self.leased
+
+    def room(self, at_most: int | None = None, size: int | None = None) -> int:
         """Samples that a lease could hold now."""
-        left = self.total - self.outside - self.leased
-        room = min(self.size, left, self.size if at_most is None else at_most)
+        full = self.size if size is None else size
+        room = min(full, self.left, full if at_most is None else at_most)
         return max(0, room) if self.epoch_samples else 0
 
     def _next_range(self, room: int) -> tuple[int, int, int]:

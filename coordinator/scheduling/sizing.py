@@ -15,6 +15,7 @@ from .batch_method import Sandblaster as BatchMethod
 from .bounded_staleness import BoundedStalenessPolicy
 from .free_running import FreeRunningPolicy
 from .groups import GroupPolicy
+from .lease_pacing import LeasePacing
 from .leases import Leases
 from .sync_policy import SyncPolicy
 from .synchronous import SynchronousPolicy
@@ -61,7 +62,7 @@ def sync_policy(job: Job, shape: DatasetSizes, leases: Leases, warm_start: WarmS
     if strategy.grouped:
         return GroupPolicy(leases)
     if strategy.staleness is None:
-        return FreeRunningPolicy(leases, warm_start)
+        return FreeRunningPolicy(leases, warm_start, None if strategy.lease else LeasePacing(leases.size))
     if strategy.staleness:
         return BoundedStalenessPolicy(leases, warm_start)
     return SynchronousPolicy(leases, strategy.turns)

@@ -72,15 +72,16 @@ class FetchPushSchedule:
     def pushes(self, samples: int) -> int:
         """Number of pushes of a lease of `samples` samples."""
         steps = self.steps(samples)
-        return sum(self.pushes_after(step, steps) for step in range(steps))
+        whole, rest = divmod(steps, self.n_push)
+        if not self.literal:
+            return whole + (rest > 0)
+        return whole + (rest > 0) + (steps > 0 and (steps - 1) % self.n_push > 0)
 
     def samples_in(self, samples: int, pushes: int) -> int:
         """Samples behind the first `pushes` pushes of a lease of `samples`."""
-        steps, made = self.steps(samples), 0
         if pushes <= 0:
             return 0
-        for step in range(steps):
-            made += self.pushes_after(step, steps)
-            if made == pushes:
-                return min(samples, (step + 1) * self.batch)
-        return samples
+        if pushes >= self.pushes(samples):
+            return samples
+        steps = (pushes - 1) * self.n_push + 1 if self.literal else pushes * self.n_push
+        return min(samples, steps * self.batch)
