@@ -81,6 +81,8 @@ class Members:
         Incarnations of pushers that have ended; those of them whose ledgers were read. After a takeover both hold all
         ended incarnations, except that the unsettled ones are in `dead` only: the persisted state does not grow with
         their number.
+    numbers
+        Numbers of those in `dead` only: others may have them by now.
     unforgotten
         Those of the settled whose ledger rows not all shards have dropped yet.
     """
@@ -92,6 +94,7 @@ class Members:
     incarnations: int = 0
     dead: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
+    numbers: dict[int, int] = field(default_factory=dict)
     unforgotten: set[int] = field(default_factory=set)
     _checked_s: float | None = None
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
@@ -169,6 +172,13 @@ class Members:
         member.state = how
         if member.kind not in ("shard", "follower"):
             self.dead.add(member.incarnation)
+            self.numbers[member.incarnation] = member.number
+
+    def settle(self, incarnation: int) -> None:
+        """Record that the ledgers of an incarnation that has ended were read; their rows are to be dropped."""
+        self.settled.add(incarnation)
+        self.numbers.pop(incarnation, None)
+        self.unforgotten.add(incarnation)
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:
         """This incarnation, where it is alive."""
@@ -211,7 +221,12 @@ class Members:
             {name: value for name, value in vars(member).items() if name not in _TIMES}
             for member in self._latest.values()
         ]
-        return {"dead": sorted(self.dead - self.settled), "unforgotten": sorted(self.unforgotten), "latest": latest}
+        return {
+            "dead": sorted(self.dead - self.settled),
+            "numbers": list(self.numbers.items()),
+            "unforgotten": sorted(self.unforgotten),
+            "latest": latest,
+        }
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Restore another coordinator's members; they get extra time to find the new one before their timeouts expire.
@@ -222,6 +237,7 @@ class Members:
             Member(**{**fields, "last_beat_s": now_s + self.beat_s, "moved_s": now_s}) for fields in state["latest"]
         ]
         self._latest = {(member.kind, member.number): member for member in members}
+        self.numbers = dict(state.get("numbers", ()))  # an earlier version did not store them
         if "settled" in state:  # written by an earlier version
             self.dead, self.settled = set(state["dead"]), set(state["settled"])
             return

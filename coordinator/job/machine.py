@@ -277,8 +277,7 @@ class JobMachine:
 
     def fenced(self, number: int, incarnation: int, applied: Applied, now_s: float) -> None:
         """Record that the shards reject this incarnation now; `applied`: its pushes in their ledgers."""
-        self.members.settled.add(incarnation)
-        self.members.unforgotten.add(incarnation)
+        self.members.settle(incarnation)
         self.commit_due = True
         self.actions.append(effects.DropLedger(incarnation))
         self.actions += self.training.fenced(number, incarnation, applied, self.shutdown.evaluate, now_s)

@@ -165,7 +165,8 @@ def _reissue_pending_effects(machine: JobMachine) -> None:
     if membership is not None:
         machine.actions.append(membership)
     members = machine.members
-    numbers = {member.incarnation: member.number for member in members.all()} | machine.training.leases.holders()
+    latest = {member.incarnation: member.number for member in members.all()}
+    numbers = latest | machine.training.leases.holders() | members.numbers
     alive = {member.incarnation for member in members.alive("replica", "client")}
     for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
         machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
