@@ -290,11 +290,14 @@ class _Unary:
 
 
 class MemoryNetwork(Transport):
-    """All addresses of one network; a port 0 is the next free one."""
+    """All addresses of one network; a port 0 is the next free one.
+
+    Several servers may share an address, as pods behind a service do: the one that started last is reached.
+    """
 
     def __init__(self) -> None:
         self._lock = runtime.reentrant_lock()
-        self._servers: dict[str, MemoryServer] = {}
+        self._servers: dict[str, list[MemoryServer]] = {}
         self._waiting: dict[str, list[Callable[[grpc.ChannelConnectivity], None]]] = {}
         self._port = 10_000
 
@@ -314,7 +317,7 @@ class MemoryNetwork(Transport):
 
     def start(self, address: str, server: MemoryServer) -> None:
         with self._lock:
-            self._servers[address] = server
+            self._servers.setdefault(address, []).append(server)
             waiting = self._waiting.pop(address, [])
         for callback in waiting:
             callback(grpc.ChannelConnectivity.READY)
@@ -322,14 +325,20 @@ class MemoryNetwork(Transport):
     def stop(self, address: str, server: MemoryServer, grace_s: float | None, stopped: Event) -> None:
         """Accept no further calls; set `stopped`."""
         with self._lock:
-            if self._servers.get(address) is server:
-                del self._servers[address]
+            servers = self._servers.get(address, [])
+            if server in servers:
+                servers.remove(server)
         stopped.set()
+
+    def server_at(self, address: str) -> MemoryServer | None:
+        """The server that calls to an address reach; None where there is none."""
+        servers = self._servers.get(address)
+        return servers[-1] if servers else None
 
     def begin(self, call: Call, address: str, details: Details) -> None:
         """Connect a call to the server at an address."""
         with self._lock:
-            server = self._servers.get(address)
+            server = self.server_at(address)
         if server is None:
             call.ended(Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}"))
         else:
@@ -344,7 +353,7 @@ class MemoryNetwork(Transport):
 
     def when_started(self, address: str, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
         with self._lock:
-            started = address in self._servers
+            started = self.server_at(address) is not None
             if not started:
                 self._waiting.setdefault(address, []).append(callback)
         if started:

@@ -112,7 +112,7 @@ class Members:
         ended incarnations, except that the unsettled ones are in `dead` only: the persisted state does not grow with
         their number.
     unsettled
-        Those in `dead` only.
+        Those in `dead` only, each with its number: another one may have that by now.
     unforgotten
         Those of the settled whose ledger rows not all shards have dropped yet.
     """
@@ -125,7 +125,7 @@ class Members:
     latest: TrackedDict[tuple[str, int], Member] = field(default_factory=TrackedDict)
     dead: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
-    unsettled: set[int] = field(default_factory=set)
+    unsettled: dict[int, int] = field(default_factory=dict)
     unforgotten: set[int] = field(default_factory=set)
     _checked_s: float | None = None
     _progress_s: float = -math.inf  # since when no member's work could advance
@@ -236,12 +236,12 @@ class Members:
         member.state = how
         if member.kind not in ("shard", "follower"):
             self.dead.add(member.incarnation)
-            self.unsettled.add(member.incarnation)
+            self.unsettled[member.incarnation] = member.number
 
     def settle(self, incarnation: int) -> None:
         """Record that the ledgers of an incarnation that has ended were read; their rows are to be dropped."""
         self.settled.add(incarnation)
-        self.unsettled.discard(incarnation)
+        self.unsettled.pop(incarnation, None)
         self.unforgotten.add(incarnation)
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:
@@ -308,7 +308,8 @@ class Members:
 
     def state(self) -> dict[str, Any]:
         """The state for another coordinator but for the rows of `latest`, JSON-serialisable."""
-        return {"dead": sorted(self.unsettled), "unforgotten": sorted(self.unforgotten)}
+        numbers = list(self.unsettled.items())
+        return {"dead": sorted(self.unsettled), "numbers": numbers, "unforgotten": sorted(self.unforgotten)}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Restore another coordinator's members; they get extra time to find the new one before their timeouts expire.
@@ -323,7 +324,9 @@ class Members:
             alive = {member.incarnation for member in self.latest.values() if member.alive}
             self.dead = set(range(1, self.incarnations + 1)) - alive
             self.settled, self.unforgotten = self.dead - set(state["dead"]), set(state["unforgotten"])
-        self.unsettled = self.dead - self.settled
+        numbers = {row["incarnation"]: row["number"] for row in state["latest"]}
+        numbers |= dict(state.get("numbers", ()))  # an earlier version did not store them
+        self.unsettled = {incarnation: numbers.get(incarnation, 0) for incarnation in self.dead - self.settled}
 
     def alive(self, *kinds: str) -> Sequence[Member]:
         """The living members of these kinds, by kind and number."""

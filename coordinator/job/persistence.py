@@ -316,10 +316,11 @@ def _reissue_pending_effects(machine: JobMachine) -> None:
     if membership is not None:
         machine.actions.append(membership)
     members = machine.members
-    numbers = {member.incarnation: member.number for member in members.all()} | machine.training.leases.holders()
     alive = {member.incarnation for member in members.alive("replica", "client")}
-    for incarnation in sorted(members.unsettled | (machine.training.leases.holders().keys() - alive)):
-        machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
+    holders = machine.training.leases.holders().items()
+    unfenced = {incarnation: number for incarnation, number in holders if incarnation not in alive} | members.unsettled
+    for incarnation, number in sorted(unfenced.items()):
+        machine.actions.append(Fence(number, incarnation))
     machine.actions += [DropLedger(incarnation) for incarnation in sorted(members.unforgotten)]
     for member in machine.members.alive("shard"):
         needed = member.number in machine.members.needed

@@ -161,3 +161,26 @@ def test_messages_of_a_call_arrive_in_order_after_a_cut(seed: int) -> None:
         run_all(scheduler, [scheduler.spawn(receiver, "serve", serve)])
         run_all(scheduler, [scheduler.spawn(sender, "send", send)])
     assert received == [bytes([number]) for number in range(20)]
+
+
+def test_of_servers_at_one_address_the_last_that_runs_is_reached() -> None:
+    """A coordinator that was suspended before it served may serve beside its successor, until it learns of that."""
+    scheduler = Scheduler(0)
+    first, second = scheduler.process("first"), scheduler.process("second")
+
+    def serve() -> None:
+        server = network.server(runtime.executor(1, "calls"), [], [], 1)
+        server.add_insecure_port("service:1")
+        server.start()
+
+    runtime = SimulatedRuntime(scheduler)
+    with use_runtime(runtime):
+        network = SimulatedNetwork(scheduler, mean_s=0.03)
+        assert network.process_at("service:1") is None
+        for process in first, second:
+            run_all(scheduler, [scheduler.spawn(process, "serve", serve)])
+            assert network.process_at("service:1") is process
+        scheduler.end(second)
+        assert network.process_at("service:1") is first
+        scheduler.end(first)
+        assert network.process_at("service:1") is None

@@ -107,6 +107,27 @@ def test_unread_ledger_is_fenced_again_after_takeover(a_world: MakeWorld) -> Non
     assert second.work().samples == 30
 
 
+@pytest.mark.parametrize("staleness", [None, 2])
+def test_an_incarnation_is_fenced_again_under_its_number_though_another_has_it(
+    a_world: MakeWorld, staleness: int | None
+) -> None:
+    """It stayed a member at the shards, or of its group's block, for which the others waited without end."""
+    world = a_world(strategy__staleness=staleness).started()
+    first, second = world.replicas
+    for replica in first, second:
+        replica.ask()
+        world.settle()  # with a bound, the shards know of it first
+        replica.work()
+    second.train()  # its lease is done, so that nothing else has its number
+    second.die()
+    again = world.replica(requested=second.number)
+    assert again.number == second.number
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == [Fence(second.number, second.incarnation)]
+    world.run()
+    assert world.state() is State.DONE
+
+
 def test_idle_incarnation_is_fenced_again_after_takeover(a_world: MakeWorld) -> None:
     """What a coordinator has queued goes with it, and shards would take that life's pushes for ever."""
     world = a_world().started()

@@ -99,6 +99,7 @@ class Observer:
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
         self._answered_s: dict[Task, float] = {}  # when the coordinator answered last, or was called first
+        self._heard_s: dict[Process, float] = {}  # when it answered any task of a process
         self._silent_s: defaultdict[Process, float] = defaultdict(float)  # longest time of a task without an answer
         self.failed: set[str] = set()
         self.computed = np.zeros(SAMPLES, np.int64)
@@ -147,14 +148,15 @@ class Observer:
     def _call(self, real: Callable[..., Any], client: CoordinatorClient, *words: Any, **named: Any) -> Any:
         task = self._scheduler.current
         assert task is not None
-        self._answered_s.setdefault(task, self._scheduler.now_s)
+        # A thread that calls for the first time counts from the last answer to another thread of its process.
+        self._answered_s.setdefault(task, self._heard_s.get(task.process, self._scheduler.now_s))
         try:
             reply = real(client, *words, **named)
         except Unavailable:
             silent_s = (self._scheduler.now_s - self._answered_s[task]) * task.process.rate
             self._silent_s[task.process] = max(silent_s, self._silent_s[task.process])
             raise
-        self._answered_s[task] = self._scheduler.now_s
+        self._answered_s[task] = self._heard_s[task.process] = self._scheduler.now_s
         return reply
 
     def check_patience(self, process: Process, error: str) -> None:

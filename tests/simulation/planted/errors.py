@@ -309,8 +309,8 @@ _COORDINATOR = (
         "pending_fences_forgotten",
         "coordinator/job/persistence.py",
         """\
-    for incarnation in sorted(members.unsettled | (machine.training.leases.holders().keys() - alive)):
-        machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
+    for incarnation, number in sorted(unfenced.items()):
+        machine.actions.append(Fence(number, incarnation))
 """,
         "",
         "A worker that failed shortly before the coordinator is never fenced by the next one: its lease is not "

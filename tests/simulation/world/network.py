@@ -87,7 +87,7 @@ class SimulatedNetwork(MemoryNetwork):
 
     def process_at(self, address: str) -> Process | None:
         """The process that serves an address; None where none does."""
-        server = self._servers.get(address)
+        server = self.server_at(address)
         return server.process if isinstance(server, SimulatedServer) else None
 
     def channel(self, address: str, options: Options, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
@@ -120,7 +120,7 @@ class SimulatedNetwork(MemoryNetwork):
 
     def begin(self, call: Call, address: str, details: Details) -> None:
         client = self._process
-        server = self._servers.get(address)
+        server = self.server_at(address)
         if server is None or not isinstance(server, SimulatedServer):
             why = Failure(grpc.StatusCode.UNAVAILABLE, f"no server at {address}")
             self._scheduler.at(self._delay_s(), lambda: call.ended(why))
