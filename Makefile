@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -119,6 +119,9 @@ bench-kills: .venv/ready-to-develop ## MNIST (in DBELIEF_DATA) with any one proc
 
 bench-churn: .venv/ready-to-develop ## deaths over all roles for ten minutes of MNIST (in DBELIEF_DATA), torchrun beside; hours: ARGS='--plan a|b --job mnist|elastic'
 	@$(BIN)/python -m benchmarks.faults.churn $(ARGS)
+
+bench-coordinator: .venv/ready-to-develop ## a coordinator with 16 to 1,000 simulated members
+	@$(BIN)/python -m benchmarks.coordinator.members $(ARGS)
 
 bench-wire: .venv/ready-to-develop ## pull, push and exchange against a bare socket
 	@$(BIN)/dbelief bench wire $(ARGS)
