@@ -157,6 +157,22 @@ def test_a_coordinator_that_was_replaced_at_the_end_writes_no_summary(
     assert not (tmp_path / "summary.json").exists()
 
 
+def test_a_coordinator_whose_lease_expired_before_the_summary_writes_none_if_replaced(
+    runner: EventLoop, tmp_path: Path
+) -> None:
+    """Every step was persisted before it was suspended: only the lease shows that another coordinator leads."""
+    with runner.step() as (machine, _):
+        machine.fail("out of memory")
+    registry = runner.leadership._registry
+    registry.release("test", runner.leadership.epoch)
+    assert registry.acquire("test", "another", LEASE_TTL_S) is not None
+    runner.leadership.expires_s = 0.0
+    carry_out(runner)
+    assert runner.leadership.lost
+    assert not runner._finished.is_set()
+    assert not (tmp_path / "summary.json").exists()
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
