@@ -202,7 +202,7 @@ class Recovery:
         if self.set_id is None and isinstance(action, effects.TakeSnapshot | effects.MakeReady):
             self._training.abort_set()  # the initial values are incomplete again
             return []
-        dropped: tuple[type[effects.Action], ...] = effects.Export, effects.RollBack  # they are requested again
+        dropped: tuple[type[effects.Action], ...] = (effects.RollBack,)  # it is requested again
         if self.rollback_set is not None:  # programs are too, and a set that mixes two iterations would be useless
             dropped += effects.RunProgram, effects.TakeSnapshot
             if isinstance(action, effects.TakeSnapshot):

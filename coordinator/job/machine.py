@@ -469,8 +469,11 @@ class JobMachine:
 
     def postpone(self, action: effects.Action) -> None:
         """Postpone an action that did not reach all shards until all of them are available."""
-        if not self.over:
-            self.actions += self.recovery.postpone(action)
+        if self.over:
+            return
+        if isinstance(action, effects.Export) and not self.shutdown.exports(action.vector):
+            return  # it is requested again: earlier phases repeat, as a shard has failed since
+        self.actions += self.recovery.postpone(action)
 
     # -- work --------------------------------------------------------------------------------------------
 

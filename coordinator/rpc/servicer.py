@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from dbelief.core.lease import DataLease
 from dbelief.core.push import STALENESS
-from dbelief.errors import Rejected
+from dbelief.errors import Deposed, Rejected
 from dbelief.process.console import host_and_port
 from dbelief.process.printable import printable
 from dbelief.rpc.channel import answers
@@ -91,6 +91,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s, request.failed)
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
             reply.uncertain = not self._event_loop.leadership.certain
+            if machine.over or not member:
+                self._check_may_end(machine)
             reply.ended_generation = machine.training.policy.ended_generation
             reply.beat_every_s = machine.members.heartbeat_every_s(kind)
             if kind == "shard" and request.ending:
@@ -115,8 +117,23 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         with self._event_loop.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
-            work = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
-            return _assignment_reply(machine.lease(work, now_s), machine)
+            asked = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
+            work = machine.lease(asked, now_s)
+            if isinstance(work, messages.Stop):
+                self._check_may_end(machine)
+            return _assignment_reply(work, machine)
+
+    def _check_may_end(self, machine: JobMachine) -> None:
+        """Check, before a reply that ends a member, that no other coordinator can lead.
+
+        Raises
+        ------
+        Deposed
+            One may: this coordinator was suspended, and does not know the members that have joined since, or its job
+            has failed because another one leads.
+        """
+        if not self._event_loop.leadership.certain:
+            raise Deposed(f"another coordinator may lead job {machine.job.name}")
 
     @answers
     def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
@@ -150,6 +167,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 self._event_loop.record_traffic(request.replica, request.traffic)
             if request.stored_lease:
                 machine.evaluation_stored(request.stored_lease, now_s)
+            if machine.over:
+                self._check_may_end(machine)
             if machine.members.find("client", *who) is not None:
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
             if request.trouble and not request.incarnation:  # of the launcher, which is no member

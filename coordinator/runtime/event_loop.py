@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dbelief.errors import DbeliefError, Deposed, WriteFailed
+from dbelief.errors import DbeliefError, Deposed, Unavailable, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
@@ -285,6 +285,9 @@ class EventLoop:
 
     def _finish(self) -> None:
         """Close the run folder: summary and curves. Coordinator failover is not needed any more."""
+        if not self.leadership.certain:  # after a suspension: the next coordinator may have closed it
+            with suppress(Unavailable):
+                self.leadership.confirm()
         try:
             with self._lock:
                 values = summary_of(self._machine, self.wall_s())

@@ -150,7 +150,11 @@ class EffectExecutor:
                     return  # it leaves the job: the next coordinator issues the action again
                 self.retries += 1
                 self._run_urgent()
+        except Deposed:  # where the job is over, the step below persists nothing, and would not raise it again
+            raise
         except Exception as error:  # any error: a job must not wait for a thread that has ended
+            with suppress(Unavailable):
+                self._confirm_leads()  # a shard refuses a coordinator that was suspended and replaced: no failure
             reason = f"{type(action).__name__}: {format_error(error)}"
             with self._step() as (machine, _):
                 if machine.over:  # for another reason, which stays: print this one here

@@ -319,6 +319,28 @@ def test_an_evaluation_stored_while_a_shard_is_replaced_is_not_the_best(a_world:
     assert not machine.shutdown.exports("best.0")
 
 
+def test_an_export_requested_while_a_shard_is_unavailable_runs_after_its_recovery(a_world: MakeWorld) -> None:
+    """The shard that was declared failed still ran, and wrote the last set; then its process ended."""
+    world = a_world().started()
+    machine = world.machine
+    machine.close("enough samples", evaluate=False)
+    world.tick()
+    assert machine.shutdown.phase is ShutdownPhase.SNAPSHOT
+    number, _ = world.shard_members.pop(1)
+    world.tick(6.0)
+    assert number in machine.recovery.unavailable
+    while not machine.shutdown.exports("w"):
+        assert world.act() is not None
+    world.dead.add(number)
+    world.settle()
+    assert world.exported is None
+    world.shard(requested=number)
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.exported is not None
+    assert world.finished
+
+
 @pytest.mark.parametrize(
     "step", [ShutdownPhase.VALIDATE, ShutdownPhase.TEST, ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT]
 )

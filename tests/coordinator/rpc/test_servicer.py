@@ -256,6 +256,25 @@ def test_client_report_returns_state_and_due_evaluation(training: Caller) -> Non
     assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True, report_every_s=0.01)
 
 
+def test_a_coordinator_that_may_be_replaced_ends_no_member(training: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a suspension it does not know who has joined since, and its own failure is not the job's."""
+    first, second = training.world.replicas
+    gone = beat(second)
+    second.die()
+    ends = [("Beat", gone), ("Lease", wire.LeaseRequest(replica=gone.id, incarnation=gone.incarnation))]
+    monkeypatch.setattr(training.steps, "certain", False)
+    for method, request in ends:
+        code, reason = training.refusal(method, request)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "another coordinator may lead" in reason
+    assert training("Beat", beat(first)).uncertain
+    training.world.machine.fail("AttachFollower: leader epoch 2 is over, 3 leads")
+    for method, request in [*ends, ("Beat", beat(first)), ("Report", report(training))]:
+        assert training.refusal(method, request)[0] is grpc.StatusCode.UNAVAILABLE
+    monkeypatch.setattr(training.steps, "certain", True)
+    assert training("Beat", beat(first)).state == wire.STATE_FAILED
+
+
 def test_reports_are_taken_in(training: Caller) -> None:
     lease(training)
     told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.core import members
 from coordinator.core.effects import Fence, LogEvent, MakeReady
+from coordinator.core.ledgers import Applied
 from coordinator.core.messages import BundleLease, BundleResult, ProgressReport, WorkRequest
 from coordinator.core.progress import ReplicaStats
 from coordinator.core.states import State
@@ -22,7 +23,7 @@ from coordinator.rpc.status import build_status
 from coordinator.runtime import event_loop as module
 from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.event_loop import EventLoop
-from coordinator.runtime.leader_lease import LeaderLease
+from coordinator.runtime.leader_lease import LEASE_TTL_S, LeaderLease
 from dbelief.checkpoint.snapshot_set import newest_count
 from dbelief.errors import Moved, Rejected, ResourceExhausted, RuntimeFailure, Unavailable, WriteFailed
 from dbelief.monitor.status_table import taken
@@ -131,6 +132,45 @@ def test_a_commit_that_fails_once_the_lease_is_released_fails_no_job(
         machine.commit_due = True
     assert (world.machine.state, world.machine.reason) == (state, "")
     assert runner._executor._queue.qsize() == 0
+
+
+def test_a_coordinator_that_was_replaced_at_the_end_writes_no_summary(
+    runner: EventLoop, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended while it fenced a worker, and reads ledgers from which the next one has dropped the rows."""
+    worker = world.started().replicas[0]
+    runner._machine = vars(world.machine)["machine"]  # the runner commits its steps, and not the world
+
+    def replaced(incarnation: int) -> Applied:
+        registry = runner.leadership._registry
+        registry.release("test", runner.leadership.epoch)
+        assert registry.acquire("test", "another", LEASE_TTL_S) is not None
+        return Applied()
+
+    monkeypatch.setattr(runner._executor._shards, "fence", replaced)
+    with runner.step() as (machine, _):
+        machine.actions.append(Fence(worker.number, worker.incarnation))
+        machine.fail("out of memory")
+    carry_out(runner)
+    assert runner.leadership.lost
+    assert not runner._finished.is_set()
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_coordinator_whose_lease_expired_before_the_summary_writes_none_if_replaced(
+    runner: EventLoop, tmp_path: Path
+) -> None:
+    """Every step was persisted before it was suspended: only the lease shows that another coordinator leads."""
+    with runner.step() as (machine, _):
+        machine.fail("out of memory")
+    registry = runner.leadership._registry
+    registry.release("test", runner.leadership.epoch)
+    assert registry.acquire("test", "another", LEASE_TTL_S) is not None
+    runner.leadership.expires_s = 0.0
+    carry_out(runner)
+    assert runner.leadership.lost
+    assert not runner._finished.is_set()
+    assert not (tmp_path / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

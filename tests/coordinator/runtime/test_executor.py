@@ -20,7 +20,7 @@ from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
-from dbelief.errors import Deposed, Unavailable
+from dbelief.errors import Deposed, Rejected, Unavailable
 from dbelief.process.clock import SystemClock
 from dbelief.rpc.pb import parameters_pb2 as wire
 from ps_server.rpc.servicer import ShardService
@@ -175,6 +175,33 @@ def test_an_export_is_not_retried_once_its_vector_is_lost(tmp_path: Path) -> Non
             wait_until(lambda: machine.done != [])
     assert machine.done == ["exported"]
     assert (tmp_path / "model.safetensors").is_file()
+
+
+class RefusingShards(ScriptedShards):
+    """Shards that refuse every fence."""
+
+    def fence(self, incarnation: int) -> None:
+        raise Rejected("shard 1: leader epoch 2 is over, 3 leads")
+
+
+def test_a_refusal_fails_the_job_of_no_coordinator_that_was_replaced(tmp_path: Path) -> None:
+    """It would send its members away with a failure that is its own, and the next coordinator would be alone."""
+    asked: list[str] = []
+
+    def deposed() -> None:
+        asked.append("leads")
+        raise Deposed("another coordinator leads job programs now")
+
+    def away() -> None:
+        asked.append("away")
+        raise Unavailable("registry: no answer")
+
+    for leads, done in (deposed, []), (away, ["Fence: shard 1: leader epoch 2 is over, 3 leads"]):
+        machine = Machine(None)
+        with actor(cast("ShardClient", RefusingShards(tmp_path)), machine, tmp_path, leads) as running:
+            running.submit(Fence(3, 9))
+        assert machine.done == done
+    assert asked == ["leads", "away"]
 
 
 def test_a_coordinator_that_was_replaced_while_the_shards_wrote_completes_no_set(tmp_path: Path) -> None:
