@@ -291,6 +291,11 @@ class EffectExecutor:
         with self._step() as (machine, _):
             if machine.abort_obsolete_set():
                 return
+            if machine.resharding.running and machine.recovery.unavailable:
+                # A shard that was declared failed may still run and reply. It is not sent its ownership after a failed
+                # migration, so its file would lack the segments that it had sent.
+                machine.postpone(action)
+                return
         try:
             while not claim_set(snapshots, set_id):  # used by an earlier attempt: a shard may still write there
                 with self._step() as (machine, _):

@@ -83,6 +83,8 @@ class GroupPolicy(SyncPolicy):
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
     _block: dict[int, GroupParticipant] = field(default_factory=dict)  # by replica, in the order of ranks
     _incarnations: list[int] = field(default_factory=list)  # of this generation, by rank
+    _unwritten: dict[int, int] = field(default_factory=dict)  # pushes in steps that the shards lack, by replica
+    _holders: set[int] = field(default_factory=set)  # incarnations that have those steps
     _fruitless: int = 0  # consecutive blocks without a step and without a failed member
     _why: str = ""
 
@@ -156,6 +158,7 @@ class GroupPolicy(SyncPolicy):
         if any(part.incarnation == incarnation and not part.ended for part in self._block.values()):
             self.ended_generation = self.generation
         self._asking = {replica: asked for replica, asked in self._asking.items() if asked[0] != incarnation}
+        self._holders.discard(incarnation)
 
     def fenced(self, replica: int, incarnation: int) -> list[Action] | None:
         """See `SyncPolicy.fenced`."""
@@ -167,13 +170,16 @@ class GroupPolicy(SyncPolicy):
 
     def settle(self) -> list[Settled]:
         """End the block once all its participants have ended: count the group's steps, and return the rest."""
-        if not self._block or not all(part.ended for part in self._block.values()):
+        if not self._block:
+            return self._lost_with_holders()
+        if not all(part.ended for part in self._block.values()):
             return []
         done = max(self._done(part) for part in self._block.values())
-        survivors = any(not part.over for part in self._block.values())
+        survivors = {part.incarnation for part in self._block.values() if not part.over}
+        # Without a step, the participants may not have got the state of those who had it.
+        self._holders = survivors if done else survivors & self._holders
         self.steps += done
-        if self._result_written() or not survivors:  # without survivors, only the shards have a state
-            self.written = self.steps
+        result_written = self._result_written()
         self._fruitless = 0 if done or any(part.over for part in self._block.values()) else self._fruitless + 1
         if self._fruitless >= MAX_FRUITLESS_BLOCKS:
             self.failed = f"the workers cannot reach each other, {self._fruitless} times in a row: {self._why}"
@@ -182,9 +188,24 @@ class GroupPolicy(SyncPolicy):
             own, before = min(done, self.leases.cadence.steps(part.lease.samples)), self.leases.pushes
             last = part.lease.first_sequence + own - 1
             samples, _ = self.leases.revoke(part.incarnation, last, last)
-            settled.append(Settled(replica, self.leases.pushes - before, samples, 0 if survivors else own))
+            settled.append(Settled(replica, self.leases.pushes - before, samples, 0))
+            self._unwritten[replica] = self._unwritten.get(replica, 0) + own
         self._block.clear()
-        return settled
+        if result_written:
+            self.written = self.steps
+            self._unwritten.clear()
+        return [*settled, *self._lost_with_holders()]
+
+    def _lost_with_holders(self) -> list[Settled]:
+        """Count the steps that the shards lack as lost, once all who have them have ended: only the shards' state is
+        left.
+        """
+        if self._holders or not self.unpersisted_steps:
+            return []
+        lost = [Settled(replica, 0, 0, pushes) for replica, pushes in self._unwritten.items() if pushes]
+        self.written = self.steps
+        self._unwritten.clear()
+        return lost
 
     def _result_written(self) -> bool:
         """Whether the shards have the block's result: rank 0 reports its last step only after it has written."""
@@ -210,12 +231,16 @@ class GroupPolicy(SyncPolicy):
             "asking": [[replica, *asked] for replica, asked in self._asking.items()],
             "block": [[replica, asdict(part)] for replica, part in self._block.items()],
             "lives": self._incarnations,
+            "unwritten": list(self._unwritten.items()),
+            "holders": sorted(self._holders),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator."""
         self.steps, self.generation, self.ended_generation = state["clock"], state["generation"], state["ended"]
         self.blocks, self._incarnations, self.written = state["blocks"], list(state["lives"]), state["written"]
+        self._unwritten = dict(state.get("unwritten", ()))  # an earlier version did not store these two
+        self._holders = set(state.get("holders", state["lives"]))
         self._asking = {replica: (incarnation, sequence) for replica, incarnation, sequence in state["asking"]}
         self._block = {
             n: GroupParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]

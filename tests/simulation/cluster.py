@@ -233,6 +233,8 @@ class Cluster:
             self._note(f"{process.name} ends")
             failed = False
             restarts = process.interrupt is not None and process.interrupt.is_set()
+            if restarts:
+                self._observer.left.add(process.name)
         except DbeliefError as error:
             self._note(f"{process.name} fails: {type(error).__name__}: {error}")
             self._observer.check_patience(process, str(error))

@@ -11,12 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.core.effects import Action, DetachFollower, Export, Fence, TakeSnapshot
+from coordinator.core.effects import Action, DetachFollower, Export, Fence, MigrateSegments, TakeSnapshot
 from coordinator.core.states import DatasetSizes, ShutdownPhase
 from coordinator.job.machine import JobMachine
 from coordinator.job.shutdown import Shutdown
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
+from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
@@ -38,7 +39,8 @@ class Machine:
         self.placement, self.commit_due, self.over = placement, False, False
         self._retakes = 3
         self.replication = SimpleNamespace(is_current=lambda action: True)
-        self.recovery = SimpleNamespace(unavailable=set())
+        self.recovery = SimpleNamespace(unavailable=set[int]())
+        self.resharding = SimpleNamespace(running=False)
         self.job = SimpleNamespace(
             name="programs", snapshots=SimpleNamespace(keep=2), deadlines=SimpleNamespace(progress_s=10.0)
         )
@@ -62,6 +64,9 @@ class Machine:
     def set_failed(self, now_s: float) -> bool:
         self.done.append("failed")
         return True
+
+    def postpone(self, action: Action) -> None:
+        self.done.append(f"postponed {action}")
 
     def fenced(self, number: int, *rest: object) -> None:
         self.done.append(f"fenced {number}")
@@ -157,6 +162,27 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
     assert read_set(snapshots / "000000000100-0006")["parts"] == {"shard-0.json": 2}
     assert read_set(snapshots / "000000000100-0006")["wall_s"] == 12.5
     assert not (snapshots / "000000000100-0003" / "set.json").exists()
+
+
+def test_a_set_is_not_taken_from_a_shard_that_only_counts_as_failed(tmp_path: Path) -> None:
+    """It still answers, and it was not notified that a migration has failed: its file would lack these segments."""
+    first, second = TakeSnapshot("000000000100-0003"), TakeSnapshot("000000000100-0004")
+    with cluster(tmp_path, 2) as here:
+        machine = Machine(here.placement)
+        here.shards.migrate(MigrateSegments(0, 1, (0, 1)))
+        machine.resharding.running, machine.recovery.unavailable = True, here.dead
+        here.dead.add(0)
+        here.shards.set_ownership((0, 1))
+        with actor(here.shards, machine, tmp_path) as running:
+            running.submit(first)
+            wait_until(lambda: machine.done != [])
+            here.dead.clear()
+            here.shards.set_ownership((0, 1))
+            running.submit(second)
+            wait_until(lambda: len(machine.done) == 2)
+        segments = len(here.placement.spans)
+    assert machine.done == [f"postponed {first}", second.set_id]
+    verify_shards(tmp_path / "snapshots" / second.set_id, second.set_id, "programs", "sgd", segments)
 
 
 def test_every_action_has_a_handler(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -300,3 +301,63 @@ def test_block_without_survivor_counts_as_lost() -> None:
         assert groups.fenced(number, life) is None
     assert groups.ended_generation == 1
     assert sum(one.lost for one in groups.settle()) == 4
+
+
+def broken_block(steps: int) -> tuple[GroupPolicy, dict[int, int]]:
+    """A policy whose first block of two broke after so many steps, which only the workers have."""
+    groups = GroupPolicy(Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH)))
+    living = {0: 1, 1: 2}
+    for work, (number, life) in zip(asked(groups, living, 1, {}), living.items(), strict=True):
+        request = WorkRequest(number, life, 1 + steps, last_lease=work.lease.id, steps=steps, broken_generation=1)
+        assert groups.held(request) is None
+    assert [one.lost for one in groups.settle()] == [0, 0]
+    assert (groups.steps, groups.written) == (steps, 0)
+    return groups, living
+
+
+def fail(groups: GroupPolicy, number: int, life: int) -> list[int]:
+    """A worker fails; lost pushes that are counted then."""
+    groups.replica_lost(life, True, 0.0)
+    groups.fenced(number, life)
+    return [one.lost for one in groups.settle() if one.lost]
+
+
+@pytest.mark.parametrize("in_block", [False, True])
+def test_unwritten_steps_of_an_earlier_block_are_lost_with_all_who_have_them(in_block: bool) -> None:
+    groups, living = broken_block(2)
+    if in_block:
+        groups.advance(living)
+    groups = restored(groups)
+    assert fail(groups, 0, living[0]) == []
+    assert fail(groups, 1, living[1]) == [2, 2]
+    assert (groups.steps, groups.written) == (2, 2)
+    assert not groups.unpersisted_steps
+
+
+def test_a_new_worker_that_made_no_step_has_none_of_those_before() -> None:
+    groups, living = broken_block(2)
+    assert fail(groups, 0, living[0]) == []
+    living = {1: living[1], 2: 3}
+    work = asked(groups, living, 3, {})
+    assert len(work) == 2
+    assert fail(groups, 1, 2) == []
+    request = WorkRequest(2, 3, 3, last_lease=work[1].lease.id, steps=0, broken_generation=groups.generation)
+    assert groups.held(request) is None
+    assert [one.lost for one in groups.settle() if one.lost] == [2, 2]
+
+
+def test_steps_that_were_written_are_not_lost() -> None:
+    groups, living = broken_block(2)
+    work = asked(groups, living, 3, {})
+    groups.held(WorkRequest(0, 1, 6, last_lease=work[0].lease.id, steps=3))
+    assert fail(groups, 0, living[0]) == []
+    assert fail(groups, 1, living[1]) == []
+    assert groups.written == groups.steps == 5
+
+
+def restored(groups: GroupPolicy) -> GroupPolicy:
+    """The policy of the next coordinator."""
+    other = GroupPolicy(groups.leases)
+    other.restore(json.loads(json.dumps(groups.state())))
+    assert other == groups
+    return other

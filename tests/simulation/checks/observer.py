@@ -75,8 +75,8 @@ class Observer:
         Of replicas, at a staleness bound.
     computed
         How often each sample was computed.
-    failed
-        Names of processes that have failed.
+    failed, left
+        Names of processes that have failed, and that have left on a signal.
     restored
         Restores of a shard from a snapshot set: both copies were lost, and acknowledged pushes with them.
     """
@@ -102,6 +102,7 @@ class Observer:
         self._heard_s: dict[Process, float] = {}  # when it answered any task of a process
         self._silent_s: defaultdict[Process, float] = defaultdict(float)  # longest time of a task without an answer
         self.failed: set[str] = set()
+        self.left: set[str] = set()
         self.computed = np.zeros(SAMPLES, np.int64)
         self._lost: defaultdict[int, int] = defaultdict(int)  # pushes that were reported as lost, by process
         self._restoring = 0
@@ -385,8 +386,9 @@ class Observer:
             self.violation(f"the job is {summary['state']}: {summary['reason']}")
         # Initial values that a shard lost, and that are pushed again, have a number of their pusher's too.
         may_lose = max(0, self._initialised - 1) + self._withdrawn
-        # Where all workers of a group fail, the steps since its last write are lost.
-        group_failed = self._job.groups and len([name for name in self.failed if name.startswith("worker")]) == WORKERS
+        # Where all workers of a group fail, or leave on a signal, the steps since its last write are lost.
+        ended = self.failed | self.left
+        group_failed = self._job.groups and len([name for name in ended if name.startswith("worker")]) == WORKERS
         if summary["pushes_lost"] > may_lose and not (self.restored or group_failed):
             self.violation(f"{summary['pushes_lost']} pushes are counted as lost, and no shard was restored")
         if self.violations or summary["state"] != "done":
