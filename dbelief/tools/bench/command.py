@@ -142,7 +142,7 @@ def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
 
         transports = TRANSPORTS if transport == "both" else (transport,)
         try:
-            found = wire.measure(transports, **wanted)
+            found = wire.measure(transports, **wanted, progress=lambda what: click.echo(f"measuring: {what}", err=True))
         except KeyboardInterrupt:
             raise Interrupted("stopped before it was done") from None
         if as_json:

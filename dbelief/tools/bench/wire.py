@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ def measure(
     turns: int,
     crowd_mib: int,
     steps: int,
+    progress: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Any]:
     """All measurements; see `dbelief bench wire --help`.
 
@@ -55,6 +56,8 @@ def measure(
         Pushes, and pulls, of each concurrent measurement; size of each, in MiB.
     steps
         Pulls and pushes of the small model.
+    progress
+        Called with what is measured next.
 
     Raises
     ------
@@ -63,23 +66,28 @@ def measure(
     """
     with tempfile.TemporaryDirectory(prefix="dbelief-bench-") as name:
         folder = Path(name)
-        return {
-            "rounds": rounds,
-            "cores": os.cpu_count(),
-            "ways": measure_ways(folder, transports, sizes, rounds),
-            "crowds": crowds(folder, transports, workers, shards, turns, crowd_mib << 20),
-            "small": [small(folder, transport, steps) for transport in transports],
-        }
+        ways = measure_ways(folder, transports, sizes, rounds, progress=progress)
+        progress(f"several workers and shards, {crowd_mib} MiB")
+        together = crowds(folder, transports, workers, shards, turns, crowd_mib << 20)
+        progress("a model of MNIST's size")
+        steps_of = [small(folder, transport, steps) for transport in transports]
+        return {"rounds": rounds, "cores": os.cpu_count(), "ways": ways, "crowds": together, "small": steps_of}
 
 
 def measure_ways(
-    folder: Path, transports: Sequence[str], sizes: Sequence[int], count: int, others: Sequence[Way] = ()
+    folder: Path,
+    transports: Sequence[str],
+    sizes: Sequence[int],
+    count: int,
+    others: Sequence[Way] = (),
+    progress: Callable[[str], object] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Rows of dbelief's transports, the baselines and `others`; arguments as of `measure`."""
     rows = []
     with ExitStack() as stack:
         theirs: list[Way] = [Socket(stack, folder), Socket(stack, folder, fast=True), Copy(), *others]
         for mib in sizes:
+            progress(f"one worker and one shard, {mib} MiB")
             with ExitStack() as here:
                 trained = here.enter_context(Shards(folder, mib << 18))
                 averaged = here.enter_context(Shards(folder, mib << 18, rule="elastic"))

@@ -27,6 +27,10 @@ def test_json_figures_are_complete_and_no_file_is_left(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([*WIRE, "--json"], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
+    parts = ["one worker and one shard, 1 MiB", "several workers and shards, 1 MiB", "a model of MNIST's size"]
+    assert [line for line in done.stderr.splitlines() if line.startswith("measuring")] == [
+        f"measuring: {part}" for part in parts
+    ]
     found: dict[str, Any] = json.loads(done.stdout)
     both, ours = ["pull", "push"], [f"dbelief, {transport}" for transport in TRANSPORTS]
     turns: dict[str, list[str]] = {}
