@@ -197,11 +197,11 @@ class Cluster:
 
     def __init__(self, run: runs.Run, members: int, registry_url: str, registry: Path | None) -> None:
         self.run = run
-        arguments = ["--registry", registry_url, "--no-pictures"]
-        self.coordinator, members_options = run.coordinator(job(members), DEADLINE_S, arguments)
+        self._arguments = ["--registry", registry_url, "--no-pictures", "--name", "coordinator"]
+        self.coordinator, members_options = run.coordinator(job(members), DEADLINE_S, self._arguments)
         run.start("ps", ["ps", *members_options])
-        address = members_options[1]
-        self.clients = [CoordinatorClient(address, patience_s=DEADLINE_S) for _ in range(min(members, CALLERS))]
+        self._address = members_options[1]
+        self.clients = [CoordinatorClient(self._address, patience_s=DEADLINE_S) for _ in range(min(members, CALLERS))]
         self.members = [Member(client) for client, _ in zip(cycle(self.clients), range(members), strict=False)]
         self._registry = registry
 
@@ -213,6 +213,13 @@ class Cluster:
         took_s = time.monotonic() - began_s
         self.members[0].initialise()
         return took_s
+
+    def fail_over(self) -> None:
+        """Kill the coordinator, and start another one under its name and address."""
+        self.coordinator.kill()
+        self.coordinator.wait()
+        command = ["coordinator", "job.yaml", "--set", f"output={self.run.folder}", "--listen", self._address]
+        self.coordinator = self.run.start("coordinator-2", [*command, *self._arguments])
 
     def each(self, do: Callable[[Member, int], object]) -> None:
         """Call `do` for every member and its number, by one thread a connection."""
