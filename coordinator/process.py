@@ -130,7 +130,6 @@ def _run_as_leader(
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
         server = Server(options.listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
-        runner.backlog_s = server.backlog_s
         page.tell = lambda: to_dict(build_status(runner, wire.StatusRequest(curves=True)))
         set_context(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
         log.info(

@@ -38,6 +38,8 @@ class Recovery:
         Numbers of the shards that have failed, or have been restarted and are not loaded yet.
     set_id, best
         The newest complete set, and the best evaluation whose parameters it holds completely.
+    loading
+        Whether the job resumes from a set that not all shards have loaded yet.
     rollback_set
         The set that all shards of a batch method must restore, since one was unavailable; None: their states are
         consistent.
@@ -57,6 +59,7 @@ class Recovery:
     ) -> None:
         self.unavailable: set[int] = set()
         self.set_id = set_id
+        self.loading = set_id is not None
         self.best: Best | None = None
         self.rollback_set: str | None = None
         self._initialization = initialization
@@ -133,8 +136,10 @@ class Recovery:
     def promote_follower(self, leader: Member, now_s: float) -> Member | None:
         """Record the failure of a shard that held segments; the follower that is promoted to be the shard, if any."""
         follower = next((one for one in self._members.alive("follower") if one.number == leader.number), None)
-        # Before the first set, the initial values are pushed again: a follower has nothing to be promoted with.
-        in_sync = self._replication.leader_lost(leader.number, follower, has_set=self.set_id is not None)
+        # Before the first set the initial values are pushed again, and in a resume the set is loaded first: until then
+        # a follower has nothing to be promoted with.
+        has_set = self.set_id is not None and not self.loading
+        in_sync = self._replication.leader_lost(leader.number, follower, has_set)
         if follower is not None:
             self._members.promote(follower)
             follower.last_beat_s = max(follower.last_beat_s, now_s)  # the last copy of the shard gets one more lease

@@ -258,12 +258,12 @@ class Members:
     def expired(self, now_s: float, backlog_s: float = 0.0) -> list[Member]:
         """Members whose heartbeat timeout has expired; to be called periodically.
 
-        Cost: that of the members whose timeouts were due at their last heartbeat but one.
+        Cost: that of the timers that are due.
 
         Parameters
         ----------
         backlog_s
-            Age of the oldest call that was received and not processed: it may be anybody's heartbeat.
+            Time for which the oldest call has waited to be processed: it may be anybody's heartbeat.
         """
         away_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
@@ -274,16 +274,17 @@ class Members:
 
         def late(member: Member) -> float:
             """When its timeout expires."""
-            return member.last_beat_s + self.heartbeat_timeout_s(member.kind) + min(backlog_s, _MAX_BACKLOG_S)
+            return member.last_beat_s + self.heartbeat_timeout_s(member.kind)
 
-        return sorted(_due(self._timeouts, now_s, late), key=_JOINED)  # a leader comes before its follower
+        found = _due(self._timeouts, now_s, late, min(backlog_s, _MAX_BACKLOG_S))
+        return sorted(found, key=_JOINED)  # a leader comes before its follower
 
     def heartbeat_timeout_s(self, kind: str) -> float:
         """The heartbeat timeout of a member of this kind, in seconds."""
         return min(self.beat_s, self.lease_s) if kind in ("shard", "follower") else self.beat_s
 
     def heartbeat_every_s(self, kind: str) -> float:
-        """Seconds between two heartbeats of a member: up to a third of its timeout, the longer the more there are."""
+        """Seconds between two heartbeats of a member: a quarter of its timeout, up to a third with many replicas."""
         pushers = len(self._living["replica"]) + len(self._living["client"])
         return self.heartbeat_timeout_s(kind) * min(1 / 3, max(1 / 4, pushers / 1000))
 
@@ -291,7 +292,7 @@ class Members:
         """Living members whose work has made no progress for `limit_s`; to be called periodically."""
 
         def late(member: Member) -> float:
-            """When it has made none for so long; one without work gets some first."""
+            """When it has made none for so long; without work, not before it could have got some."""
             return now_s + limit_s if member.state not in _AT_WORK else now_s - self.idle_s(member, now_s) + limit_s
 
         return sorted(_due(self._stalls, now_s, late), key=_JOINED)
@@ -347,14 +348,16 @@ class Members:
         return [member for _, member in sorted(self.latest.items())]
 
 
-def _due(heap: list[tuple[float, int, Member]], now_s: float, late_s: Callable[[Member], float]) -> list[Member]:
-    """The living members of a heap that are late at `now_s`; they stay in it, as others do that are not yet late."""
+def _due(
+    heap: list[tuple[float, int, Member]], now_s: float, late_s: Callable[[Member], float], grace_s: float = 0.0
+) -> list[Member]:
+    """The living members of a heap that are late by `grace_s` at `now_s`; they stay in it, as those not yet late do."""
     found, again = [], []
     while heap and heap[0][0] <= now_s:
         _, incarnation, member = heapq.heappop(heap)
         if member.alive:
             at_s = late_s(member)
-            if at_s < now_s:
+            if at_s + grace_s < now_s:
                 found.append(member)
             again.append((max(now_s, at_s), incarnation, member))
     for entry in again:

@@ -250,7 +250,7 @@ class JobMachine:
     def tick(self, now_s: float, backlog_s: float = 0.0) -> None:
         """Process the passing of time: heartbeat timeouts, limits, periodic snapshots.
 
-        `backlog_s`: age of the oldest call that was received and not processed.
+        `backlog_s`: time for which the oldest call has waited to be processed.
         """
         for member in self.members.expired(now_s, backlog_s):
             if now_s - member.last_beat_s <= self.members.heartbeat_timeout_s(member.kind):
@@ -410,6 +410,7 @@ class JobMachine:
     def restored(self, ledgers: Mapping[int, Applied], now_s: float) -> None:
         """Record that every shard holds the set's values and accepts pushes."""
         assert self._resume is not None
+        self.recovery.loading = False
         self.training.resume(self._resume[1], ledgers)
         self.actions += self.training.policy.membership_changes()
         self.ready(now_s)
@@ -519,7 +520,8 @@ class JobMachine:
     @property
     def report_every_s(self) -> float:
         """Seconds at least between two progress reports of one replica within a lease."""
-        return len(self.members.alive("replica", "client")) / _REPORTS_PER_S
+        spread_s = len(self.members.alive("replica", "client")) / _REPORTS_PER_S
+        return min(spread_s, self.job.deadlines.progress_s / 2)  # a replica without reports is removed
 
     def record_usage(self, number: int, incarnation: int, usage: messages.ResourceUsage) -> None:
         """Record an incarnation's resource usage, as totals since it started."""

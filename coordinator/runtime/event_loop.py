@@ -10,11 +10,11 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dbelief.errors import DbeliefError, Deposed, Unavailable, WriteFailed
+from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
@@ -69,8 +69,6 @@ class EventLoop:
     ----------
     job_yaml
         The job with all fields, as a job file.
-    backlog_s
-        Called for the age in seconds of the oldest call that was received and not answered.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class EventLoop:
         self._pictures = pictures
         self.leadership = leadership
         self.speed = Speed(clock)
-        self.backlog_s: Callable[[], float] = lambda: 0.0
+        self._waiting_s: dict[object, float] = {}  # since when steps wait for their turn
         self._machine = machine
         self._clock = clock
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
@@ -141,9 +139,11 @@ class EventLoop:
         State needed for coordinator failover is persisted in the registry before this returns, and before any action of
         the step is queued. This also holds for a step that raises, as its changes remain.
         """
-        steps = 0
+        steps, turn = 0, object()
+        self._waiting_s[turn] = self._clock.now()
         try:
             with self._lock:
+                del self._waiting_s[turn]
                 try:
                     yield self._machine, self._clock.now()
                 finally:
@@ -220,10 +220,9 @@ class EventLoop:
         while not self._finished.is_set():
             if self.leadership.lost:
                 raise Deposed(self.leadership.lost)
-            backlog_s = self.backlog_s()  # before the time of the step: it must not be short of it
             with self.step() as (machine, now_s):
                 if not machine.over:  # members notified of the end send no heartbeats, and have not failed
-                    machine.tick(now_s, backlog_s)
+                    machine.tick(now_s, now_s - min(self._waiting_s.copy().values(), default=now_s))
                 if interrupted.is_set() and leaves and not machine.over:
                     return
                 if interrupted.is_set() and not stopping:
@@ -286,8 +285,12 @@ class EventLoop:
     def _finish(self) -> None:
         """Close the run folder: summary and curves. Coordinator failover is not needed any more."""
         if not self.leadership.certain:  # after a suspension: the next coordinator may have closed it
-            with suppress(Unavailable):
+            try:
                 self.leadership.confirm()
+            except Deposed:
+                raise
+            except DbeliefError as error:
+                log.warning(f"the leader lease could not be confirmed: {error}")
         try:
             with self._lock:
                 values = summary_of(self._machine, self.wall_s())

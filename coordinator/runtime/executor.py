@@ -18,7 +18,7 @@ from typing import Any
 
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.snapshot_set import abort_set, claim_set, prune_sets, read_set, write_set
-from dbelief.errors import Deposed, Moved, Rejected, Unavailable, WriteFailed
+from dbelief.errors import DbeliefError, Deposed, Moved, Rejected, Unavailable, WriteFailed
 from dbelief.monitor.format import plural
 from dbelief.process.clock import Clock
 from dbelief.process.console import format_error
@@ -153,8 +153,12 @@ class EffectExecutor:
         except Deposed:  # where the job is over, the step below persists nothing, and would not raise it again
             raise
         except Exception as error:  # any error: a job must not wait for a thread that has ended
-            with suppress(Unavailable):
+            try:
                 self._confirm_leads()  # a shard refuses a coordinator that was suspended and replaced: no failure
+            except Deposed:
+                raise
+            except DbeliefError as registry_error:
+                log.warning(f"the leader lease could not be confirmed: {registry_error}")
             reason = f"{type(action).__name__}: {format_error(error)}"
             with self._step() as (machine, _):
                 if machine.over:  # for another reason, which stays: print this one here

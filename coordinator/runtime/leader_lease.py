@@ -118,9 +118,9 @@ class LeaderLease:
             while True:
                 epoch = self.epoch
                 complete = self._known_in != epoch
+                self._known_in = 0  # also where it raises: the next commit is complete
                 last, texts = fields(complete)
                 state = {name: text.encode() if text is not None else None for name, text in texts.items()}
-                self._known_in = 0
                 if complete:
                     self._persist(self._read)
                     state = dict.fromkeys(self._written) | state

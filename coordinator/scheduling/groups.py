@@ -162,6 +162,7 @@ class GroupPolicy(SyncPolicy):
 
     def fenced(self, replica: int, incarnation: int) -> list[Action] | None:
         """See `SyncPolicy.fenced`."""
+        self._holders.discard(incarnation)  # its block may have ended between its removal and its fence
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation:
             return []
@@ -197,9 +198,7 @@ class GroupPolicy(SyncPolicy):
         return [*settled, *self._lost_with_holders()]
 
     def _lost_with_holders(self) -> list[Settled]:
-        """Count the steps that the shards lack as lost, once all who have them have ended: only the shards' state is
-        left.
-        """
+        """Count the steps that the shards lack as lost, once all workers that have them have ended."""
         if self._holders or not self.unpersisted_steps:
             return []
         lost = [Settled(replica, 0, 0, pushes) for replica, pushes in self._unwritten.items() if pushes]

@@ -60,6 +60,7 @@ MAY_FAIL = (
     "no heartbeat for too long",
     "is fenced",
     "another coordinator leads",
+    "another coordinator may lead",
     "shards of the job have joined",
     "stopped while standing by",
     "No space left on device",

@@ -102,7 +102,7 @@ class MemberView:
         When the last heartbeat that the leading coordinator answered as this member's was sent, by the monotonic clock;
         -inf before the first, and from when a leaving heartbeat is sent.
     beat_every_s
-        Seconds between two heartbeats.
+        Seconds between two heartbeats, as the coordinator sets them; 0: it does not, nor counts other calls as such.
     called_s
         When the last call that the coordinator answered was sent; -inf before the first.
     ending, may_leave
@@ -255,7 +255,6 @@ class MembershipClient(MemberView):
         super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
         self.job = job
         self.timeout_s: float = reply.heartbeat_timeout_s
-        self.beat_every_s = self.timeout_s / 4
         self._ended = runtime.event()
         self.beat()
         self._thread = runtime.spawn(self._keep_beating, "beat")
@@ -263,9 +262,7 @@ class MembershipClient(MemberView):
     def _keep_beating(self) -> None:
         heard_s = runtime.monotonic()
         # Until training begins, members wait for the reply to a heartbeat, so the interval is shorter.
-        while not self._ended.wait(
-            self._covered_s() or (self.beat_every_s if self.state >= wire.STATE_READY else 0.05)
-        ):
+        while not self._ended.wait(self._covered_s() or self._pause_s()):
             if self._covered_s():
                 continue
             try:
@@ -280,6 +277,10 @@ class MembershipClient(MemberView):
                     self._changed.notify_all()
             if self.over:
                 return
+
+    def _pause_s(self) -> float:
+        """Seconds between two heartbeats now."""
+        return (self.beat_every_s or self.timeout_s / 4) if self.state >= wire.STATE_READY else 0.05
 
     def _covered_s(self) -> float:
         """Seconds for which the last call still takes the place of a heartbeat, while the job trains."""

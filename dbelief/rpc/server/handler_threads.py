@@ -31,7 +31,6 @@ class HandlerThreads(Executor):
     def __init__(self, most: int, idle_s: float | None = None) -> None:
         self._most, self._idle_s = most, IDLE_S if idle_s is None else idle_s
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._received_s: dict[Future[Any], float] = {}  # of the calls that have no result yet, oldest first
         self._threads = self._free = 0
         self._closed = False
         self._changed = runtime.condition()
@@ -43,19 +42,12 @@ class HandlerThreads(Executor):
             if self._closed:
                 raise RuntimeError("this server is closed")
             self._calls.append((future, functools.partial(call, *words, **named)))
-            self._received_s[future] = runtime.monotonic()
             if len(self._calls) <= self._free:
                 self._changed.notify()
             elif self._threads < self._most:
                 runtime.spawn(self._run, "handler")
                 self._threads += 1
         return future
-
-    def backlog_s(self) -> float:
-        """Seconds since the oldest of the calls without a result was received; 0 where there is none."""
-        with self._changed:
-            received_s = next(iter(self._received_s.values()), None)
-        return 0.0 if received_s is None else runtime.monotonic() - received_s
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more calls; queued ones are still run. Does not block."""
@@ -71,8 +63,6 @@ class HandlerThreads(Executor):
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            with self._changed:
-                del self._received_s[future]
             del given, future, call  # release all references to the call before waiting
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:

@@ -100,10 +100,6 @@ class Server:
         for service in ("", *ours):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
-    def backlog_s(self) -> float:
-        """Seconds since the oldest of the calls without a reply was received; 0 where there is none."""
-        return self._handlers.backlog_s()
-
     def close(self, grace_s: float = 1.0) -> None:
         """Refuse new calls, let running ones finish for `grace_s`, and stop."""
         self._health.enter_graceful_shutdown()

@@ -12,6 +12,7 @@ from coordinator.core.members import Members
 from coordinator.core.states import DatasetSizes, State
 from dbelief.errors import ResourceExhausted
 from ps_server.replication.apply import promote
+from tests.coordinator.replica import LAYOUT
 from tests.coordinator.scheduling.test_batch_method import Batch
 from tests.coordinator.world import World, make_job
 
@@ -95,6 +96,30 @@ def test_a_follower_that_may_lack_something_is_not_promoted() -> None:
     assert world.machine.replication.promotions == 0
     world.run()
     assert world.state() is State.DONE
+
+
+def test_a_follower_is_not_in_sync_before_the_set_of_a_resume_is_loaded() -> None:
+    """It follows a shard without values; promoted as it is, it failed the job: "segment 1 has no initial values"."""
+    crashed = a_job()
+    crashed.run()
+    world = Chained(
+        crashed.job, crashed.shape, (max(crashed.disk), crashed.disk[max(crashed.disk)].state), crashed.disk
+    )
+    world.all_shards()
+    world.machine.join("replica", 77, "replica", "", world.now_s, LAYOUT)
+    world.act()  # the shards are assigned; the set is to be loaded next
+    world.all_shards()
+    follower = next(member for member in world.machine.members.alive("follower") if member.number == 1)
+    link = world.machine.replication._link(1)
+    link.follower, link.whole = follower.incarnation, True
+    leader = next(member for member in world.machine.members.alive("shard") if member.number == 1)
+    world.machine.leave("shard", 1, leader.incarnation, "killed", world.now_s, failed=True)
+    (recovers,) = [action for action in world.machine.actions if isinstance(action, RecoverShard)]
+    assert (recovers.incarnation, recovers.promoted, recovers.set_id) == (
+        follower.incarnation,
+        False,
+        max(crashed.disk),
+    )
 
 
 def test_silent_coordinator_keeps_follower_of_dead_leader() -> None:

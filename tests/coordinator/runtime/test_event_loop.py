@@ -35,6 +35,7 @@ from dbelief.rundir.events import read_events
 from dbelief.rundir.summary import read_summary
 from dbelief.telemetry.metrics import Metrics
 from tests.coordinator.replica import LAYOUT
+from tests.ps_server.servers import wait_until
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -63,6 +64,21 @@ def carry_out(runner: EventLoop) -> None:
     """The actor's work, up to here."""
     runner._executor._queue.put(module_of_actor._Signal.END)
     runner._executor.run()
+
+
+def test_a_step_that_waits_for_its_turn_is_known(runner: EventLoop) -> None:
+    """Its call may be a heartbeat: no member is removed for the time that it waits."""
+
+    def step() -> None:
+        with runner.step():
+            assert len(runner._waiting_s) == 0
+
+    waiting = threading.Thread(target=step)
+    with runner._lock:
+        waiting.start()
+        wait_until(lambda: len(runner._waiting_s) == 1)
+    waiting.join()
+    assert not runner._waiting_s
 
 
 def test_actions_of_a_failed_step_are_queued(runner: EventLoop) -> None:

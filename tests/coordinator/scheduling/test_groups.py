@@ -346,6 +346,23 @@ def test_a_new_worker_that_made_no_step_has_none_of_those_before() -> None:
     assert [one.lost for one in groups.settle() if one.lost] == [2, 2]
 
 
+def test_a_worker_that_is_fenced_after_its_block_has_no_steps() -> None:
+    """It had reported the end of the block, and was removed before the others had."""
+    groups, living = broken_block(2)
+    work = asked(groups, living, 3, {})
+    reports = [
+        WorkRequest(number, life, 4, last_lease=one.lease.id, steps=1, broken_generation=groups.generation)
+        for one, (number, life) in zip(work, living.items(), strict=True)
+    ]
+    assert groups.held(reports[1]) is None
+    groups.replica_lost(living[1], True, 0.0)
+    assert groups.held(reports[0]) is None
+    groups.settle()
+    groups.fenced(1, living[1])
+    assert fail(groups, 0, living[0]) == [3, 3]
+    assert not groups.unpersisted_steps
+
+
 def test_steps_that_were_written_are_not_lost() -> None:
     groups, living = broken_block(2)
     work = asked(groups, living, 3, {})

@@ -72,8 +72,10 @@ class Timed:
         Times at which the member makes another call.
     """
 
-    def __init__(self, calls_s: list[float], state: wire.State.ValueType = wire.STATE_READY) -> None:
-        self.now_s, self._calls_s, self._state = 0.0, calls_s, state
+    def __init__(
+        self, calls_s: list[float], state: wire.State.ValueType = wire.STATE_READY, every_s: float = 1.0
+    ) -> None:
+        self.now_s, self._calls_s, self._state, self._every_s = 0.0, calls_s, state, every_s
         self.beats_s: list[float] = []
         self.beat_now = False
         self.patience_s = 60.0
@@ -102,12 +104,16 @@ class Timed:
         if method == "Report":
             return wire.ReportReply(beat_now=self.now_s > 4.0)
         self.beats_s.append(self.now_s)
-        return wire.BeatReply(member=True, state=self._state, beat_every_s=1.0)
+        return wire.BeatReply(member=True, state=self._state, beat_every_s=self._every_s)
 
 
 def test_a_report_takes_the_place_of_a_heartbeat() -> None:
     assert Timed([]).beats_s == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert Timed([0.5, 0.75, 1.5, 3.75]).beats_s == [0.0, 2.5, 3.5, 4.75, 5.75]
+
+
+def test_a_coordinator_that_does_not_count_reports_gets_every_heartbeat() -> None:
+    assert Timed([0.5, 0.75, 1.5, 3.75], every_s=0.0).beats_s == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def test_a_report_of_a_removed_member_is_followed_by_a_heartbeat() -> None:

@@ -3,13 +3,10 @@
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
-from dbelief.process.runtime import Runtime, use_runtime
 from dbelief.rpc.server.handler_threads import HandlerThreads
-from tests.ps_server.servers import wait_until
 
 PATIENCE_S = 60.0
 
@@ -43,26 +40,6 @@ def test_an_idle_thread_takes_the_next_call() -> None:
     handlers.shutdown()
     first.join(PATIENCE_S)
     assert not first.is_alive()
-
-
-def test_the_backlog_is_the_age_of_the_oldest_call_without_a_result() -> None:
-    at, clock, holds = SimpleNamespace(now_s=10.0), Runtime(), [threading.Event(), threading.Event()]
-    clock.monotonic = lambda: at.now_s
-    with use_runtime(clock):
-        handlers = HandlerThreads(1)
-        assert handlers.backlog_s() == 0.0
-        first = handlers.submit(holds[0].wait, PATIENCE_S)
-        at.now_s = 12.0
-        second = handlers.submit(holds[1].wait, PATIENCE_S)  # no thread is free for it
-        at.now_s = 15.0
-        assert handlers.backlog_s() == 5.0
-        holds[0].set()
-        first.result(PATIENCE_S)
-        wait_until(lambda: handlers.backlog_s() == 3.0)
-        holds[1].set()
-        second.result(PATIENCE_S)
-        wait_until(lambda: handlers.backlog_s() == 0.0)
-        handlers.shutdown()
 
 
 def test_exception_of_a_call_is_its_result(handlers: HandlerThreads) -> None:
