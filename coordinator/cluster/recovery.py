@@ -23,6 +23,9 @@ from ..scheduling.training import Training
 from .initialization import Initialization
 from .replication import ReplicationManager
 
+_OF_ONE_ITERATION: tuple[type[effects.Action], ...] = (effects.RunProgram, effects.TakeSnapshot)
+"""Actions for which all shards must hold the same iteration of a batch method."""
+
 
 class Recovery:
     """Recovery state of one job's shards.
@@ -96,6 +99,9 @@ class Recovery:
         """Start a rollback for a batch method, whose shards now hold different iterations; not before the first set."""
         if self.set_id is not None and self._training.suspend():
             self.rollback_set = self.rollback_set or self.set_id
+            # A program or set postponed while only a promotion was pending, before this failure, would run between the
+            # shard's recovery and the rollback, on a mixture of two iterations.
+            self._postponed = [action for action in self._postponed if not isinstance(action, _OF_ONE_ITERATION)]
 
     def rolled_back(self, set_id: str) -> bool:
         """Record that all shards restored this set; True if it is the required one and all shards are available."""
@@ -209,7 +215,7 @@ class Recovery:
             return []
         dropped: tuple[type[effects.Action], ...] = (effects.RollBack,)  # it is requested again
         if self.rollback_set is not None:  # programs are too, and a set that mixes two iterations would be useless
-            dropped += effects.RunProgram, effects.TakeSnapshot
+            dropped += _OF_ONE_ITERATION
             if isinstance(action, effects.TakeSnapshot):
                 self._training.abort_set()  # it may have been begun again, under another id, after the rollback was
         if not isinstance(action, dropped):
