@@ -90,7 +90,7 @@ class ShardController:
     run_id
         Of the run that this process has joined: calls and commands of another are refused. 0: it has joined none.
     shard
-        None until segments are assigned.
+        None until segments are assigned, and for the moment in which an assignment replaces them.
     link
         State of the replication link to the follower.
     leads_until_s
@@ -130,9 +130,9 @@ class ShardController:
     def _register_metrics(self) -> None:
         """Register the segment metrics; they are computed when they are scraped, with no extra counters."""
         metrics = self._metrics
-        hottest = HotSegments(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
-        metrics.add_callback("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
-        metrics.add_callback("lock_wait_seconds_total", lambda: self.shard.waits()[1] if self.shard else 0.0)
+        hottest = HotSegments(lambda: shard.taken() if (shard := self.shard) else {}, HOTTEST, SystemClock())
+        metrics.add_callback("lock_waits_total", lambda: shard.waits()[0] if (shard := self.shard) else 0)
+        metrics.add_callback("lock_wait_seconds_total", lambda: shard.waits()[1] if (shard := self.shard) else 0.0)
         for rank in range(HOTTEST):
             metrics.hottest_segment.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 0))
             metrics.hottest_pushes_per_second.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 1))
@@ -146,12 +146,14 @@ class ShardController:
     @property
     def has_segments(self) -> bool:
         """Whether it serves any segments."""
-        return self.shard is not None and bool(self.shard.segments)
+        shard = self.shard
+        return shard is not None and bool(shard.segments)
 
     @property
     def pushes(self) -> int:
         """Number of segment pushes that this incarnation has applied."""
-        return self.shard.counters.pushes if self.shard is not None else 0
+        shard = self.shard
+        return shard.counters.pushes if shard is not None else 0
 
     def require_shard(self) -> Shard:
         """The shard, once it has segments.
@@ -161,9 +163,10 @@ class ShardController:
         Moved
             No segments are assigned yet; the caller addresses an earlier incarnation at this address.
         """
-        if self.shard is None:
+        shard = self.shard
+        if shard is None:
             raise Moved("no segments are assigned to it yet")
-        return self.shard
+        return shard
 
     def shard_for(self, target: wire.Target) -> Shard:
         """The shard, if the call is meant for this job and this incarnation.
@@ -223,12 +226,12 @@ class ShardController:
         clock = 0
         if request.job:
             self.job = request.job
-        if request.shard_epoch:
-            self.epoch = max(self.epoch, request.shard_epoch)
         if request.HasField("assignment"):
             if 0 < request.shard_epoch < self.epoch:  # a delayed command
                 raise Moved(f"is in epoch {self.epoch}, not {request.shard_epoch}")
-            self._assign(request.assignment)
+            self._assign(request)
+        elif request.shard_epoch:
+            self.epoch = max(self.epoch, request.shard_epoch)
         if request.promoted and self._migration is not None:
             self._migration.promote(self.epoch)
         if request.HasField("holdings"):
@@ -375,13 +378,13 @@ class ShardController:
         assert self._programs is not None
         return wire.OperateReply(scalars=self._programs.run(program_from_wire(request.program)))
 
-    def _assign(self, assignment: wire.Assignment) -> None:
+    def _assign(self, request: wire.ConfigureRequest) -> None:
+        """Replace all segments, in the epoch that the request names; a refused assignment leaves both."""
+        assignment = request.assignment
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
         _compile(rule, assignment)
         freeze()
-        if self._migration is not None:
-            self._migration.end()
-        self.shard = Shard(
+        shard = Shard(
             spans_from_wire(assignment.segments),
             rule,
             assignment.staleness if assignment.HasField("staleness") else None,
@@ -390,16 +393,21 @@ class ShardController:
             assignment.ordered,
             assignment.lock_free,
         )
+        self.shard = None  # before the epoch: no call of the new incarnation may reach the segments of an earlier one
+        self.epoch = max(self.epoch, request.shard_epoch)
+        if self._migration is not None:
+            self._migration.end()  # after the epoch: no further stream of an earlier incarnation may begin
         if self._programs is not None:
             self._programs.close()
-        self._programs = ProgramExecutor(self.shard)
-        self._migration = Migration(self.shard)
+        self._programs = ProgramExecutor(shard)
+        self._migration = Migration(shard)
         self._snapshots = Path(assignment.snapshots).resolve() if assignment.snapshots else None
         if assignment.HasField("shard"):  # this command may arrive before the reply to the Join
             self.index = assignment.shard
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
-        self._export_size(self.shard)
+        self.shard = shard  # last: calls are served from now on
+        self._export_size(shard)
 
     def _export_size(self, shard: Shard) -> None:
         self._metrics.segments.set(len(shard.segments))

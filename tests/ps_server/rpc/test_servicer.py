@@ -13,7 +13,7 @@ import pytest
 
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Rejected
+from dbelief.errors import Moved, Rejected
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
@@ -21,6 +21,7 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.telemetry.metrics import Metrics
+from ps_server.replication.migration import Migration
 from ps_server.rpc.servicer import ShardService
 from ps_server.store.shard import Shard
 from tests.dbelief.process.test_atomic_file import files_end_at
@@ -162,6 +163,38 @@ def test_a_command_that_comes_again_is_obeyed_once(job: Job) -> None:
     job.configure(0, job.command(leader_epoch=2, id=77), stop=True)  # ids count anew under the next leader
     assert job.services[0].controller.stopped.is_set()
     assert not job.services[1].controller.stopped.is_set()
+
+
+def test_calls_during_an_assignment_reach_no_earlier_segments(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that joined two coordinators, as its Join was repeated, has segments of the first one's placement."""
+    controller, real = job.services[0].controller, Migration.end
+
+    def outcome(epoch: int) -> list[int] | str:
+        try:
+            return list(controller.shard_for(wire.Target(job="digits", shard_epoch=epoch)).segments)
+        except Moved as error:
+            return str(error)
+
+    during: list[list[int] | str] = []
+
+    def end(migration: Migration) -> None:
+        during.extend(outcome(epoch) for epoch in (5, 9))
+        real(migration)
+
+    monkeypatch.setattr(Migration, "end", end)
+    job.configure(0, job.command(leader_epoch=2), shard_epoch=9, assignment=job.assignment(1))
+    assert during == ["is in epoch 9, not 5", "no segments are assigned to it yet"]
+    assert outcome(5) == "is in epoch 9, not 5"
+    assert outcome(9) == list(range(20, 40))
+
+
+def test_a_refused_assignment_leaves_epoch_and_segments(job: Job) -> None:
+    assignment = job.assignment(1)
+    assignment.rule.name = "unknown"
+    code, _ = status(lambda: job.configure(0, shard_epoch=9, assignment=assignment))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert job.configure(0).shard_epoch == 5
+    assert not job.read().any()
 
 
 def test_a_shard_without_segments_says_so() -> None:
