@@ -125,6 +125,7 @@ class Replica:
                     self._compute(reply.bundle)
                 else:
                     self._evaluate(reply.evaluation)
+            self._reporter.flush()
             return "asked to end"
         except Exception as error:
             if not isinstance(error, Rejected):  # all ranks may be about to raise this one together
@@ -173,8 +174,7 @@ class Replica:
         if self._group_trainer is not None:
             request.last_lease, request.steps = self._reporter.progress.lease, self._group_trainer.steps
             request.broken_generation, request.broken_reason = self._broken
-        reply: wire.LeaseReply = self._session.member.call("Lease", request)
-        return reply
+        return self._reporter.request_work(request)
 
     def _check_membership(self) -> None:
         """Check whether a stop ends the job or only this incarnation.

@@ -4,7 +4,7 @@
 
 A coordinator, its registry and one shard are processes of their own; the members are simulated here, and call Join,
 Beat, Report and Lease as workers do, by real stubs and on real connections. They compute and push nothing: a lease is
-reported as done with the request for the next one. All members have joined before the clock starts.
+reported as done with the request for the next one, in one call. All members have joined before the clock starts.
 
 Closed loop (`--every 0`): 16 threads take the members in turn, without a pause; a row gives what the coordinator can
 serve. Paced (`--every 10`): each member asks for a lease every so many seconds, reports its progress within it, and
@@ -128,22 +128,10 @@ class Member:
 
     def report(self, pushes: int) -> None:
         """Report so many pushes of its lease."""
-        self._report(
-            progress=wire.Progress(
-                lease=self.lease,
-                pushes=pushes,
-                samples=BATCH * pushes,
-                steps=pushes,
-                loss_sum=0.1 * BATCH * pushes,
-                staleness_sum=1.5 * pushes,
-            ),
-            wire=wire.WireFigures(sent=self.sequence * 4_000, received=self.sequence * 4_000),
-        )
+        self._call_report(self._progress(pushes))
 
     def work(self) -> None:
-        """Report the lease that it holds as done, and request the next one."""
-        if self.lease:
-            self.report(PUSHES)
+        """Request the next lease, and report the one that it holds as done with the request."""
         asked_s = time.monotonic()
         request = wire.LeaseRequest(
             replica=self.id,
@@ -151,6 +139,7 @@ class Member:
             run_id=self.run_id,
             next_sequence=self.sequence,
             last_lease=self.lease,
+            report=self._progress(PUSHES) if self.lease else None,
         )
         reply = self.client.call("Lease", request)
         self.waits_s.append(time.monotonic() - asked_s)
@@ -171,20 +160,31 @@ class Member:
         finally:
             client.close()
         self.sequence += 1
-        self._report(initialised_in=self.placement.epoch)
+        self._call_report(self._request(initialised_in=self.placement.epoch))
         while self.beat().state != wire.STATE_READY:
             time.sleep(0.02)
 
-    def _report(self, **fields: Any) -> None:
-        seconds = {phase: seconds * self.sequence for phase, seconds in PHASES.items()}
-        request = wire.ReportRequest(
-            replica=self.id,
-            incarnation=self.incarnation,
-            run_id=self.run_id,
-            seconds=seconds,
-            staleness=[self.sequence * count for count in STALENESS],
-            **fields,
+    def _progress(self, pushes: int) -> wire.ReportRequest:
+        """Report on so many pushes of its lease."""
+        return self._request(
+            progress=wire.Progress(
+                lease=self.lease,
+                pushes=pushes,
+                samples=BATCH * pushes,
+                steps=pushes,
+                loss_sum=0.1 * BATCH * pushes,
+                staleness_sum=1.5 * pushes,
+            ),
+            wire=wire.WireFigures(sent=self.sequence * 4_000, received=self.sequence * 4_000),
         )
+
+    def _request(self, **fields: Any) -> wire.ReportRequest:
+        seconds = {phase: seconds * self.sequence for phase, seconds in PHASES.items()}
+        staleness = [self.sequence * count for count in STALENESS]
+        return wire.ReportRequest(seconds=seconds, staleness=staleness, **fields)
+
+    def _call_report(self, request: wire.ReportRequest) -> None:
+        request.replica, request.incarnation, request.run_id = self.id, self.incarnation, self.run_id
         self.called_s = time.monotonic()
         reply: wire.ReportReply = self.client.call("Report", request)
         if reply.beat_now:

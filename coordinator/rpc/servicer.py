@@ -117,11 +117,15 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         with self._event_loop.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
+            if request.HasField("report"):
+                _record_work(machine, request.replica, request.incarnation, request.report, now_s)
             asked = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
             work = machine.lease(asked, now_s)
             if isinstance(work, messages.Stop):
                 self._check_may_end(machine)
-            return _assignment_reply(work, machine)
+            reply = _assignment_reply(work, machine)
+            reply.report_every_s = machine.report_every_s
+            return reply
 
     def _check_may_end(self, machine: JobMachine) -> None:
         """Check, before a reply that ends a member, that no other coordinator can lead.
@@ -147,9 +151,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             member = machine.record_contact(*who, now_s)
             reply.beat_now = bool(request.incarnation) and (machine.over or not member)
             reply.report_every_s = machine.report_every_s
-            machine.record_usage(*who, _usage(request))
-            if request.HasField("progress"):
-                machine.report_progress(*who, _value(messages.ProgressReport, request.progress), now_s)
+            _record_work(machine, *who, request, now_s)
             if request.initialised_in:
                 machine.initialised(request.incarnation, request.initialised_in, now_s)
             if request.HasField("evaluation"):
@@ -210,6 +212,13 @@ def _member_kind(role: wire.Role.ValueType) -> str:
     if kind is None:
         raise Rejected("a member is a shard, a replica or a client")
     return kind
+
+
+def _record_work(machine: JobMachine, number: int, incarnation: int, report: wire.ReportRequest, now_s: float) -> None:
+    """Record a member's progress in its lease, and its figures."""
+    machine.record_usage(number, incarnation, _usage(report))
+    if report.HasField("progress"):
+        machine.report_progress(number, incarnation, _value(messages.ProgressReport, report.progress), now_s)
 
 
 def _usage(request: wire.ReportRequest) -> messages.ResourceUsage:

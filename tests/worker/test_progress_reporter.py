@@ -15,15 +15,19 @@ from worker.progress_reporter import ProgressReporter
 
 
 class Coordinator:
-    """Keeps the reports that it receives."""
+    """Keeps the reports that it receives, and those that come with a request for work."""
 
-    def __init__(self) -> None:
+    def __init__(self, report_every_s: float = 0.0) -> None:
         self.reports: list[wire.ReportRequest] = []
+        self.with_request: list[wire.ReportRequest] = []
+        self._every_s = report_every_s
 
-    def call(self, method: str, request: wire.ReportRequest) -> wire.ReportReply:
-        assert method == "Report"
+    def call(self, method: str, request: Any) -> Any:
+        if method == "Lease":
+            self.with_request += [request.report] if request.HasField("report") else []
+            return wire.LeaseReply(wait_s=0.1, report_every_s=self._every_s)
         self.reports.append(request)
-        return wire.ReportReply()
+        return wire.ReportReply(report_every_s=self._every_s)
 
 
 class Anything:
@@ -36,9 +40,7 @@ class Anything:
         return self
 
 
-def trained(comm: Communicator, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
-    """One rank reports a lease of three pushes, none of them too early to report; the first has lost some before it."""
-    monkeypatch.setattr("worker.progress_reporter.REPORT_EVERY_S", -1.0)
+def a_reporter(comm: Communicator, coordinator: Coordinator) -> ProgressReporter:
     session: Any = SimpleNamespace(
         ranks=comm,
         sequences={},
@@ -48,14 +50,24 @@ def trained(comm: Communicator, coordinator: Coordinator, monkeypatch: pytest.Mo
     )
     nothing: Any = Anything()
     phases = PhaseTimer()
-    reporter = ProgressReporter(session, nothing, phases, nothing)
     phases.end("wait")
-    reporter.begin(1)
+    return ProgressReporter(session, nothing, phases, nothing)
+
+
+def train(reporter: ProgressReporter, lease: int = 1, lost: int = 0) -> None:
+    """A lease of three pushes; the first has lost some before it."""
+    reporter.begin(lease)
     for sequence in (1, 2, 3):
         slot = PushStats(sequence=sequence, samples=10, steps=1, loss_sum=1.0)
         reporter.acknowledged(slot, PushResult(0.0, 0, lost if sequence == 1 else 0))
     reporter.end()
-    assert session.sequences == {"w": 3}
+    assert reporter._session.sequences == {"w": 3}
+
+
+def trained(comm: Communicator, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
+    """One rank reports a lease, none of its pushes too early to report."""
+    monkeypatch.setattr("worker.progress_reporter.REPORT_EVERY_S", -1.0)
+    train(a_reporter(comm, coordinator), lost=lost)
 
 
 def test_lease_of_several_ranks_reports_progress(
@@ -81,3 +93,50 @@ def test_what_a_shard_of_any_rank_lost_is_reported_once(
     coordinator = Coordinator()
     run_ranks(2, lambda comm: trained(comm, coordinator, monkeypatch, lost[comm.rank]))
     assert coordinator.reports[-1].progress.lost == reported
+
+
+def test_a_finished_lease_is_reported_with_the_request_for_the_next_one() -> None:
+    coordinator = Coordinator(report_every_s=0.5)
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, coordinator)
+        for lease in (1, 2, 3):
+            reporter.request_work(wire.LeaseRequest())
+            train(reporter, lease)
+        assert [report.progress.lease for report in coordinator.with_request] == [1, 2]
+        reporter.flush()
+
+    run_ranks(1, works)
+    assert [report.progress.samples for report in coordinator.with_request] == [30, 30]
+    assert [report.progress.lease for report in coordinator.reports] == [3], "no request for work follows"
+
+
+def test_a_repeated_request_has_no_report() -> None:
+    coordinator = Coordinator(report_every_s=0.5)
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, coordinator)
+        reporter.request_work(wire.LeaseRequest())
+        train(reporter)
+        for _ in range(3):
+            reporter.request_work(wire.LeaseRequest())
+        reporter.flush()
+
+    run_ranks(1, works)
+    assert len(coordinator.with_request) == 1
+    assert coordinator.reports == []
+
+
+def test_an_earlier_coordinator_gets_a_report_of_its_own() -> None:
+    """It would ignore one in a request, and a loss with it."""
+    coordinator = Coordinator(report_every_s=0.0)
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, coordinator)
+        reporter.request_work(wire.LeaseRequest())
+        train(reporter, lost=2)
+        reporter.request_work(wire.LeaseRequest())
+
+    run_ranks(1, works)
+    assert coordinator.with_request == []
+    assert [report.progress.lost for report in coordinator.reports] == [2]

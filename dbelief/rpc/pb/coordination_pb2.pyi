@@ -475,6 +475,7 @@ class LeaseRequest(_message.Message):
     LAST_LEASE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -499,6 +500,12 @@ class LeaseRequest(_message.Message):
     def held_bundles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers of that pass's bundles which it received and has not reported yet"""
 
+    @_builtins.property
+    def report(self) -> Global___ReportRequest:
+        """Its report on the lease that it has finished: recorded before this request is answered, as by Report; only the
+        progress and the figures are. Absent: nothing new. Sent only where an earlier reply has `report_every_s`.
+        """
+
     def __init__(
         self,
         *,
@@ -513,12 +520,15 @@ class LeaseRequest(_message.Message):
         last_lease: _builtins.int = ...,
         steps: _builtins.int = ...,
         run_id: _builtins.int = ...,
+        report: Global___ReportRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "incarnation", b"incarnation", "last_lease", b"last_lease", "next_sequence", b"next_sequence", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "incarnation", b"incarnation", "last_lease", b"last_lease", "next_sequence", b"next_sequence", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__report: _TypeAlias = _typing.Literal["report"]  # noqa: Y015
+    _WhichOneofArgType__report: _TypeAlias = _typing.Literal["_report", b"_report"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__report) -> _WhichOneofReturnType__report | None: ...
 
 Global___LeaseRequest: _TypeAlias = LeaseRequest  # noqa: Y015
 
@@ -531,10 +541,13 @@ class LeaseReply(_message.Message):
     WAIT_S_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
+    REPORT_EVERY_S_FIELD_NUMBER: _builtins.int
     wait_s: _builtins.float
     """no work now; retry after this many seconds"""
     stop: _builtins.str
     """no more work; the reason"""
+    report_every_s: _builtins.float
+    """as in ReportReply; 0: of an earlier version, which records no report in a request"""
     @_builtins.property
     def training(self) -> Global___TrainingLease:
         """a range of samples to train on"""
@@ -555,10 +568,11 @@ class LeaseReply(_message.Message):
         wait_s: _builtins.float = ...,
         stop: _builtins.str = ...,
         bundle: Global___Bundle | None = ...,
+        report_every_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "report_every_s", b"report_every_s", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["training", "evaluation", "wait_s", "stop", "bundle"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015

@@ -296,6 +296,27 @@ def test_reports_are_taken_in(training: Caller) -> None:
     assert (best.vector, best.accuracy) == ("best.0", 0.0)
 
 
+def test_a_report_with_a_request_for_work_is_recorded_before_it_is_answered(training: Caller) -> None:
+    world = training.world
+    first = world.replicas[0]
+    lease(training)
+    reported = wire.ReportRequest(
+        progress=wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0), wire=wire.WireFigures(sent=7)
+    )
+    asked = wire.LeaseRequest(
+        replica=first.number, incarnation=first.incarnation, next_sequence=first.sequences["w"] + 4, report=reported
+    )
+    reply = training("Lease", asked)
+    assert reply.evaluation.samples == 30, "the evaluation that these samples make due"
+    assert reply.report_every_s == 0.02
+    progress = world.machine.progress
+    assert (progress.samples, progress.loss) == (30, 2.0)
+    training("Lease", asked)
+    assert progress.samples == 30, "repeated, as its reply was lost"
+    gone = wire.LeaseRequest(replica=first.number, incarnation=999, report=reported)
+    assert "was removed" in training("Lease", gone).stop
+
+
 def test_a_report_is_a_heartbeat_of_a_member_and_of_no_other(training: Caller) -> None:
     world = training.world
     first, second = world.replicas
