@@ -61,8 +61,11 @@ def _push(shard: Shard, segment: Segment, record: PushRecord) -> None:
 
 
 def promote(segment: Segment, shard_epoch: int) -> None:
-    """Start a new incarnation of a segment: its versions begin above all that its leader may have returned."""
+    """Start a new incarnation of a segment: its versions begin above all that its leader may have returned.
+
+    Nothing that was acknowledged is missing, so the bases remain: the leader may have failed before its reply to a push
+    with a base arrived, and the same push, sent again, is to get the same count of lost pushes.
+    """
     with segment.lock:
         segment.version = segment.first_version = max(shard_epoch * VERSIONS_PER_INCARNATION, segment.version + 1)
-        segment.ledger.bases.clear()
         segment.passed.clear()

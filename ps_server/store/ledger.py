@@ -27,8 +27,9 @@ class PushLedger:
     last
         By vector and pusher: number of the last push that was counted.
     bases
-        By vector and pusher, for all that have pushed in this incarnation of the shard: the base of the first of these
-        pushes, and the count of numbers that it skipped.
+        By vector and pusher, for all that have pushed since the segment was made, or loaded from a set: the base of the
+        first of these pushes, and the count of numbers that it skipped. They move with the segment to another shard,
+        and remain in a follower that is promoted.
     lost
         Pushes on "w" that earlier incarnations acknowledged and that were lost with them, as their pushers reported.
     lost_of
@@ -73,8 +74,8 @@ class PushLedger:
     def rebase(self, push: Push) -> int:
         """Continue from the number that a pusher names as its base; returns how many of its pushes were lost.
 
-        Only a pusher's first push in this incarnation may skip numbers: a number missing later is a gap, whatever base
-        the push names. The same push, sent again, gets the same count again.
+        Only a pusher's first push since the segment was made or loaded may skip numbers: a number missing later is a
+        gap, whatever base the push names. The same push, sent again, gets the same count again.
         """
         key = (push.vector, push.pusher)
         base = 0 if push.base is None else push.base

@@ -107,7 +107,7 @@ class SegmentHead(_message.Message):
 
     @_builtins.property
     def based(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentLedgerRow]:
-        """by vector and pusher: what its first push in this incarnation skipped"""
+        """by vector and pusher: what its first push since the last restore skipped"""
 
     @_builtins.property
     def sum(self) -> Global___BundleSum:

@@ -34,6 +34,7 @@ from ps_server.replication.sender import FollowerMessages, FollowerSender
 from ps_server.replication.wire import receive
 from ps_server.rpc.servicer import ShardService
 from ps_server.store.journal import JournalRecord, PushRecord, RoundRecord
+from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 from tests.ps_server.servers import A, B, Job, status, wait_until
 
@@ -177,6 +178,26 @@ def test_promoted_follower_repeats_exchange_answers() -> None:
     for (version, before), (same, values) in zip(answers, again, strict=True):
         assert version == same
         np.testing.assert_array_equal(before, values)
+    pair.close()
+
+
+def test_promoted_follower_counts_the_same_loss_for_a_repeated_push() -> None:
+    """The leader was restored without pushes 1 to 4, and fails after push 5 and before its reply."""
+    pair = Pair("sgd", None)
+    pair.begin()
+    ones, push = np.ones(LENGTH, np.float32), Push(A, 5, np.float32(0.5), base=5)
+    assert [pair.leader.push(push, span.index, ones).lost for span in SPANS] == [4, 4, 4]
+    pair.settle()
+    pair.moves.promote(9)
+    pair.moves.commit(range(3))
+    pair.follower.make_ready()
+    again = [pair.follower.push(push, span.index, ones) for span in SPANS]
+    assert {(one.outcome, one.lost) for one in again} == {(Outcome.DUPLICATE, 4)}
+    later = [pair.follower.push(Push(A, 6, np.float32(0.5), base=6), span.index, ones) for span in SPANS]
+    assert {(one.outcome, one.lost) for one in later} == {(Outcome.APPLIED, 0)}
+    assert (pair.follower.lost(), pair.follower.lost_of()) == ([4, 4, 4], {A: 4})
+    with pytest.raises(Rejected, match="push 8 of replica 1 on 'w' was received where 7 was expected"):
+        pair.follower.push(Push(A, 8, np.float32(0.5), base=8), 0, ones)
     pair.close()
 
 
