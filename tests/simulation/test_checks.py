@@ -100,11 +100,13 @@ def test_a_set_counts_a_gradient_of_a_later_round_only_where_it_was_lost(base: i
     assert [text.split()[1] for text in violations] == wrong
 
 
-def test_a_read_ahead_of_an_unfinished_lease_is_a_violation() -> None:
+@pytest.mark.parametrize(("restored", "member_epoch"), [(False, 0), (False, 3), (True, 0)])
+def test_a_read_ahead_of_an_unfinished_lease_is_a_violation(restored: bool, member_epoch: int) -> None:
     """With a bound of 2, a lease of clocks 8 to 12 of which clock 8 was pushed allows reads up to clock 11."""
     violations = list[str]()
-    watch, segment = LeadWatch(violations.append), Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
-    watch.stored([(DataLease(1, 0, 0, 16, 1, 0, clock=8), 5)])
+    watch = LeadWatch(violations.append, lambda: not restored)
+    segment = Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
+    watch.stored([(DataLease(1, 0, 0, 16, 1, 0, clock=8, member_epoch=member_epoch), 5)])
     barrier = StalenessBarrier(2, {0: segment})  # without members: it lets all reads pass
     with watch.watching():
         barrier.applied(segment, Push(Pusher(0, 5), 1, clock=8))
@@ -114,3 +116,18 @@ def test_a_read_ahead_of_an_unfinished_lease_is_a_violation() -> None:
     assert violations == [
         "segment 0 is read for clock 12, and incarnation 5 has passed 9 of its lease of clocks 8 to 12"
     ]
+
+
+def test_a_replaced_shard_knows_no_lease_of_the_restored_one() -> None:
+    """It has left without a follower, and a replica that does not know that yet still reads there."""
+    violations = list[str]()
+    watch, segment = LeadWatch(violations.append, lambda: False), Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
+    watch.stored([(DataLease(1, 0, 0, 16, 1, 0, clock=8, member_epoch=3), 5)])
+    barrier = StalenessBarrier(2, {0: segment})
+    barrier.set_membership(2, [])
+    with watch.watching():
+        barrier.wait([segment], 12, 0.0)
+        assert violations == []
+        barrier.set_membership(3, [])
+        barrier.wait([segment], 12, 0.0)
+    assert len(violations) == 1

@@ -85,7 +85,7 @@ class Observer:
         self._scheduler = scheduler
         self._job = job
         self.copies = Copies(process_at)
-        self.lead = LeadWatch(self.violation)
+        self.lead = LeadWatch(self.violation, lambda: not self.restored)
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
