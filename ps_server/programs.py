@@ -54,7 +54,8 @@ class ProgramExecutor:
             if operation.name == "rotate" and len(kinds) > 1:
                 raise Rejected(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
-        parts = self._threads.map(functools.partial(_run, program), segments)
+        each = segments[0].nbytes if segments else 0
+        parts = self._threads.map(functools.partial(_run, program), segments, each)
         return together(program, parts)
 
     @staticmethod

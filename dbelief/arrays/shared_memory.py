@@ -2,12 +2,10 @@
 
 A block is anonymous memory (memfd) of the worker that makes it. Its size is sealed: a process that maps it cannot lose
 pages through another process, and be killed by SIGBUS. The worker passes the file descriptor to shards over a Unix
-socket in a folder that both can access. The socket has a name there only while shards may fetch the descriptor, so two
-processes detect by trying whether they can share memory, across any machines, containers and addresses. The memory
-exists while a process has it open or mapped: a killed process leaves none.
-
-A process that is killed while it offers a block leaves the name of a socket without a listener. Every process that
-makes a block, or loses a worker, removes such names. This works across containers, where process numbers mean nothing.
+socket that has a name only while shards may fetch the descriptor (`dbelief.security.named_socket`). So two processes
+detect by trying whether they can share memory, across any machines, containers and addresses. The memory exists while a
+process has it open or mapped: a killed process leaves none. Every process that makes a block, or loses a worker,
+removes the names that killed ones have left.
 
 All pages are allocated when a block is made (posix_fallocate). Both sides check that the other belongs to their user,
 as the kernel reports it: the socket's peer credentials, and the owner of the memory.
@@ -22,40 +20,26 @@ import hmac
 import logging
 import mmap
 import os
-import re
-import secrets
 import socket
 import stat
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from dbelief.errors import Rejected
+from dbelief.security import named_socket
 from dbelief.security.same_user import same_user
 
 log = logging.getLogger(__name__)
 
-FOLDER = Path("/dev/shm")
-"""Folder of the sockets' names; containers that share this folder can share memory."""
 HEADER_BYTES = 4096
 """The first page, which has the token; numbers begin on the next."""
-TOKEN_BYTES = 32
-FETCH_S = 5.0
-"""Timeout for receiving the descriptor of a block."""
-STALE_S = 10.0
-"""Age from which a name without a listener belongs to a killed process: a running one listens at once."""
 
-_NAME = re.compile(r"[0-9a-f]{32}")
-_PREFIX = "dbelief-"
-_MODE = 0o600
-_BACKLOG = 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
 _MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to exactly this address
 _ANONYMOUS = -1
@@ -124,14 +108,10 @@ class Block:
             The socket cannot have a name here. The block stays private to this process.
         """
         assert self._fd is not None
-        path = _path(self.name)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        with ExitStack() as stack:
             try:
-                os.fchmod(door.fileno(), _MODE)  # and so the name's
-                door.bind(str(path))
-                door.listen(_BACKLOG)
+                door = stack.enter_context(named_socket.listening(self.name))
             except OSError:
-                path.unlink(missing_ok=True)
                 self.name = ""
                 self.close()
                 raise
@@ -140,7 +120,6 @@ class Block:
             try:
                 yield
             finally:
-                path.unlink(missing_ok=True)
                 door.shutdown(socket.SHUT_RDWR)  # wakes the thread
                 thread.join()
 
@@ -191,7 +170,7 @@ def make_block(room: int) -> Block | None:
 
     The line is logged once in a process.
     """
-    remove_stale_blocks()
+    named_socket.remove_stale_names()
     size = HEADER_BYTES + room
     try:
         fd, name, token = _memory(size)
@@ -211,48 +190,23 @@ def open_block(name: str, token: bytes, size: int) -> Block:
     Rejected
         No process of this user offers it here, or it is not safe to map; the message has the reason.
     """
-    if not _NAME.fullmatch(name) or len(token) != TOKEN_BYTES:
+    if not named_socket.is_name(name) or len(token) != named_socket.TOKEN_BYTES:
         raise Rejected("no block has such a name or token")
     try:
-        fd = _fetch(_path(name))
+        fd = _fetch(name)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Rejected("no such block is on this host") from None
     except OSError as error:
         raise Rejected(f"the block cannot be fetched: {error.strerror or error}") from None
     try:
         _check_ours(fd, size)
-        if not hmac.compare_digest(os.pread(fd, TOKEN_BYTES, 0), token):
+        if not hmac.compare_digest(os.pread(fd, named_socket.TOKEN_BYTES, 0), token):
             raise Rejected("the block has another token")
         return Block(size, name, token, fd)
     except OSError as error:
         raise Rejected(f"the block cannot be mapped: {error.strerror}") from None
     finally:
         os.close(fd)
-
-
-def remove_stale_blocks() -> None:
-    """Remove the names of sockets whose processes were killed while they offered a block."""
-    with suppress(OSError):
-        for entry in os.scandir(FOLDER):
-            if entry.name.startswith(_PREFIX) and _NAME.fullmatch(entry.name.removeprefix(_PREFIX)):
-                _sweep(entry)
-
-
-def _sweep(entry: os.DirEntry[str]) -> None:
-    with suppress(OSError):
-        found = entry.stat(follow_symlinks=False)
-        if not stat.S_ISSOCK(found.st_mode) or time.time() - found.st_mtime < STALE_S:
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            try:
-                probe.connect(entry.path)
-            except ConnectionRefusedError:
-                os.unlink(entry.path)
-
-
-def _path(name: str) -> Path:
-    return FOLDER / f"{_PREFIX}{name}"
 
 
 def _pass_on(door: socket.socket, fd: int) -> None:
@@ -267,11 +221,9 @@ def _pass_on(door: socket.socket, fd: int) -> None:
                 socket.send_fds(call, [b"\0"], [fd])
 
 
-def _fetch(path: Path) -> int:
-    """Fetch the descriptor that a process offers at a socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as call:
-        call.settimeout(FETCH_S)
-        call.connect(str(path))
+def _fetch(name: str) -> int:
+    """Fetch the descriptor that a process offers under a name."""
+    with named_socket.connect(name) as call:
         _, found, _, _ = socket.recv_fds(call, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not found:
         raise OSError("no descriptor came")
@@ -304,12 +256,12 @@ def _memory(size: int) -> tuple[int, str, bytes]:
     try:
         os.posix_fallocate(fd, 0, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        token = secrets.token_bytes(TOKEN_BYTES)
+        token = named_socket.new_token()
         os.pwrite(fd, token, 0)
     except BaseException:
         os.close(fd)
         raise
-    return fd, secrets.token_hex(16), token
+    return fd, named_socket.new_name(), token
 
 
 def log_unavailable(size: int, error: OSError) -> None:
@@ -317,7 +269,7 @@ def log_unavailable(size: int, error: OSError) -> None:
     if not _unavailable_logged.is_set():
         _unavailable_logged.set()
         log.warning(
-            f"no shared memory: {size / (1 << 20):.1f} MiB cannot be had or offered in {FOLDER} "
+            f"no shared memory: {size / (1 << 20):.1f} MiB cannot be had or offered in {named_socket.FOLDER} "
             f"({error.strerror or error}); arrays that have none go over TCP, also between processes of one host"
         )
 

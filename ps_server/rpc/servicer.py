@@ -15,6 +15,7 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.pb import coordination_pb2
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.server.local_streams import LocalStreams
 from dbelief.rpc.server.server import HANDLERS
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
@@ -94,6 +95,8 @@ class ShardService(stubs.ParametersServicer):
         self._waiters = {what: runtime.semaphore(handlers // 4) for what in ("pulls", "pushes")}
         self._streams = StreamLimiter(handlers // 2)
         self._attached = SharedMemoryRegistry(shares_memory)
+        local = ("Pull", "Push", "Exchange") if shares_memory else ()
+        self._local = LocalStreams({name: (getattr(self, name), _BYTES[name][1]) for name in local})
 
     def register(self, server: grpc.Server) -> None:
         """Register this service with a server."""
@@ -191,11 +194,20 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Attach(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.AttachReply]:
         """See protos/parameters.proto."""
-        with self._attached.connected(context.peer()) as answer:
+        peer = context.peer()
+        with self._attached.connected(peer) as answer, self._local.connected(peer) as open_stream:
             for message in messages:
                 request = bulk.parse(wire.AttachRequest, message)
                 self.controller.shard_for(request.target)
-                yield answer(request)
+                if not request.HasField("stream"):
+                    yield answer(request)
+                    continue
+                try:
+                    open_stream(request.stream.name, request.stream.token, request.stream.method)
+                except Rejected as error:
+                    yield wire.AttachReply(refusal=str(error))
+                else:
+                    yield wire.AttachReply(attached=True)
 
     # -- statistics ------------------------------------------------------------------------------------
 

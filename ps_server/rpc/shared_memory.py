@@ -12,13 +12,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dbelief.arrays.shared_memory import Block, open_block, remove_stale_blocks
+from dbelief.arrays.shared_memory import Block, open_block
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import Moved, Rejected
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray
+from dbelief.security.named_socket import remove_stale_names
 
 from ..store.admission import MOST_BLOCKS, MOST_SHARED_BYTES
 
@@ -133,7 +134,7 @@ class SharedMemoryRegistry:
                 blocks.streams -= 1
                 if not blocks.streams:
                     del self._peers[peer]
-            remove_stale_blocks()  # a client that was killed may have left a name
+            remove_stale_names()  # a client that was killed may have left a name
 
     def _answer(self, blocks: ConnectionBlocks, mine: set[str], request: wire.AttachRequest) -> wire.AttachReply:
         """Detach the blocks that the request lists, and attach one; if that fails, the reply holds the reason."""

@@ -20,8 +20,10 @@ from dbelief.process.runtime import runtime
 T = TypeVar("T")
 R = TypeVar("R")
 
-MIN_ITEMS_PER_THREAD = 2
-"""Items that justify waking a thread: a segment of 1 MiB takes some 100 µs, waking a thread some 30."""
+ADJACENT_ITEMS = 2
+"""Items that a thread takes at a time."""
+MIN_BYTES_PER_THREAD = 1 << 20
+"""Bytes of items that justify waking a thread: 1 MiB takes some 100 µs, waking a thread some 30."""
 
 
 class TimedLock:
@@ -65,21 +67,23 @@ class ThreadPool:
         self._threads = threads or len(os.sched_getaffinity(0))
         self._others = runtime.executor(max(1, self._threads - 1), "segments")
 
-    def map(self, work: Callable[[T], R], things: Sequence[T]) -> list[R]:
+    def map(self, work: Callable[[T], R], things: Sequence[T], bytes_each: int) -> list[R]:
         """Results of `work` for each item, in order; a failure of one item is raised when all threads have finished.
+
+        `bytes_each`: size of an item, as far as it is known; small ones are all left to the calling thread.
 
         A thread takes a few adjacent items at a time, so that two threads seldom write into one page, and takes the
         next ones when it is done: a thread whose core is busy with other work does not delay the rest for long.
         """
-        count = min(self._threads, len(things) // MIN_ITEMS_PER_THREAD)
+        count = min(self._threads, len(things) // ADJACENT_ITEMS, len(things) * bytes_each // MIN_BYTES_PER_THREAD)
         if count < 2:
             return [work(thing) for thing in things]
         made: dict[int, list[R]] = {}
-        shares = iter(range(0, len(things), MIN_ITEMS_PER_THREAD))
+        shares = iter(range(0, len(things), ADJACENT_ITEMS))
 
         def take(shares: Iterator[int]) -> None:
             for first in shares:
-                made[first] = [work(thing) for thing in things[first : first + MIN_ITEMS_PER_THREAD]]
+                made[first] = [work(thing) for thing in things[first : first + ADJACENT_ITEMS]]
 
         others = [self._others.submit(take, shares) for _ in range(count - 1)]
         try:

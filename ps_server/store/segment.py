@@ -153,6 +153,11 @@ class Segment:
         if self.journal is not None:
             self.journal(make_record())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its parameters."""
+        return self.span.length * np.dtype(np.float32).itemsize
+
     def holds(self, vector: str) -> bool:
         """Whether all of a named vector's numbers were assigned here."""
         return self.filled.get(vector, 0) == self.span.length

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dbelief.arrays.shared_memory import FOLDER
 from dbelief.core.push import Pusher
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.security.named_socket import FOLDER
 from dbelief.tools.bench.shards import JOB as BENCH
 from dbelief.tools.bench.shards import Shards
 

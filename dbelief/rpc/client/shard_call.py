@@ -26,12 +26,11 @@ from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import push_to_wire, pusher_to_wire
 from dbelief.rpc.wire.payloads import Payloads, read_into
 
+from .local_stream import LocalStream
 from .shared_buffers import Location
 from .stream_pool import Stream
 
 _FLOAT32_BYTES = 4
-_LOOK_S = 0.5
-"""Interval at which a waiting sender checks whether its stream is still in use."""
 _NOWHERE = (None, None)
 """No array of the call is shared with the shard."""
 
@@ -62,6 +61,8 @@ class ShardCall(ABC):
     """
 
     method = ""
+    window: int | None = None
+    """Messages that may be unanswered at a time; None: any number."""
     repeats = True
     """Whether finished segments may be sent again: a repeated push is a duplicate."""
 
@@ -70,7 +71,7 @@ class ShardCall(ABC):
         self.place = place
         self.run = run
         self.done = 0
-        self.stream: Stream | None = None
+        self.stream: Stream | LocalStream | None = None
         self.waiting_since_s = 0.0
         self.tries = 0
         self.warned = False
@@ -87,6 +88,11 @@ class ShardCall(ABC):
     def shares(self) -> bool:
         """Whether the shard may still access its arrays."""
         return self.done < len(self.run) and any(array is not None for array in self._shared)
+
+    @property
+    def holds_no_numbers(self) -> bool:
+        """Whether its requests and replies only name segments in shared memory."""
+        return all(array is not None for array in self._shared)
 
     def unshare(self) -> None:
         """Continue without shared memory; the shard may still access the old block."""
@@ -330,8 +336,6 @@ class PushCall(ShardCall):
         left = self.run[self.done :]
         pieces: list[bytes | memoryview] = [bulk.opening(self._opening(len(left)).SerializeToString())]
         for further in self._encoded(left) if self._shared[0] is None else self._referred(left):
-            if not self.may_send():
-                return
             yield b"".join([*pieces, *further])
             pieces = []
 
@@ -369,10 +373,6 @@ class PushCall(ShardCall):
     def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
         return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
 
-    def may_send(self) -> bool:
-        """Whether the next message may be sent; False where this call was cancelled meanwhile."""
-        return True
-
     def abort(self) -> None:
         """Abort the push: what its unacknowledged payloads hold returns to the residual."""
         self._payloads.restore_residual(self.run[self.done :])
@@ -399,10 +399,11 @@ class PushCall(ShardCall):
 class ExchangeCall(PushCall):
     """An exchange with one shard: a push whose replies are the previous values, written into `out`.
 
-    Replies are encoded by `answers`. At most `EXCHANGE_WINDOW` messages are unanswered at a time.
+    Replies are encoded by `answers`.
     """
 
     method = "Exchange"
+    window = EXCHANGE_WINDOW
     repeats = False  # shards keep the replies to the last messages only
 
     def __init__(
@@ -416,7 +417,6 @@ class ExchangeCall(PushCall):
     ) -> None:
         super().__init__(job, place, run, upload, payloads)
         self._out = out
-        self._ahead = runtime.semaphore(EXCHANGE_WINDOW)
 
     def _opening(self, count: int) -> wire.PushOpening:
         opening = super()._opening(count)
@@ -426,19 +426,6 @@ class ExchangeCall(PushCall):
 
     def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
         return _adjacent(left, bulk.FULL_BYTES)  # a shard caches the reply to each
-
-    def requests(self) -> Iterator[bytes]:
-        """See `PushCall`; an earlier attempt waits on its own semaphore, and ends."""
-        self._ahead = runtime.semaphore(EXCHANGE_WINDOW)
-        return super().requests()
-
-    def may_send(self) -> bool:
-        """Wait until fewer than `EXCHANGE_WINDOW` messages are unanswered."""
-        ahead = self._ahead
-        while not ahead.acquire(timeout=_LOOK_S):
-            if self.stream is None or self._ahead is not ahead:
-                return False
-        return True
 
     def handle_reply(self, answer: object) -> None:
         """Store the previous centre in `out`."""
@@ -455,7 +442,8 @@ class ExchangeCall(PushCall):
             self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
             self._versions[span.index] = part.version + 1
             self.done += 1
-        self._ahead.release()
+        assert self.stream is not None
+        self.stream.credit()
 
 
 def _adjacent(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[SegmentSpan]]:

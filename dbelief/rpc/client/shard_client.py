@@ -39,6 +39,7 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
 
+from .local_stream import LocalStream
 from .shard_call import ExchangeCall, PullCall, PushCall, ShardCall, Upload
 from .shared_buffers import SharedBuffers
 from .stream_pool import StreamPool
@@ -343,8 +344,9 @@ class ShardedParameterClient:
             moved = self._pushed_in.get(call.push.vector) != self.placement.epoch and call.push.sequence > 1
             call.begin(call.push.sequence if moved else call.push.base)
         call.share([self._sharing.reference(call.place, found, self._origin) for found in call.locations])
-        call.stream = self._streams.acquire(call.place.address, call.method)
-        call.stream.give(call.requests())
+        local = self._sharing.local_stream(call.place, call.method) if call.holds_no_numbers else None
+        call.stream = local or self._streams.acquire(call.place.address, call.method)
+        call.stream.give(call.requests(), call.window)
 
     def _step(self, call: ShardCall) -> None:
         """Wait for one reply and process it."""
@@ -360,14 +362,17 @@ class ShardedParameterClient:
 
     def _finished(self, call: ShardCall) -> None:
         """Return the stream to the pool."""
-        assert call.stream is not None
-        self._streams.put_back(call.place.address, call.method, call.stream)
+        if isinstance(call.stream, LocalStream):
+            self._sharing.put_back(call.place, call.method, call.stream)
+        elif call.stream is not None:
+            self._streams.put_back(call.place.address, call.method, call.stream)
         call.stream = None
 
     def _drop(self, call: ShardCall) -> None:
         """Cancel the call's stream, if it has one."""
         if call.stream is not None:
             call.stream.cancel()
+            call.stream.end()
             call.stream = None
 
     def _broke(self, call: ShardCall, trouble: Unavailable | Moved) -> None:

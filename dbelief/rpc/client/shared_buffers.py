@@ -1,5 +1,7 @@
 """Memory that one client shares with the shards on its host: arrays in blocks, and the blocks each shard has attached.
 
+Calls that use a block go over local streams, which each shard is asked for when they are first needed.
+
 A block is offered to all shards of the first pull or push that uses its array, until they have replied. A shard that
 refuses, or does not reply, gets no further offer in this incarnation. A shard that joins later is offered the block
 then.
@@ -7,6 +9,7 @@ then.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Collection, Iterable, Mapping
@@ -23,9 +26,11 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray
-from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire import bulk, frames
+from dbelief.security import named_socket
 
-from .stream_pool import Stream, StreamPool
+from .local_stream import LocalStream, accept
+from .stream_pool import Stream, StreamPool, reader
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -53,12 +58,18 @@ class _Peer:
         Whether it is offered blocks.
     names
         Of the blocks that it has attached.
+    streams
+        Idle local streams, by method.
+    local
+        Whether it is asked for local streams; False once it has refused one, as an earlier version does.
     """
 
     place: ShardPlacement
     stream: Stream | None
     willing: bool = True
     names: set[str] = field(default_factory=set)
+    streams: dict[str, list[LocalStream]] = field(default_factory=dict)
+    local: bool = True
 
     def is_at(self, place: ShardPlacement) -> bool:
         """Whether it is the current incarnation, whatever segments it holds."""
@@ -121,6 +132,30 @@ class SharedBuffers:
                 return None
             return SharedArray(block=location.block.name, offset=location.offset, origin=origin)
 
+    def local_stream(self, place: ShardPlacement, method: str) -> LocalStream | None:
+        """An unused local stream to a shard that has attached blocks; None where it opens none."""
+        with self._lock:
+            peer = self._peers.get(place.address)
+            if peer is None or not peer.is_at(place) or not peer.local or peer.stream is None:
+                return None
+            idle = peer.streams.setdefault(method, [])
+            while idle:
+                stream = idle.pop()
+                if stream.open:
+                    return stream
+                stream.end()
+            return self._open_local(peer, method)
+
+    def put_back(self, place: ShardPlacement, method: str, stream: LocalStream) -> None:
+        """Return a local stream, all of whose replies were read, to the idle ones of this incarnation of the shard."""
+        stream.stale = True
+        with self._lock:
+            peer = self._peers.get(place.address)
+            if peer is not None and peer.is_at(place) and peer.stream is not None:
+                peer.streams.setdefault(method, []).append(stream)
+            else:
+                stream.end()
+
     def attach(self, blocks: Collection[Block], places: Iterable[ShardPlacement]) -> None:
         """Attach these blocks at all shards that accept shared memory, and detach blocks that are gone."""
         with self._lock:
@@ -178,6 +213,17 @@ class SharedBuffers:
             else:
                 _part(peer)
 
+    def _open_local(self, peer: _Peer, method: str) -> LocalStream | None:
+        name, token = named_socket.new_name(), named_socket.new_token()
+        wanted = wire.LocalStream(name=name, token=token, method=method)
+        connection = None
+        with contextlib.suppress(OSError), named_socket.listening(name, frames.KIND) as door:
+            answer = self._ask({peer: wire.AttachRequest(stream=wanted)}).get(peer)
+            if answer is not None and answer.attached:
+                connection = accept(door, token)
+        peer.local = connection is not None
+        return LocalStream(connection, reader(method)) if connection is not None else None
+
     def _ask(self, requests: Mapping[_Peer, wire.AttachRequest]) -> dict[_Peer, wire.AttachReply]:
         """Replies of the shards; those that do not reply get no more blocks in this incarnation."""
         for peer, request in requests.items():
@@ -212,3 +258,6 @@ def _part(peer: _Peer) -> None:
         peer.stream.cancel()
     peer.stream, peer.willing = None, False
     peer.names.clear()
+    for stream in (stream for idle in peer.streams.values() for stream in idle):
+        stream.end()
+    peer.streams.clear()

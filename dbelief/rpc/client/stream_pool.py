@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from dbelief.process.runtime import Queue, runtime
+from dbelief.process.runtime import Lock, Queue, runtime
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.pb import parameters_pb2 as wire
 
@@ -28,12 +28,23 @@ class Stream:
         self.stale = False
         """Whether it may have broken while idle."""
         self._error: Exception | None = None  # raised while a request was made
-        self._given: Queue[Iterable[bytes] | None] = runtime.queue()
+        self._given: Queue[tuple[Iterable[bytes], Lock | None] | None] = runtime.queue()
+        self._ahead: Lock | None = None  # of the requests given last: messages that may be sent before a reply
+        self._ended = False
         self._call = method(self._requests())
 
-    def give(self, requests: Iterable[bytes]) -> None:
-        """Queue these requests; each is made when the one before it has been sent."""
-        self._given.put(requests)
+    def give(self, requests: Iterable[bytes], window: int | None = None) -> None:
+        """Queue these requests; each is made when the one before it has been sent.
+
+        `window`: messages that may be sent before a reply allows one more (`credit`); None: all.
+        """
+        self._ahead = runtime.semaphore(window) if window is not None else None
+        self._given.put((requests, self._ahead))
+
+    def credit(self) -> None:
+        """Allow one more message: a reply has answered one."""
+        if self._ahead is not None:
+            self._ahead.release()
 
     @property
     def open(self) -> bool:
@@ -67,16 +78,30 @@ class Stream:
 
     def end(self) -> None:
         """Half-close: no more requests follow; the peer then ends the stream."""
+        self._ended = True
+        self.credit()  # a request that waits for the window is not made
         self._given.put(None)
 
     def _requests(self) -> Iterator[bytes]:
-        while (requests := self._given.get()) is not None:
+        while (given := self._given.get()) is not None:
             try:
-                yield from requests
+                yield from self._within_window(*given)
             except Exception as error:  # gRPC would log it and send the peer another error
                 self._error = error
                 self._call.cancel()
                 return
+
+    def _within_window(self, requests: Iterable[bytes], ahead: Lock | None) -> Iterator[bytes]:
+        left = iter(requests)
+        while ahead is None or (ahead.acquire() and not self._ended):
+            if (request := next(left, None)) is None:
+                return
+            yield request
+
+
+def reader(method: str) -> Any:
+    """What decodes a method's replies; None where they are bulk messages, which stay bytes (see `bulk.py`)."""
+    return wire.PushReply.FromString if method == "Push" else None
 
 
 def _to_shard(address: str) -> grpc.Channel:
@@ -137,8 +162,7 @@ class StreamPool:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open(address)
-        read: Any = wire.PushReply.FromString if method == "Push" else None  # bulk messages stay bytes: see bulk.py
-        opened: Any = channel.stream_stream(_SERVICE + method, None, read)
+        opened: Any = channel.stream_stream(_SERVICE + method, None, reader(method))
         call: Callable[[Iterator[bytes]], Any] = opened
         return call
 

@@ -752,6 +752,7 @@ class AttachRequest(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def target(self) -> Global___Target:
         """job and incarnation of the shard"""
@@ -764,20 +765,58 @@ class AttachRequest(_message.Message):
     def released(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """names of attached blocks that this client no longer uses"""
 
+    @_builtins.property
+    def stream(self) -> Global___LocalStream:
+        """to be opened; absent: none"""
+
     def __init__(
         self,
         *,
         target: Global___Target | None = ...,
         block: Global___SharedBlock | None = ...,
         released: _abc.Iterable[_builtins.str] | None = ...,
+        stream: Global___LocalStream | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "stream", b"stream", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "released", b"released", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "released", b"released", "stream", b"stream", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
+
+@_typing.final
+class LocalStream(_message.Message):
+    """Stream of the same user on the same host, for messages that name segments in attached blocks. Until the reply the
+    client listens at the socket /dev/shm/dbelief-NAME (SOCK_SEQPACKET); the shard connects, and sends the token first.
+    A packet from then on is 0 and a message of the method, or, as the shard's last one, 1, a code of gRPC, and a reason.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """32 hexadecimal digits"""
+    token: _builtins.bytes
+    """32 bytes"""
+    method: _builtins.str
+    """Pull, Push or Exchange"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        token: _builtins.bytes = ...,
+        method: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "name", b"name", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocalStream: _TypeAlias = LocalStream  # noqa: Y015
 
 @_typing.final
 class SharedBlock(_message.Message):
@@ -818,7 +857,7 @@ class AttachReply(_message.Message):
     ATTACHED_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     attached: _builtins.bool
-    """whether calls may name the block from now on"""
+    """whether calls may name the block from now on, or the stream is open"""
     refusal: _builtins.str
     """reason where they may not"""
     def __init__(

@@ -20,16 +20,10 @@ import numpy as np
 import pytest
 
 from dbelief.arrays import shared_memory
-from dbelief.arrays.shared_memory import (
-    FOLDER,
-    HEADER_BYTES,
-    STALE_S,
-    Block,
-    make_block,
-    open_block,
-    remove_stale_blocks,
-)
+from dbelief.arrays.shared_memory import HEADER_BYTES, Block, make_block, open_block
 from dbelief.errors import Rejected
+from dbelief.security import named_socket
+from dbelief.security.named_socket import FOLDER, STALE_S, remove_stale_names
 from tests.faults.machines import trouble
 
 ROOM = 40_000
@@ -321,17 +315,17 @@ def test_the_name_that_a_killed_process_left_is_swept_away() -> None:
             grown_old(name)
         maker.send_signal(signal.SIGKILL)
         maker.wait()
-        remove_stale_blocks()
+        remove_stale_names()
         assert name not in names()
 
 
 def test_fresh_name_without_listener_is_not_stale(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(path))
-        remove_stale_blocks()
+        remove_stale_names()
         assert path.exists()
         grown_old(path.name)
-        remove_stale_blocks()
+        remove_stale_names()
         assert not path.exists()
 
 
@@ -346,7 +340,7 @@ def test_other_files_stay(path: Path) -> None:
         stranger.touch(0o600)
         grown_old(stranger.name)
     try:
-        remove_stale_blocks()
+        remove_stale_names()
         assert all(stranger.exists() for stranger in strangers)
     finally:
         for stranger in strangers:
@@ -356,7 +350,7 @@ def test_other_files_stay(path: Path) -> None:
 def test_failed_offer_leaves_a_private_block(monkeypatch: pytest.MonkeyPatch) -> None:
     block = made()
     held = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(shared_memory, "FOLDER", FOLDER / "not there")
+    monkeypatch.setattr(named_socket, "FOLDER", FOLDER / "not there")
     with pytest.raises(FileNotFoundError), block.offered():
         raise AssertionError("it was not offered")
     assert block.name == ""

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays.shared_memory import FOLDER
 from dbelief.core.layout import SegmentSpan, make_segments
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc.client.shard_call import ExchangeCall, PushCall
 from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.server.local_streams import LocalStreams
+from dbelief.security.named_socket import FOLDER
 from ps_server.rpc.servicer import ShardService
 from ps_server.rpc.shared_memory import BlockView
 from ps_server.store.segment import Segment
@@ -178,6 +179,52 @@ def test_shards_that_share_no_memory_get_tcp(
     for number, metrics in enumerate(job.metrics):
         assert (metrics.value("shared_bytes_total", direction="sent") == 0) == (number in shards)
     assert told(capfd) == ([] if len(shards) == 2 else ["shares memory with shard 1"])
+
+
+def test_calls_with_shared_arrays_go_over_one_local_stream_each(job: Job) -> None:
+    client = job.client(A)
+    out, values, versions = client.array(job.placement.size), client.array(job.placement.size), job.held()
+    for sequence in (1, 2, 3):
+        client.pull(out, versions)
+        client.push(values, versions, Push(A, sequence, np.float32(1)))
+    assert [service._local._open for service in job.services] == [2, 2]
+    client.pull(job.full(np.nan), versions)
+    assert [service._local._open for service in job.services] == [2, 2], "an array from elsewhere goes over gRPC"
+    client.close()
+    wait_until(lambda: [service._local._open for service in job.services] == [0, 0])
+
+
+def test_shards_that_open_no_local_stream_get_messages_over_grpc(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an earlier version of a shard: asked for a stream, it attaches no block."""
+    asked = []
+
+    def refuses(*words: Any) -> None:
+        asked.append(words)
+        raise Rejected("there are none")
+
+    monkeypatch.setattr(LocalStreams, "_begin", refuses)
+    client = job.client(A)
+    values = client.array(job.placement.size)
+    values[:] = 1.0
+    for sequence in (1, 2):
+        client.push(values, job.held(), Push(A, sequence, np.float32(1)))
+    client.pull(values, job.held())
+    np.testing.assert_array_equal(values, -2.0)
+    assert through(job) == 3 * values.nbytes
+    assert len(asked) == 2, "each shard once"
+
+
+def test_a_local_stream_that_has_ended_while_idle_is_replaced(job: Job) -> None:
+    client = job.client(A)
+    values = client.array(job.placement.size)
+    client.pull(values, job.held())
+    peers = list(client._sharing._peers.values())
+    for peer in peers:
+        (stream,) = peer.streams["Pull"]
+        stream.cancel()
+    client.pull(values, job.held())
+    assert all(peer.streams["Pull"][0].open for peer in peers)
+    assert through(job) == 2 * values.nbytes
 
 
 def test_a_worker_that_shares_no_memory_makes_no_block(job: Job) -> None:

@@ -14,7 +14,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.process.runtime import Runtime, use_runtime
-from ps_server.store.concurrency import ThreadPool, TimedLock
+from ps_server.store.concurrency import MIN_BYTES_PER_THREAD, ThreadPool, TimedLock
 from ps_server.store.shard import Shard
 
 
@@ -92,14 +92,21 @@ def four() -> Iterator[ThreadPool]:
 def test_results_are_in_order(threads: int, count: int) -> None:
     pool = ThreadPool(threads)
     try:
-        assert pool.map(lambda thing: 3 * thing, range(count)) == [3 * thing for thing in range(count)]
+        assert pool.map(lambda thing: 3 * thing, range(count), MIN_BYTES_PER_THREAD) == [
+            3 * thing for thing in range(count)
+        ]
     finally:
         pool.close()
 
 
 def test_several_are_at_work(four: ThreadPool) -> None:
     together = threading.Barrier(4)
-    assert len(four.map(lambda thing: together.wait(60) if thing % 2 else thing, range(8))) == 8
+    assert len(four.map(lambda thing: together.wait(60) if thing % 2 else thing, range(8), MIN_BYTES_PER_THREAD)) == 8
+
+
+def test_small_things_wake_no_thread(four: ThreadPool) -> None:
+    mine = threading.get_ident()
+    assert set(four.map(lambda _: threading.get_ident(), range(8), MIN_BYTES_PER_THREAD // 5)) == {mine}
 
 
 @pytest.mark.parametrize("fails", ["who asked", "who helps"])
@@ -118,7 +125,7 @@ def test_a_failure_is_raised_when_all_have_ended(fails: str) -> None:
         ended.set()
 
     with pytest.raises(ValueError, match="it failed"):
-        pool.map(work, range(4))
+        pool.map(work, range(4), MIN_BYTES_PER_THREAD)
     assert ended.is_set()
     pool.close()
 
@@ -134,4 +141,4 @@ def test_preempted_thread_blocks_no_other(four: ThreadPool) -> None:
         for _ in range(18):  # all but it and its neighbour, which waits with it
             assert rest.acquire(timeout=60)
 
-    four.map(work, range(20))
+    four.map(work, range(20), MIN_BYTES_PER_THREAD)

@@ -1,0 +1,147 @@
+"""What a step of a small model costs: MNIST 784-256-10, mini-batches of 100, by Downpour with Adagrad.
+
+    DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--before CHECKOUT]
+
+Every way takes its turn in every round. A run of one epoch is subtracted from a longer one, so that the start and the
+end count nowhere:
+
+    samples/s    of all workers
+    cpu s        processor time of all processes for 1,000 samples
+    beyond ms    processor time of a step beyond the floor, which is the same step by one process in the same round:
+                 it gathers, computes, checks and applies, with one thread and no message
+
+`--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import checkout, options, report
+from dbelief.arrays.backend import select_backend
+from dbelief.data import load
+from dbelief.data.dataset import BatchBuffer
+from dbelief.job import load_job
+from dbelief.nn import Dense, Network
+from dbelief.nn.layers.layer import ReLU
+from dbelief.nn.losses import SoftmaxCrossEntropy
+from dbelief.optim import make_rule
+from dbelief.optim.apply import apply_rule, warm_up
+
+JOB = checkout.EXAMPLES / "mnist.yaml"
+BATCH, SHORT, CLASSES = 100, 1, 10
+FIELDS = {"strategy.warm_start": "null", "snapshots.every_s": "null", "evaluate.every": "1000000000"}
+LIMIT_S = 900.0
+WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
+
+
+def processor_s() -> float:
+    """Processor time of all children that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run(root: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
+    """(3,) samples, seconds, and processor seconds of all processes, of one run by a checkout."""
+    with tempfile.TemporaryDirectory() as folder:
+        fields = {**FIELDS, "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
+        options = [f"--set={name}={value}" for name, value in fields.items()]
+        python = root / ".venv/bin/python" if root != checkout.ROOT else sys.executable
+        before_s = processor_s()
+        ended = subprocess.run(
+            [python, "-m", "dbelief", "train", str(JOB), *extra, *options],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        if ended.returncode:
+            raise RuntimeError(f"a run failed: {ended.stderr[-500:]}")
+        (summary,) = Path(folder).glob("*/summary.json")
+        found = json.loads(summary.read_text())
+        return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
+
+
+def trained(root: Path, extra: list[str], shards: int, epochs: int) -> dict[str, float]:
+    """Samples a second, and processor seconds for 1,000, between the start and the end of a run."""
+    samples, wall_s, cpu_s = run(root, extra, shards, epochs) - run(root, extra, shards, SHORT)
+    return {"samples_per_s": samples / wall_s, "cpu_s": 1e3 * cpu_s / samples}
+
+
+def alone(epochs: int) -> dict[str, float]:
+    """The same of one process, which sends no message."""
+    job = load_job(JOB, FIELDS)
+    train = load(job.data, job.folder).train
+    assert train is not None
+    rng, backend = np.random.default_rng(0), select_backend("cpu")
+    features = train.inputs.shape[1]
+    network = Network((Dense(256), ReLU(), Dense(CLASSES)), SoftmaxCrossEntropy(), features, CLASSES, backend)
+    drawn = network.parameters(rng)
+    w = np.concatenate([values.ravel() for values in drawn.values()])
+    gradient, states, rule = np.empty_like(w), (np.zeros_like(w),), make_rule("adagrad", {})
+    views, out = views_of(drawn, w), views_of(drawn, gradient)
+    warm_up(rule)
+    buffer = BatchBuffer(train, BATCH)
+    began_s, began_cpu_s, samples = time.perf_counter(), time.process_time(), 0
+    for _ in range(epochs):
+        order = rng.permutation(len(train.inputs))
+        for first in range(0, len(order), BATCH):
+            batch = train.gather(order[first : first + BATCH], buffer)
+            network.loss_and_gradient(views, batch, out)
+            assert np.isfinite(gradient).all()
+            apply_rule(rule, w, gradient, states, np.float32(0.03), 1)
+            samples += len(batch.targets)
+    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    return {"samples_per_s": samples / took_s, "cpu_s": 1e3 * cpu_s / samples}
+
+
+def views_of(shapes: Mapping[str, np.ndarray], flat: np.ndarray) -> dict[str, np.ndarray]:
+    """Views of a flat vector by name, in the shapes of these arrays."""
+    stops = np.cumsum([values.size for values in shapes.values()])
+    parts = np.split(flat, stops[:-1])
+    return {name: part.reshape(values.shape) for (name, values), part in zip(shapes.items(), parts, strict=True)}
+
+
+def main() -> None:
+    parser = options.new_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
+    parser.add_argument("--shards", type=options.numbers, default="1,2")
+    parser.add_argument("--before", type=Path, help="another checkout, with a .venv of its own")
+    arguments = parser.parse_args()
+    checkouts = {"": checkout.ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
+    rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for _ in range(arguments.rounds):
+        floor = alone(SHORT)
+        rows.setdefault(("one process", "", ""), []).append(floor | {"beyond_ms": 0.0})
+        for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
+            row = trained(checkouts[name], WAYS[way], shards, arguments.epochs)
+            row["beyond_ms"] = BATCH * (row["cpu_s"] - floor["cpu_s"])
+            rows.setdefault((way, str(shards), name), []).append(row)
+            report.progress({"way": way, "shards": shards, "checkout": name, **row})
+    table = Table("way", "shards", "checkout", "samples/s", "cpu s", "beyond ms", title=f"{arguments.rounds} rounds")
+    medians = {
+        key: {name: statistics.median(row[name] for row in mine) for name in mine[0]} for key, mine in rows.items()
+    }
+    for key, row in medians.items():
+        table.add_row(*key, f"{row['samples_per_s']:,.0f}", f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}")
+    report.show(table, {"rows": [{"way": key, "rounds": mine, **medians[key]} for key, mine in rows.items()]})
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):
+        main()

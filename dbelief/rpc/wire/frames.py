@@ -1,0 +1,63 @@
+"""Packets of a local stream: a Unix socket that keeps the limits of messages (SOCK_SEQPACKET).
+
+A packet is a kind and then a message, or the status that ends the stream: a code of gRPC and its reason. So a call over
+a local stream ends with the same errors as one over gRPC.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import grpc
+
+LARGEST = 1 << 16
+"""Bytes of a packet at most: the messages name segments in shared memory and hold no numbers."""
+KIND = socket.SOCK_SEQPACKET
+
+_MESSAGE, _STATUS = b"\0", b"\1"
+_LONGEST_REASON = 4096
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class StreamEnded(grpc.RpcError):
+    """A local stream has ended with a status, or is broken."""
+
+    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self._status, self._reason = status, reason
+
+    def code(self) -> grpc.StatusCode:
+        """As of a call of gRPC."""
+        return self._status
+
+    def details(self) -> str:
+        """As of a call of gRPC."""
+        return self._reason
+
+
+def message(content: bytes) -> bytes:
+    """Packet of a message."""
+    return _MESSAGE + content
+
+
+def status(code: grpc.StatusCode, reason: str) -> bytes:
+    """Packet of a status."""
+    return _STATUS + bytes([code.value[0]]) + reason.encode()[:_LONGEST_REASON]
+
+
+def content(packet: memoryview) -> bytes:
+    """Message in a packet.
+
+    Raises
+    ------
+    StreamEnded
+        The packet holds a status, or is none of this version.
+    """
+    if len(packet) > LARGEST:
+        raise StreamEnded(grpc.StatusCode.INVALID_ARGUMENT, f"a packet has more than {LARGEST} bytes")
+    if packet[:1] == _MESSAGE:
+        return bytes(packet[1:])
+    if packet[:1] == _STATUS and len(packet) > 1:
+        code = _CODES.get(packet[1], grpc.StatusCode.UNKNOWN)
+        raise StreamEnded(code, bytes(packet[2:]).decode(errors="replace"))
+    raise StreamEnded(grpc.StatusCode.INVALID_ARGUMENT, "a packet is neither a message nor a status")
