@@ -171,7 +171,8 @@ class MemberView:
                 self.placement = placement_from_wire(reply.placement)
             self.beat_every_s = reply.beat_every_s or self.beat_every_s
             if not reply.member and not leaving:
-                self.lost = "the coordinator removed this member: no heartbeat for too long"
+                why = "no heartbeat for too long, or a failover before training began"
+                self.lost = f"the coordinator removed this member: {why}"
             self._changed.notify_all()
         self.when_ended(reply.ended_generation)
 
