@@ -54,8 +54,8 @@ class ProgramExecutor:
             if operation.name == "rotate" and len(kinds) > 1:
                 raise Rejected(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
-        each = segments[0].nbytes if segments else 0
-        parts = self._threads.map(functools.partial(_run, program), segments, each)
+        total = len(program) * sum(segment.nbytes for segment in segments)
+        parts = self._threads.map(functools.partial(_run, program), segments, total)
         return together(program, parts)
 
     @staticmethod

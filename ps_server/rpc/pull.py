@@ -92,8 +92,8 @@ class PullHandler:
 
         for first in range(0, max(1, len(rows)), bulk.FULL_SHARED):
             some = rows[first : first + bulk.FULL_SHARED]
-            each = self._shard.segment(some[0][0]).nbytes if some else 0
-            done = self._controller.threads.map(write, some, each)
+            total = sum(self._shard.segment(index).nbytes for index, _ in some)
+            done = self._controller.threads.map(write, some, total)
             self._metrics.shared_bytes_total.labels("sent").inc(sum(count for _, count in done))
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(vector).inc()

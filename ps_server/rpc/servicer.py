@@ -15,7 +15,7 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.pb import coordination_pb2
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
-from dbelief.rpc.server.local_streams import LocalStreams
+from dbelief.rpc.server.local_streams import MOST_STREAMS, LocalContext, LocalStreams
 from dbelief.rpc.server.server import HANDLERS
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
@@ -53,10 +53,11 @@ class StreamLimiter:
         """Whether streams must end after their current reply."""
         return self._open > self._most
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> StreamLimiter:
         """Count one more stream."""
         with self._lock:
             self._open += 1
+        return self
 
     def __exit__(self, *raised: object) -> None:
         """Count one stream less."""
@@ -94,6 +95,7 @@ class ShardService(stubs.ParametersServicer):
         # Each waiting call holds a handler's thread. Waiting pulls must leave some to the pushes that end the wait.
         self._waiters = {what: runtime.semaphore(handlers // 4) for what in ("pulls", "pushes")}
         self._streams = StreamLimiter(handlers // 2)
+        self._local_streams = StreamLimiter(MOST_STREAMS)  # which have threads of their own: it is never exceeded
         self._attached = SharedMemoryRegistry(shares_memory)
         local = ("Pull", "Push", "Exchange") if shares_memory else ()
         self._local = LocalStreams({name: (getattr(self, name), _BYTES[name][1]) for name in local})
@@ -148,10 +150,10 @@ class ShardService(stubs.ParametersServicer):
     def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; replies are encoded by hand."""
         peer, wait = context.peer(), functools.partial(self._wait, "pulls")
-        with self._streams:
+        with self._limiter(context) as limiter:
             for message in messages:
                 yield from PullHandler(self.controller, self._metrics, wait, self._attached.of(peer), message).answers()
-                if self._streams.over_limit:
+                if limiter.over_limit:
                     return
 
     @streams
@@ -169,13 +171,16 @@ class ShardService(stubs.ParametersServicer):
     ) -> Iterator[Any]:
         blocks = functools.partial(self._attached.of, context.peer())
         begin = functools.partial(kind, self.controller, self._metrics, functools.partial(self._wait, "pushes"), blocks)
-        with self._streams:
-            yield from handle_stream(messages, kind, begin, lambda: not self._streams.over_limit)
+        with self._limiter(context) as limiter:
+            yield from handle_stream(messages, kind, begin, lambda: not limiter.over_limit)
 
     @streams
     def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
         yield from receive(messages, self.controller.migration_for)
+
+    def _limiter(self, context: grpc.ServicerContext | LocalContext) -> StreamLimiter:
+        return self._local_streams if isinstance(context, LocalContext) else self._streams
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]

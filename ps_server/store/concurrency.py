@@ -67,15 +67,15 @@ class ThreadPool:
         self._threads = threads or len(os.sched_getaffinity(0))
         self._others = runtime.executor(max(1, self._threads - 1), "segments")
 
-    def map(self, work: Callable[[T], R], things: Sequence[T], bytes_each: int) -> list[R]:
+    def map(self, work: Callable[[T], R], things: Sequence[T], total_bytes: int) -> list[R]:
         """Results of `work` for each item, in order; a failure of one item is raised when all threads have finished.
 
-        `bytes_each`: size of an item, as far as it is known; small ones are all left to the calling thread.
+        `total_bytes`: size of all items; few bytes are all left to the calling thread.
 
         A thread takes a few adjacent items at a time, so that two threads seldom write into one page, and takes the
         next ones when it is done: a thread whose core is busy with other work does not delay the rest for long.
         """
-        count = min(self._threads, len(things) // ADJACENT_ITEMS, len(things) * bytes_each // MIN_BYTES_PER_THREAD)
+        count = min(self._threads, len(things) // ADJACENT_ITEMS, total_bytes // MIN_BYTES_PER_THREAD)
         if count < 2:
             return [work(thing) for thing in things]
         made: dict[int, list[R]] = {}

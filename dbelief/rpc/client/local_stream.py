@@ -73,7 +73,7 @@ class LocalStream:
         while self._unsent is not None and not self._readable():
             self._send()
         try:
-            size = self._socket.recv_into(self._buffer)
+            size = self._receive()
         except OSError as error:
             raise frames.StreamEnded(grpc.StatusCode.UNAVAILABLE, error.strerror or str(error)) from None
         if not size:
@@ -82,14 +82,20 @@ class LocalStream:
         self.stale = False
         return content if self._read is None else self._read(content)
 
+    def _receive(self) -> int:
+        try:
+            return self._socket.recv_into(self._buffer)
+        except ConnectionResetError:
+            # The shard has closed the socket before it had read all requests. The status that it sent is still there.
+            return self._socket.recv_into(self._buffer)
+
     def cancel(self) -> None:
         """Disconnect; a thread that waits for a reply gets none."""
         with contextlib.suppress(OSError):  # the shard has closed it
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Disconnect and close the socket; no other thread uses the stream any more."""
-        self.cancel()
+        """Close the socket; no other thread uses the stream any more."""
         self._socket.close()
 
     def _send(self) -> None:
@@ -100,8 +106,10 @@ class LocalStream:
                 self._socket.send(self._unsent, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            except OSError:  # the shard has ended the stream: the next reply is the status that it has sent, or none
-                self._requests = iter(())
+            except (BrokenPipeError, ConnectionResetError):
+                self._requests = iter(())  # the shard has ended the stream: the next reply is its status, or none
+            except OSError as error:
+                raise frames.StreamEnded(grpc.StatusCode.UNAVAILABLE, error.strerror or str(error)) from None
             self._unsent = None
 
     def _next(self) -> bool:
@@ -132,7 +140,7 @@ def accept(door: socket.socket, token: bytes) -> socket.socket | None:
     connection.settimeout(CONNECT_S)
     with contextlib.suppress(OSError):
         if same_user(connection) and hmac.compare_digest(connection.recv(len(token)), token):
-            connection.settimeout(None)
+            frames.prepare(connection)
             return connection
     connection.close()
     return None

@@ -31,6 +31,8 @@ from .shared_buffers import Location
 from .stream_pool import Stream
 
 _FLOAT32_BYTES = 4
+_MOST_REQUESTED = 2_048
+"""Segments in a request for segments in shared memory, which is one packet: an index and a version have 15 bytes."""
 _NOWHERE = (None, None)
 """No array of the call is shared with the shard."""
 
@@ -239,16 +241,19 @@ class PullCall(ShardCall):
         return self._request.clock
 
     def requests(self) -> Iterator[bytes]:
-        """One request, for the remaining segments."""
+        """One request, for the remaining segments; several where they are in shared memory and very many."""
         left = [span.index for span in self.run[self.done :]]
-        request = wire.PullRequest(target=self.target, segments=left)
-        request.MergeFrom(self._request)
-        held = self._versions[left]
-        if held.min(initial=0) >= 0:
-            request.if_newer_than.extend(held.tolist())
-        if self._shared[0] is not None:
-            request.shared.CopyFrom(self._shared[0])
-        yield request.SerializeToString()
+        known = self._versions[left].min(initial=0) >= 0
+        at_once = len(left) if self._shared[0] is None else _MOST_REQUESTED
+        for first in range(0, max(1, len(left)), max(1, at_once)):
+            some = left[first : first + at_once]
+            request = wire.PullRequest(target=self.target, segments=some)
+            request.MergeFrom(self._request)
+            if known:
+                request.if_newer_than.extend(self._versions[some].tolist())
+            if self._shared[0] is not None:
+                request.shared.CopyFrom(self._shared[0])
+            yield request.SerializeToString()
 
     def handle_reply(self, answer: object) -> None:
         """Store the received segments in `out`."""

@@ -343,10 +343,16 @@ class ShardedParameterClient:
             # migrated to this shard since. The push's own number as base lets the shard report that loss.
             moved = self._pushed_in.get(call.push.vector) != self.placement.epoch and call.push.sequence > 1
             call.begin(call.push.sequence if moved else call.push.base)
-        call.share([self._sharing.reference(call.place, found, self._origin) for found in call.locations])
+        self._refer(call)
         local = self._sharing.local_stream(call.place, call.method) if call.holds_no_numbers else None
+        if local is None:  # where the shard did not answer, it has detached all blocks
+            self._refer(call)
         call.stream = local or self._streams.acquire(call.place.address, call.method)
         call.stream.give(call.requests(), call.window)
+
+    def _refer(self, call: ShardCall) -> None:
+        """Let the shard access those of the call's arrays whose blocks it has attached."""
+        call.share([self._sharing.reference(call.place, found, self._origin) for found in call.locations])
 
     def _step(self, call: ShardCall) -> None:
         """Wait for one reply and process it."""

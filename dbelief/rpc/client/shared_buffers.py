@@ -61,7 +61,7 @@ class _Peer:
     streams
         Idle local streams, by method.
     local
-        Whether it is asked for local streams; False once it has refused one, as an earlier version does.
+        Whether it is asked for further local streams; False once it has refused one, as an earlier version does.
     """
 
     place: ShardPlacement
@@ -136,7 +136,7 @@ class SharedBuffers:
         """An unused local stream to a shard that has attached blocks; None where it opens none."""
         with self._lock:
             peer = self._peers.get(place.address)
-            if peer is None or not peer.is_at(place) or not peer.local or peer.stream is None:
+            if peer is None or not peer.is_at(place) or peer.stream is None:
                 return None
             idle = peer.streams.setdefault(method, [])
             while idle:
@@ -144,7 +144,7 @@ class SharedBuffers:
                 if stream.open:
                     return stream
                 stream.end()
-            return self._open_local(peer, method)
+            return self._open_local(peer, method) if peer.local else None
 
     def put_back(self, place: ShardPlacement, method: str, stream: LocalStream) -> None:
         """Return a local stream, all of whose replies were read, to the idle ones of this incarnation of the shard."""

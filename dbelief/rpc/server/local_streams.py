@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import grpc
 
 from dbelief.errors import Rejected
-from dbelief.process.runtime import runtime
+from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.wire import frames
 from dbelief.security import named_socket
 from dbelief.security.same_user import same_user
@@ -25,6 +25,8 @@ Methods = Mapping[str, tuple[Handler, Callable[[Any], bytes] | None]]
 
 MOST_STREAMS = 1024
 """Limit over all clients; each stream has a thread."""
+MOST_OF_CLIENT = 64
+"""Limit of a client: it has one for each method that it uses at a time."""
 
 
 class LocalContext:
@@ -34,10 +36,17 @@ class LocalContext:
     ----------
     peer
         gRPC's name of the connection in which the client has asked for the stream.
+    ended
+        Set at the end of the call in which it has.
     """
 
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
+    def __init__(self, peer: str, ended: Event) -> None:
+        self._peer, self._ended = peer, ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether messages that are read from now on are not processed."""
+        return self._ended.is_set()
 
     def peer(self) -> str:
         """Name of the client's connection."""
@@ -70,19 +79,23 @@ class LocalStreams:
         raises Rejected where none is opened; the client uses gRPC then.
         """
         mine: list[socket.socket] = []
+        ended = runtime.event()
 
         def opens(name: str, token: bytes, method: str) -> None:
             mine[:] = [connection for connection in mine if connection.fileno() >= 0]
-            mine.append(self._begin(name, token, method, peer))
+            if len(mine) >= MOST_OF_CLIENT:
+                raise Rejected(f"this client has {MOST_OF_CLIENT} local streams already")
+            mine.append(self._begin(name, token, method, LocalContext(peer, ended)))
 
         try:
             yield opens
         finally:
+            ended.set()
             for connection in mine:
                 with suppress(OSError):  # its thread has closed it
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def _begin(self, name: str, token: bytes, method: str, peer: str) -> socket.socket:
+    def _begin(self, name: str, token: bytes, method: str, context: LocalContext) -> socket.socket:
         if method not in self._methods:
             raise Rejected(f"no local stream has the method {method[:32]!r}")
         if not named_socket.is_name(name) or len(token) != named_socket.TOKEN_BYTES:
@@ -93,16 +106,23 @@ class LocalStreams:
             self._open += 1
         try:
             connection = _connected(name, token)
-            runtime.spawn(self._serve, "local-stream", connection, method, peer)
+            self._spawn(connection, method, context)
         except BaseException:
             self._leave()
             raise
         return connection
 
-    def _serve(self, connection: socket.socket, method: str, peer: str) -> None:
+    def _spawn(self, connection: socket.socket, method: str, context: LocalContext) -> None:
+        try:
+            runtime.spawn(self._serve, "local-stream", connection, method, context)
+        except RuntimeError as error:  # the system allows no further thread
+            connection.close()
+            raise Rejected(str(error)) from None
+
+    def _serve(self, connection: socket.socket, method: str, context: LocalContext) -> None:
         handler, encode = self._methods[method]
         try:
-            for reply in handler(_messages(connection), LocalContext(peer)):
+            for reply in handler(_messages(connection, context), context):
                 connection.send(frames.message(reply if encode is None else encode(reply)))
         except frames.StreamEnded as ended:
             with suppress(OSError):
@@ -128,17 +148,22 @@ def _connected(name: str, token: bytes) -> socket.socket:
         if not same_user(connection):
             raise Rejected("another user's process listens under that name")
         connection.send(token)
-        connection.settimeout(None)
+        frames.prepare(connection)
+    except OSError as error:
+        connection.close()
+        raise Rejected(f"the client has ended the connection: {error.strerror or error}") from None
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _messages(connection: socket.socket) -> Iterator[bytes]:
-    """Messages of a client, until it has closed the stream."""
+def _messages(connection: socket.socket, context: LocalContext) -> Iterator[bytes]:
+    """Messages of a client, until it has closed the stream, or the call in which it asked for it."""
     buffer = memoryview(bytearray(frames.LARGEST + 1))
-    while size := connection.recv_into(buffer):
-        yield frames.content(buffer[:size])
+    # A client that ends with a reply unread resets the connection.
+    with suppress(OSError):
+        while (size := connection.recv_into(buffer)) and not context.ended:
+            yield frames.content(buffer[:size])
     # Not the end of the messages: an upload that is not complete is not to be acknowledged.
     raise frames.StreamEnded(grpc.StatusCode.CANCELLED, "the client has closed the stream")

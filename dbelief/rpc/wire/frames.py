@@ -10,11 +10,14 @@ import socket
 
 import grpc
 
+from dbelief.errors import Rejected
+
 LARGEST = 1 << 16
 """Bytes of a packet at most: the messages name segments in shared memory and hold no numbers."""
 KIND = socket.SOCK_SEQPACKET
 
 _MESSAGE, _STATUS = b"\0", b"\1"
+_ROOM = 4 * LARGEST
 _LONGEST_REASON = 4096
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -35,8 +38,22 @@ class StreamEnded(grpc.RpcError):
         return self._reason
 
 
+def prepare(connection: socket.socket) -> None:
+    """Make a connection blocking, with room for some packets of any size."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+    connection.settimeout(None)
+
+
 def message(content: bytes) -> bytes:
-    """Packet of a message."""
+    """Packet of a message.
+
+    Raises
+    ------
+    Rejected
+        It is too large.
+    """
+    if len(content) >= LARGEST:
+        raise Rejected(f"a message of {len(content)} bytes is too large for a local stream")
     return _MESSAGE + content
 
 

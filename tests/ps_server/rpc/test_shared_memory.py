@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.layout import SegmentSpan, make_segments
+from dbelief.core.placement import ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
-from dbelief.rpc.client.shard_call import ExchangeCall, PushCall
+from dbelief.rpc.client.shard_call import ExchangeCall, PullCall, PushCall
 from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.server.local_streams import LocalStreams
+from dbelief.rpc.wire import frames
 from dbelief.security.named_socket import FOLDER
 from ps_server.rpc.servicer import ShardService
 from ps_server.rpc.shared_memory import BlockView
@@ -212,6 +215,54 @@ def test_shards_that_open_no_local_stream_get_messages_over_grpc(job: Job, monke
     np.testing.assert_array_equal(values, -2.0)
     assert through(job) == 3 * values.nbytes
     assert len(asked) == 2, "each shard once"
+
+
+def test_a_refused_local_stream_leaves_those_that_are_open(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = job.client(A)
+    values = client.array(job.placement.size)
+    client.pull(values, job.held())
+    monkeypatch.setattr("dbelief.rpc.server.local_streams.MOST_OF_CLIENT", 1)
+    client.push(values, job.held(), Push(A, 1, np.float32(1)))
+    used = [next(iter(peer.streams["Pull"])) for peer in client._sharing._peers.values()]
+    client.pull(values, job.held())
+    assert [peer.streams["Pull"] for peer in client._sharing._peers.values()] == [[stream] for stream in used]
+    assert through(job) == 3 * values.nbytes
+
+
+def test_a_shard_that_does_not_answer_gets_no_reference(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has detached all blocks with the stream that ended."""
+
+    def fails(*words: Any) -> None:
+        raise MemoryError("none is left")
+
+    client = job.client(A)
+    values = client.array(job.placement.size)
+    client.pull(values, job.held())
+    for service in job.services:
+        monkeypatch.setattr(service._local, "_begin", fails)
+    client.push(values, job.held(), Push(A, 1, np.float32(1)))
+    assert client.retries == 0
+    assert through(job) == values.nbytes
+
+
+def test_a_pull_of_very_many_segments_is_several_requests(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, versions = ShardPlacement(0, "127.0.0.1:1", 1, ((0, 2_048),)), np.full(1 << 17, np.iinfo(np.int64).max)
+    run = [SegmentSpan(number, number, 1) for number in range((1 << 17) - 2_048, 1 << 17)]
+    call = PullCall("a job's name", place, run, np.empty(0, np.float32), versions, "best.1")
+    call.share([SharedArray(block=32 * "a", offset=1 << 40, origin=1 << 40)])
+    (request,) = call.requests()
+    assert len(request) < frames.LARGEST, "what fits a request fits a packet"
+    monkeypatch.setattr("dbelief.rpc.client.shard_call._MOST_REQUESTED", 3)
+    job = start()
+    client = job.client(A)
+    values, versions = client.array(job.placement.size), job.held()
+    values[:] = 1.0
+    client.push(values, versions, Push(A, 1, np.float32(1)))
+    for _ in range(2):
+        client.pull(values, versions)
+        np.testing.assert_array_equal(values, -1.0)
 
 
 def test_a_local_stream_that_has_ended_while_idle_is_replaced(job: Job) -> None:

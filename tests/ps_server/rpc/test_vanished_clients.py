@@ -77,12 +77,16 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
     placement = Placement(1, spans, (ShardPlacement(0, relay.address, 1, ((0, 1),)),))
     client = ShardedParameterClient("small", placement, ("sgd", {}), A, 60.0)
     stack.callback(client.close)
-    out, versions = client.array(4), np.full(1, -1, np.int64)
-    client.pull(out, versions)
-    client.push(out, versions, Push(A, 1, np.float32(1)))
-    wait_until(lambda: small.service._streams._open == 2, "a stream to pull and one to push")
+    versions, service = np.full(1, -1, np.int64), small.service
+    for sequence, out in enumerate((client.array(4), np.zeros(4, np.float32)), start=1):
+        client.pull(out, versions)
+        client.push(out, versions, Push(A, sequence, np.float32(1)))
+    for streams in service._streams, service._local:
+        wait_until(lambda streams=streams: streams._open == 2, "a stream to pull and one to push")  # type: ignore[misc]
     relay.cut()
-    wait_until(lambda: not small.service._streams._open and not small.service._attached._peers, "the streams' end")
+    wait_until(
+        lambda: not (service._streams._open or service._local._open or service._attached._peers), "the streams' end"
+    )
     wait_until(lambda: not small.server._handlers._threads, "the threads' end")
 
 

@@ -92,7 +92,7 @@ def four() -> Iterator[ThreadPool]:
 def test_results_are_in_order(threads: int, count: int) -> None:
     pool = ThreadPool(threads)
     try:
-        assert pool.map(lambda thing: 3 * thing, range(count), MIN_BYTES_PER_THREAD) == [
+        assert pool.map(lambda thing: 3 * thing, range(count), count * MIN_BYTES_PER_THREAD) == [
             3 * thing for thing in range(count)
         ]
     finally:
@@ -100,13 +100,13 @@ def test_results_are_in_order(threads: int, count: int) -> None:
 
 
 def test_several_are_at_work(four: ThreadPool) -> None:
-    together = threading.Barrier(4)
-    assert len(four.map(lambda thing: together.wait(60) if thing % 2 else thing, range(8), MIN_BYTES_PER_THREAD)) == 8
+    together, large = threading.Barrier(4), 8 * MIN_BYTES_PER_THREAD
+    assert len(four.map(lambda thing: together.wait(60) if thing % 2 else thing, range(8), large)) == 8
 
 
 def test_small_things_wake_no_thread(four: ThreadPool) -> None:
     mine = threading.get_ident()
-    assert set(four.map(lambda _: threading.get_ident(), range(8), MIN_BYTES_PER_THREAD // 5)) == {mine}
+    assert set(four.map(lambda _: threading.get_ident(), range(8), 2 * MIN_BYTES_PER_THREAD - 1)) == {mine}
 
 
 @pytest.mark.parametrize("fails", ["who asked", "who helps"])
@@ -125,7 +125,7 @@ def test_a_failure_is_raised_when_all_have_ended(fails: str) -> None:
         ended.set()
 
     with pytest.raises(ValueError, match="it failed"):
-        pool.map(work, range(4), MIN_BYTES_PER_THREAD)
+        pool.map(work, range(4), 4 * MIN_BYTES_PER_THREAD)
     assert ended.is_set()
     pool.close()
 
@@ -141,4 +141,4 @@ def test_preempted_thread_blocks_no_other(four: ThreadPool) -> None:
         for _ in range(18):  # all but it and its neighbour, which waits with it
             assert rest.acquire(timeout=60)
 
-    four.map(work, range(20), MIN_BYTES_PER_THREAD)
+    four.map(work, range(20), 20 * MIN_BYTES_PER_THREAD)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from dbelief.errors import Rejected
 from dbelief.rpc.client.local_stream import LocalStream, accept
 from dbelief.rpc.wire import frames
 from dbelief.security import named_socket
@@ -68,6 +69,27 @@ def test_a_shard_that_is_gone(pair: tuple[LocalStream, socket.socket]) -> None:
         stream.answer()
     assert stream.answer() is None
     assert not stream.open
+
+
+def test_the_status_of_a_shard_that_has_not_read_all_requests(pair: tuple[LocalStream, socket.socket]) -> None:
+    """The kernel reports the reset of the connection before what was sent."""
+    stream, shard = pair
+    stream.give([b"first", b"second"])
+    assert shard.recv(100) == frames.message(b"first")
+    shard.send(frames.status(grpc.StatusCode.ABORTED, "moved"))
+    shard.close()
+    with pytest.raises(frames.StreamEnded, match="moved"):
+        stream.answer()
+
+
+def test_a_request_that_cannot_be_sent_is_an_error(pair: tuple[LocalStream, socket.socket]) -> None:
+    stream, _ = pair
+    with pytest.raises(Rejected, match="65536 bytes is too large"):
+        stream.give([bytes(frames.LARGEST)])
+    stream._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    with pytest.raises(frames.StreamEnded) as caught:
+        stream.give([bytes(frames.LARGEST - 1)])
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_another_thread_ends_a_wait(pair: tuple[LocalStream, socket.socket]) -> None:

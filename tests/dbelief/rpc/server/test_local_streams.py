@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from dbelief.errors import Moved, Rejected
+from dbelief.process.runtime import Runtime, runtime, use_runtime
 from dbelief.rpc.channel import streams
-from dbelief.rpc.server.local_streams import LocalStreams
+from dbelief.rpc.server.local_streams import LocalContext, LocalStreams, _messages
 from dbelief.rpc.wire import frames
 from dbelief.security import named_socket
 
@@ -90,6 +91,51 @@ def test_a_client_that_has_gone_ends_the_handler(local: LocalStreams, service: S
     with local.connected(PEER) as opens:
         opened(opens).close()
         assert service.ended.wait(60)
+
+
+def test_a_client_that_goes_with_a_reply_unread_is_no_fault(
+    local: LocalStreams, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    with local.connected(PEER) as opens:
+        connection = opened(opens)
+        connection.send(frames.message(b"one"))
+        assert connection.recv(100)
+        connection.close()
+        assert service.ended.wait(60)
+    assert not caplog.messages
+
+
+def test_no_message_is_processed_after_the_call_that_asked_for_the_stream() -> None:
+    ended = runtime.event()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, frames.KIND)
+    with ours, theirs:
+        messages = _messages(theirs, LocalContext(PEER, ended))
+        ours.send(frames.message(b"one"))
+        ours.send(frames.message(b"two"))
+        assert next(messages) == b"one"
+        ended.set()
+        with pytest.raises(frames.StreamEnded):
+            next(messages)
+
+
+def test_a_stream_without_a_thread_is_refused(local: LocalStreams) -> None:
+    class NoThread(Runtime):
+        def spawn(self, *words: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    with local.connected(PEER) as opens:
+        for _ in range(3):  # it takes no place
+            with use_runtime(NoThread()), pytest.raises(Rejected, match="can't start new thread"):
+                opened(opens)
+        opened(opens).close()
+
+
+def test_streams_of_a_client_are_limited(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbelief.rpc.server.local_streams.MOST_OF_CLIENT", 1)
+    local = LocalStreams({"Twice": (service.Twice, None)})
+    refused = pytest.raises(Rejected, match="this client has 1 local streams")
+    with local.connected(PEER) as opens, local.connected("another") as others, opened(opens), opened(others), refused:
+        opened(opens)
 
 
 def test_streams_end_with_the_call_that_asked_for_them(local: LocalStreams, service: Service) -> None:
