@@ -25,6 +25,10 @@ Range = tuple[int, int]
 
 MAX_SEGMENT_LENGTH = 262_144
 """Numbers in the longest segment of a job."""
+SMALL_SEGMENT_LENGTH = 65_536
+"""Numbers that Adagrad updates in some 20 µs, less than a segment costs beside its numbers, at both ends."""
+MIN_SEGMENT_LENGTH = 1_024
+"""Numbers in a full segment at least, however small the model."""
 
 
 @dataclass(frozen=True)
@@ -289,8 +293,14 @@ class SegmentSpan:
 
 
 def nominal_length(size: int, shards: int) -> int:
-    """Length of a full segment: small models are distributed too, and a large model's segment is one 1 MiB message."""
-    return min(MAX_SEGMENT_LENGTH, max(1_024, size // (8 * shards)))
+    """Numbers of a full segment, where a model of `size` numbers begins on so many shards.
+
+    A push costs a fixed time for each segment, beside the time for its numbers. So a shard has eight segments where
+    they are not small, and else fewer: two, which other shards can take over later. A large model's segment is one
+    message of 1 MiB.
+    """
+    small = min(SMALL_SEGMENT_LENGTH, -(-size // (2 * shards)))
+    return min(MAX_SEGMENT_LENGTH, max(MIN_SEGMENT_LENGTH, small, size // (8 * shards)))
 
 
 def make_segments(ranges: Iterable[tuple[int, int]], nominal: int) -> list[SegmentSpan]:
