@@ -74,6 +74,15 @@ class Placement:
         return held[first:last]
 
 
+@dataclass(frozen=True)
+class Fetch:
+    """Arguments of a pull of "w", as `Parameters.pull` has them, that follows a push."""
+
+    out: np.ndarray
+    versions: np.ndarray
+    clock: int = 0
+
+
 class Parameters(Protocol):
     """The shards of a job as one vector. Implemented over gRPC and, for tests, in memory."""
 
@@ -102,5 +111,8 @@ class Parameters(Protocol):
             Seconds until the last shard permitted the read; 0 without a staleness bound.
         """
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
-        """Send (N,) float32 values computed from `versions`; returns when every segment acknowledged them."""
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
+        """Send (N,) float32 values computed from `versions`; returns when every segment acknowledged them.
+
+        `fetch`: "w" to be read then, each segment with this push; in the same messages, where that is possible.
+        """

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dbelief.arrays.backend import aligned_float32
-from dbelief.core.placement import Placement
+from dbelief.core.placement import Fetch, Placement
 from dbelief.core.push import PARAMETERS, Push, PushResult
 from dbelief.process.runtime import runtime
 
@@ -60,7 +60,7 @@ class InProcessParameters:
                 versions[span.index] = version
         return waited_s
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
         """See `Parameters.push`."""
         staleness, applied, lost = 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
@@ -74,6 +74,8 @@ class InProcessParameters:
                 staged = staged or outcome.value == "staged"
             if staged:  # with staleness bound 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
+        if fetch is not None:
+            self.pull(fetch.out, fetch.versions, clock=fetch.clock)
         return PushResult(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
 
     def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:

@@ -154,7 +154,7 @@ def _pushed(records: Sequence[Any], rule: segments.Rule) -> bytes:
     first: PushRecord = records[0]
     opening = push_to_wire(first.push, wire.Target(), rule, len(records))
     opening.exchange, opening.skipped = first.exchange, first.skipped
-    pieces: list[bytes | memoryview] = [bulk.opening(opening.SerializeToString())]
+    pieces: list[bytes | memoryview] = [bulk.head(opening.SerializeToString())]
     for record in records:
         form = record.form or bulk.part_of(record.index, 0, record.values)
         index, version, offset, length = record.index, record.version, record.offset, len(record.values)

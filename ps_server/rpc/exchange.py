@@ -54,7 +54,7 @@ class ExchangeHandler(UploadHandler):
             indices = [part.index for part in parts]
             # A restored shard has lost rounds, which are not sent again: this call is the first that it gets.
             self._shard.record_clock(indices, self._push.pusher.replica, self._push.clock)
-            self._wait(self._shard, indices, self._push.clock)
+            self._wait("pushes", self._shard, indices, self._push.clock)
         began_s = runtime.monotonic()
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
         self._metrics.apply_seconds.observe(runtime.monotonic() - began_s)

@@ -15,8 +15,8 @@ from dbelief.rpc.wire import bulk, payloads
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
-from .shared_memory import BlockView, ConnectionBlocks
-from .upload import Wait
+from .shared_memory import BlockView
+from .upload import Blocks, Wait
 
 
 class PullHandler:
@@ -25,26 +25,29 @@ class PullHandler:
     Parameters
     ----------
     wait
-        Blocks until all rounds before a clock are applied to the given segments.
+        See `Wait`.
     blocks
-        Shared memory that the segments may be written to.
-    message
-        The `PullRequest`, encoded.
+        Returns the connection's shared memory, which the segments may be written to.
     """
 
     def __init__(
-        self, controller: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+        self, controller: ShardController, metrics: Metrics, wait: Wait, blocks: Blocks, request: wire.PullRequest
     ) -> None:
         self._controller, self._metrics, self._wait, self._blocks = controller, metrics, wait, blocks
-        self._request = bulk.parse(wire.PullRequest, message)
+        self._request = request
         self._shard = controller.shard_for(self._request.target)
         indices, known = list(self._request.segments), self._request.if_newer_than
         if known and len(known) != len(indices):
             raise Rejected(f"{len(known)} versions for {len(indices)} segments")
         self._rows: Sequence[tuple[int, int | None]] = list(zip(indices, known or [None] * len(indices), strict=True))
 
-    def answers(self) -> Iterator[bytes]:
-        """Wait for the requested clock, then yield the replies.
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a clock first."""
+        return self._shard.staleness is not None and self._request.HasField("pusher")
+
+    def answers(self, start: bytes = b"") -> Iterator[bytes]:
+        """Wait for the requested clock, then yield the replies, the first of which begins with `start`.
 
         Raises
         ------
@@ -52,21 +55,22 @@ class PullHandler:
             The shard's incarnation has ended meanwhile, or its follower may have been promoted.
         """
         request, shard = self._request, self._shard
-        if shard.staleness is not None and request.HasField("pusher"):
+        if self.waits:
             indices = list(request.segments)
             shard.record_clock(indices, request.pusher.replica, request.clock)
-            self._wait(shard, indices, request.clock)
-            yield b""  # no segments: the wait is over
-        for message in self._written() if request.HasField("shared") else self._encoded():
+            self._wait("pulls", shard, indices, request.clock)
+            yield start  # no segments: the wait is over
+            start = b""
+        for message in self._written(start) if request.HasField("shared") else self._encoded(start):
             if self._controller.shard_for(request.target) is not shard:
                 raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")
             self._controller.confirm_leads(shard)
             yield message
 
-    def _encoded(self) -> Iterator[bytes]:
+    def _encoded(self, start: bytes) -> Iterator[bytes]:
         """Segments encoded in messages, small ones combined."""
         codec, vector = payloads.answering(self._request.codec), self._request.vector
-        combined: list[bytes] = []
+        combined = [start] if start else []
         filled = sent = 0
         for index, newer_than in self._rows:
             answer = self._shard.read(vector, index, newer_than, functools.partial(_encode, index, codec))
@@ -81,9 +85,9 @@ class PullHandler:
             self._metrics.pulls_total.labels(vector).inc()
         yield combined[0] if len(combined) == 1 else b"".join(combined)
 
-    def _written(self) -> Iterator[bytes]:
+    def _written(self, start: bytes) -> Iterator[bytes]:
         """Write segments to shared memory, and yield the messages that list them."""
-        area, vector, rows = self._blocks.area(self._request.shared), self._request.vector, self._rows
+        area, vector, rows = self._blocks().area(self._request.shared), self._request.vector, self._rows
 
         def write(row: tuple[int, int | None]) -> tuple[int, int]:
             index, newer_than = row
@@ -97,7 +101,8 @@ class PullHandler:
             self._metrics.shared_bytes_total.labels("sent").inc(sum(count for _, count in done))
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(vector).inc()
-            yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
+            yield start + bulk.in_shared([index for index, _ in some], [version for version, _ in done])
+            start = b""
 
 
 def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Stream of pushes from a client: openings and segments in, acknowledgements out."""
+"""Stream of pushes from a client: openings and segments in; acknowledgements out, and the pulls that follow them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dbelief.telemetry.metrics import Metrics
 from ..controller import ShardController
 from ..store.segment import Outcome
 from ..store.shard import SegmentResult
+from .pull import PullHandler
 from .upload import Blocks, UploadHandler, Wait
 
 ACKNOWLEDGE_EVERY = 16
@@ -21,7 +22,7 @@ ACKNOWLEDGE_EVERY = 16
 
 
 class PushHandler(UploadHandler):
-    """Handler of one push."""
+    """Handler of one push, and of the pull that its opening may name."""
 
     what: ClassVar[str] = "a push"
 
@@ -30,15 +31,20 @@ class PushHandler(UploadHandler):
     ) -> None:
         super().__init__(controller, metrics, wait, blocks, message)
         self._staged: list[int] = []
-        self._reply = wire.PushReply()
+        self._reply = wire.PushAcknowledgement()
         self._acknowledged = 0  # segments that the replies sent so far acknowledge
+        self._pull: PullHandler | None = None
+        if self.opening.HasField("pull"):
+            if not self._count:
+                raise Rejected("a pull follows a push, whose opening does not count the segments")
+            self._pull = PullHandler(controller, metrics, wait, blocks, self.opening.pull)
 
     @property
     def complete(self) -> bool:
         """Whether all segments counted by the opening have arrived; False if the opening has no count."""
         return 0 < self._count == self._reply.acknowledged
 
-    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[wire.PushReply]:
+    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes]:
         """See `UploadHandler.answers`."""
         left = self._count - self._reply.acknowledged if self._count else len(parts)
         if len(parts) > left:
@@ -50,11 +56,16 @@ class PushHandler(UploadHandler):
             taken = [self._apply(part) for part in parts]
         for part, one in zip(parts, taken, strict=True):
             self._count_in(part, one)
-        yield from self._replies(self.complete)
+        for acknowledgement in self._replies(self.complete):
+            encoded = bulk.head(acknowledgement.SerializeToString())
+            if self._pull is None or not self.complete:
+                yield encoded
+            else:
+                yield from _joined(encoded, self._pull)
 
-    def end(self) -> Iterator[wire.PushReply]:
+    def end(self) -> Iterator[bytes]:
         """Acknowledge all applied segments: a push whose opening has no count ends with its stream."""
-        yield from self._replies(ended=True)
+        yield from (bulk.head(acknowledgement.SerializeToString()) for acknowledgement in self._replies(ended=True))
 
     def _apply(self, part: bulk.SegmentPayload) -> SegmentResult:
         """Apply one segment."""
@@ -79,17 +90,33 @@ class PushHandler(UploadHandler):
         if taken.outcome is Outcome.APPLIED and not push.assign:
             self._metrics.staleness.observe(taken.staleness)
 
-    def _replies(self, ended: bool) -> Iterator[wire.PushReply]:
+    def _replies(self, ended: bool) -> Iterator[wire.PushAcknowledgement]:
         """Acknowledgement that is due now: at the end of the push, or after `ACKNOWLEDGE_EVERY` more segments."""
         due = self._reply.acknowledged - self._acknowledged >= ACKNOWLEDGE_EVERY and not self._staged
         if not (ended or due):
             return
         if ended and self._staged:  # with staleness bound 0, a push is done when its round is applied
-            self._wait(self._shard, self._staged, self._push.clock + 1)
+            self._wait("pushes", self._shard, self._staged, self._push.clock + 1)
         self._controller.wait_replicated()
         self.check_incarnation()  # an earlier incarnation's pushes must not be acknowledged under this epoch
         if ended and self._reply.acknowledged:
             self._record_metrics()
         yield self._reply
         self._acknowledged = self._reply.acknowledged
-        self._reply = wire.PushReply(acknowledged=self._acknowledged)
+        self._reply = wire.PushAcknowledgement(acknowledged=self._acknowledged)
+
+
+def _joined(acknowledgement: bytes, pull: PullHandler) -> Iterator[bytes]:
+    """An acknowledgement and the replies of a pull, in one message with the first of them."""
+    if pull.waits:  # for other replicas, which may be long: the push is acknowledged before
+        yield acknowledgement
+        yield from pull.answers()
+        return
+    replies = pull.answers(acknowledgement)
+    try:
+        first = next(replies)
+    except Exception:  # the pull has failed, and the push has not
+        yield acknowledgement
+        raise
+    yield first
+    yield from replies

@@ -33,7 +33,7 @@ from .upload import handle_stream
 _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
     "Pull": (None, None),
     "Exchange": (None, None),
-    "Push": (None, wire.PushReply.SerializeToString),
+    "Push": (None, None),
     "Attach": (None, wire.AttachReply.SerializeToString),
     "Carry": (None, wire.CarryReply.SerializeToString),
 }
@@ -98,7 +98,7 @@ class ShardService(stubs.ParametersServicer):
         self._local_streams = StreamLimiter(MOST_STREAMS)  # which have threads of their own: it is never exceeded
         self._attached = SharedMemoryRegistry(shares_memory)
         local = ("Pull", "Push", "Exchange") if shares_memory else ()
-        self._local = LocalStreams({name: (getattr(self, name), _BYTES[name][1]) for name in local})
+        self._local = LocalStreams({name: getattr(self, name) for name in local})
 
     def register(self, server: grpc.Server) -> None:
         """Register this service with a server."""
@@ -149,16 +149,17 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; replies are encoded by hand."""
-        peer, wait = context.peer(), functools.partial(self._wait, "pulls")
+        blocks = functools.partial(self._attached.of, context.peer())
+        begin = functools.partial(PullHandler, self.controller, self._metrics, self._wait, blocks)
         with self._limiter(context) as limiter:
             for message in messages:
-                yield from PullHandler(self.controller, self._metrics, wait, self._attached.of(peer), message).answers()
+                yield from begin(bulk.parse(wire.PullRequest, message)).answers()
                 if limiter.over_limit:
                     return
 
     @streams
-    def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
-        """See protos/parameters.proto; requests are decoded here, by hand."""
+    def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+        """See protos/parameters.proto; requests are decoded here, and replies encoded, by hand."""
         yield from self._transfers(PushHandler, messages, context)
 
     @streams
@@ -170,7 +171,7 @@ class ShardService(stubs.ParametersServicer):
         self, kind: type[PushHandler | ExchangeHandler], messages: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[Any]:
         blocks = functools.partial(self._attached.of, context.peer())
-        begin = functools.partial(kind, self.controller, self._metrics, functools.partial(self._wait, "pushes"), blocks)
+        begin = functools.partial(kind, self.controller, self._metrics, self._wait, blocks)
         with self._limiter(context) as limiter:
             yield from handle_stream(messages, kind, begin, lambda: not limiter.over_limit)
 

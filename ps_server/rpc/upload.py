@@ -18,7 +18,9 @@ from ..controller import ShardController
 from ..store.shard import Shard
 from .shared_memory import ConnectionBlocks
 
-Wait = Callable[[Shard, list[int], int], None]
+Wait = Callable[[str, Shard, list[int], int], None]
+"""Blocks until all rounds before a clock are applied to the given segments. The first argument is what waits: "pulls"
+or "pushes"."""
 Blocks = Callable[[], ConnectionBlocks]
 
 
@@ -28,7 +30,7 @@ class UploadHandler(ABC):
     Parameters
     ----------
     wait
-        Blocks until all rounds before a clock are applied to the given segments.
+        See `Wait`.
     blocks
         Returns the connection's shared memory, which may hold its segments.
     message

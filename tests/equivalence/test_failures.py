@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, PushResult
 from dbelief.errors import Unavailable
 from dbelief.optim import make_rule
@@ -28,11 +29,11 @@ class Breaking(InProcessParameters):
         self.error = error
         self.pushes, self.pulls = push, pull
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
         self.pushes -= 1
         if self.pushes == 0:
             raise self.error
-        return super().push(values, versions, push)
+        return super().push(values, versions, push, fetch)
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         self.pulls -= 1
@@ -51,7 +52,8 @@ def test_thread_failure_is_raised_in_the_training_replica(broken: str, error: Ex
     chosen = settings(0.05, 3, overlap=overlap)
     with replica(PROBLEM, parameters, chosen) as one, pytest.raises(type(error), match=str(error)):
         one.train(0, 60)
-    assert len(one.pushes) == 3, "what was handed over before is sent, and nothing after"
+    # Without overlap the pull is a part of the third push, which is counted as acknowledged where both are done.
+    assert len(one.pushes) == (2 if broken == "pull" and not overlap else 3)
     assert {version for shard in whole.shards if isinstance(shard, Shard) for version in shard.versions()} == {3}
 
 

@@ -50,8 +50,8 @@ class Client:
             data = np.full(3, index + 1, np.float32).tobytes()
             yield wire.PushRequest(segments=[segments.Segment(index=index, length=3, data=data)])
 
-    def push(self, sequence: int = 1) -> list[wire.PushReply]:
-        return list(self.stub.Push(self.messages(sequence)))
+    def push(self, sequence: int = 1) -> list[wire.PushAcknowledgement]:
+        return [reply.acknowledgement for reply in self.stub.Push(self.messages(sequence))]
 
     def pull(self) -> list[int]:
         return [segment.index for reply in self.pulling() for segment in reply.segments]

@@ -37,6 +37,12 @@ class ParameterBuffer:
         device = backend.to_device(host)
         return cls(host, device, part.views(device), np.full(segments, -1, np.int64))
 
+    def prepare_fetch(self) -> None:
+        """Request all segments where local steps have changed them: none counts as unchanged then."""
+        if self.locally_modified:
+            self.versions[:] = -1
+            self.locally_modified = False
+
     def to_device(self) -> None:
         """Copy the fetched parameters to the device."""
         if self.device is not self.host:
@@ -57,7 +63,8 @@ class PushStats:
 class GradientBuffer(PushStats):
     """A rank's part of one gradient to be pushed: (n,) float32 on the device, and the versions it was computed from.
 
-    `sent` is what a push reads: on a GPU block by block, each sent while the next is copied.
+    `sent` is what a push reads: on a GPU block by block, each sent while the next is copied. `fetch` is the clock for
+    which its push also fetches parameters; None: it does not.
     """
 
     gradient: Any
@@ -66,6 +73,7 @@ class GradientBuffer(PushStats):
     sent: Any = None
     rate: float = 0.0
     clock: int = 0
+    fetch: int | None = None
 
     @classmethod
     def make(

@@ -32,7 +32,7 @@ class FetchThread:
             self._requested.put(clock)
 
     def get(self) -> ParameterBuffer:
-        """Wait for the filled copy and return it. The copy returned before becomes the spare one.
+        """Wait for the filled copy and return it, as `swap` does.
 
         Raises
         ------
@@ -44,6 +44,16 @@ class FetchThread:
         self._under_way = False
         if error is not None:
             raise error
+        return self.swap()
+
+    @property
+    def spare(self) -> ParameterBuffer:
+        """The copy to be filled next; while no fetch is in progress the caller may fill it, and `swap`."""
+        assert not self._under_way, "a fetch fills it"
+        return self._spare
+
+    def swap(self) -> ParameterBuffer:
+        """Return the filled copy. The copy returned before becomes the spare one."""
         self._spare, self._taken = self._taken, self._spare
         return self._taken
 
@@ -62,7 +72,5 @@ class FetchThread:
             self._filled.put(error)
 
     def _fetch(self, clock: int) -> None:
-        if self._spare.locally_modified:  # no segment may count as unchanged
-            self._spare.versions[:] = -1
-            self._spare.locally_modified = False
+        self._spare.prepare_fetch()
         self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)

@@ -20,7 +20,7 @@ class PushThread:
     slots
         The buffers: their number limits the pushes in progress or queued; beyond it `acquire_buffer` blocks.
     acknowledged
-        Called on the push thread for each completed push.
+        Called for each completed push on the thread that sent it.
     """
 
     def __init__(
@@ -51,6 +51,18 @@ class PushThread:
         with self._idle:
             self._under_way += 1
         self._submitted.put(slot)
+
+    def push_now(self, slot: GradientBuffer) -> None:
+        """Push a filled buffer on the calling thread, after all that were submitted: no other thread has to run.
+
+        Raises
+        ------
+        Exception
+            The error of a push.
+        """
+        self.flush()
+        self._acknowledged(slot, self._push(slot))
+        self._free.put(slot)
 
     def flush(self) -> None:
         """Wait until every submitted buffer is acknowledged.

@@ -10,7 +10,8 @@ For each mini-batch `step` of a lease:
 With the aligned order a fetch sees all gradients that this replica computed before it. The literal order fetches first,
 so that local progress is overwritten and reappears up to n_push - 1 steps late. At the end of a lease both push the
 rest. New parameters are swapped in between mini-batches only. Without `overlap` a fetch waits for the acknowledgement
-of the push before it, so that one replica with n_fetch = n_push = 1 is exactly SGD.
+of the push before it, so that one replica with n_fetch = n_push = 1 is exactly SGD. The two are one call then: each
+shard answers the push with its parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
-from dbelief.core.placement import Parameters
+from dbelief.core.placement import Fetch, Parameters
 from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
@@ -69,7 +70,7 @@ class Downpour:
     batches
         Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
     acknowledged
-        Called on the push thread for each completed push.
+        Called for each completed push, on the push thread or in `train`.
     noted
         Called before each mini-batch with (lease, step, versions computed from); for the log of a replay.
     total
@@ -104,6 +105,7 @@ class Downpour:
         self._gradient = backend.to_device(aligned(part.size, np.float32))
         self._gradient_views = part.views(self._gradient)
         self._parameters: ParameterBuffer | None = None
+        self._fetched_ahead = False  # the last push has fetched the parameters of the next mini-batch
 
     def train(self, lease: DataLease) -> None:
         """Compute and push one lease; return when every push of it is acknowledged.
@@ -132,7 +134,7 @@ class Downpour:
                 self._local_step(parameters, slot)
             self._phases.end("compute")
             if cadence.pushes_after(step, steps):
-                self._finish(slot, parameters)
+                self._finish(slot, parameters, self._clock_of_fetch_after(lease, step))
                 slot, sequence = None, sequence + 1
         self._sender.flush()
         self._phases.end("push")
@@ -145,7 +147,11 @@ class Downpour:
     def _fetch(self, lease: DataLease, step: int) -> ParameterBuffer:
         """The parameters that mini-batch `step` is computed from."""
         cadence = self._settings.cadence
-        if self._parameters is None or cadence.fetches_at(step):
+        if self._fetched_ahead:
+            self._fetched_ahead = False
+            self._parameters = self._fetcher.swap()
+            self._parameters.to_device()
+        elif self._parameters is None or cadence.fetches_at(step):
             if not self._settings.overlap:
                 self._sender.flush()
                 self._phases.end("push")
@@ -198,16 +204,33 @@ class Downpour:
             parameters.device -= self._backend.xp.multiply(gradient, rate, out=self._gradient)
         parameters.locally_modified = True
 
-    def _finish(self, slot: GradientBuffer, parameters: ParameterBuffer) -> None:
+    def _clock_of_fetch_after(self, lease: DataLease, step: int) -> int | None:
+        """Clock of the fetch that waits for the push after mini-batch `step`; None where no fetch does."""
+        cadence = self._settings.cadence
+        if self._settings.overlap or step + 1 >= cadence.steps(lease.samples) or not cadence.fetches_at(step + 1):
+            return None
+        return _last_clock(lease, step + 1, cadence)
+
+    def _finish(self, slot: GradientBuffer, parameters: ParameterBuffer, fetch: int | None) -> None:
+        """Push a buffer, and fetch for the clock `fetch` with it; None: the push is only begun."""
         slot.sent = self._backend.push_source(slot.gradient)
         slot.versions[:] = parameters.versions
-        self._sender.submit(slot)
+        slot.fetch = fetch
+        if fetch is None:
+            self._sender.submit(slot)
+        else:
+            self._sender.push_now(slot)
+            self._fetched_ahead = True
         self._phases.end("push")
 
     def _push(self, slot: GradientBuffer) -> PushResult:
         check_finite(slot.gradient, self._part)
         push = Push(self._pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
-        return self._shards.push(slot.sent, slot.versions, push)
+        if slot.fetch is None:
+            return self._shards.push(slot.sent, slot.versions, push)
+        spare = self._fetcher.spare
+        spare.prepare_fetch()
+        return self._shards.push(slot.sent, slot.versions, push, Fetch(spare.host, spare.versions, slot.fetch))
 
 
 def _last_clock(lease: DataLease, step: int, cadence: FetchPushSchedule) -> int:

@@ -11,8 +11,7 @@ import hmac
 import math
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import grpc
 
@@ -28,14 +27,12 @@ class LocalStream:
     ----------
     connection
         Blocking socket to the shard.
-    read
-        Decodes a reply; None: it stays bytes.
     """
 
-    def __init__(self, connection: socket.socket, read: Callable[[bytes], Any] | None) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.stale = False
         """Whether it may have broken while idle."""
-        self._socket, self._read = connection, read
+        self._socket = connection
         self._buffer = memoryview(bytearray(frames.LARGEST + 1))
         self._requests: Iterator[bytes] = iter(())
         self._unsent: bytes | None = None  # a packet for which the socket has no room yet
@@ -61,7 +58,7 @@ class LocalStream:
             pass
         return False
 
-    def answer(self) -> Any:
+    def answer(self) -> bytes | None:
         """The next reply; None where the shard has ended the stream.
 
         Raises
@@ -80,7 +77,7 @@ class LocalStream:
             return None
         content = frames.content(self._buffer[:size])
         self.stale = False
-        return content if self._read is None else self._read(content)
+        return content
 
     def _receive(self) -> int:
         try:

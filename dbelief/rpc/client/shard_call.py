@@ -46,10 +46,12 @@ class ShardCall(ABC):
         The shard's placement.
     run
         Its segments, in order; the first `done` of them are finished.
-    stream
-        The stream in use; None while there is none.
+    stream, route
+        The stream in use, None while there is none; and the method it is a stream of.
+    arrays
+        Arrays that the shard may access in place; None for one that a codec encodes.
     locations
-        Locations of the call's arrays in shared blocks, in the call's order; empty: none is in a block.
+        Locations of these arrays in shared blocks; empty: none is in a block.
     waiting_since_s, tries
         Start of the wait for the next reply, by the monotonic clock, and the number of retries since.
     warned
@@ -74,11 +76,13 @@ class ShardCall(ABC):
         self.run = run
         self.done = 0
         self.stream: Stream | LocalStream | None = None
+        self.route = self.method
         self.waiting_since_s = 0.0
         self.tries = 0
         self.warned = False
         self.reported_in = 0
         self.sent = self.received = self.shared_sent = self.shared_received = 0
+        self.arrays: Sequence[np.ndarray | DeviceSource | None] = ()
         self.locations: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
 
@@ -104,6 +108,10 @@ class ShardCall(ABC):
     def where(self) -> str:
         """Prefix of error messages."""
         return f"{self.method.lower()}: shard {self.place.shard} at {self.place.address}"
+
+    def together(self) -> Sequence[ShardCall]:
+        """This call, and one whose request it sends with its own."""
+        return (self,)
 
     @property
     def target(self) -> wire.Target:
@@ -230,6 +238,7 @@ class PullCall(ShardCall):
     ) -> None:
         super().__init__(job, place, run)
         self._out, self._versions, self._origin = out, versions, origin
+        self.arrays = (out if codec == segments.CODEC_FP32 else None,)
         self._began_s, self.waited_s = runtime.monotonic(), 0.0
         self._request = wire.PullRequest(vector=vector, clock=clock, codec=codec)
         if pusher is not None:
@@ -240,7 +249,16 @@ class PullCall(ShardCall):
         """See `ShardCall`."""
         return self._request.clock
 
+    @property
+    def is_one_request(self) -> bool:
+        """Whether it needs one request at most, so that a push can send it."""
+        return len(self.run) <= _MOST_REQUESTED
+
     def requests(self) -> Iterator[bytes]:
+        """See `openings`."""
+        return (request.SerializeToString() for request in self.openings())
+
+    def openings(self) -> Iterator[wire.PullRequest]:
         """One request, for the remaining segments; several where they are in shared memory and very many."""
         left = [span.index for span in self.run[self.done :]]
         known = self._versions[left].min(initial=0) >= 0
@@ -253,7 +271,7 @@ class PullCall(ShardCall):
                 request.if_newer_than.extend(self._versions[some].tolist())
             if self._shared[0] is not None:
                 request.shared.CopyFrom(self._shared[0])
-            yield request.SerializeToString()
+            yield request
 
     def handle_reply(self, answer: object) -> None:
         """Store the received segments in `out`."""
@@ -261,6 +279,10 @@ class PullCall(ShardCall):
         _, parts = bulk.decode(answer)
         if not parts:
             self.waited_s = runtime.monotonic() - self._began_s
+        self.store(parts)
+
+    def store(self, parts: Sequence[bulk.SegmentPayload]) -> None:
+        """Store the next segments in `out`."""
         for part in parts:
             span = self._next(part)
             if not part.unchanged:
@@ -318,7 +340,8 @@ class Upload:
 class PushCall(ShardCall):
     """A push to one shard.
 
-    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` is a maximum.
+    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` is a maximum. `pull` is a pull from the
+    same shard, whose request is sent with the push, and whose replies follow; None: there is none.
     """
 
     method = "Push"
@@ -328,7 +351,9 @@ class PushCall(ShardCall):
     ) -> None:
         super().__init__(job, place, run)
         self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
+        self.arrays = (upload.values if payloads.as_they_are else None,)
         self._first = 0  # segments that were done when the current stream began
+        self.pull: PullCall | None = None
         self.staleness = self.duplicates = self.lost = 0
 
     @property
@@ -339,15 +364,29 @@ class PushCall(ShardCall):
     def requests(self) -> Iterator[bytes]:
         """The opening, and all remaining segments; small ones share a message."""
         left = self.run[self.done :]
-        pieces: list[bytes | memoryview] = [bulk.opening(self._opening(len(left)).SerializeToString())]
+        pieces: list[bytes | memoryview] = [bulk.head(self._opening(len(left)).SerializeToString())]
         for further in self._encoded(left) if self._shared[0] is None else self._referred(left):
             yield b"".join([*pieces, *further])
             pieces = []
+
+    def together(self) -> Sequence[ShardCall]:
+        """See `ShardCall`."""
+        return (self,) if self.pull is None else (self, self.pull)
+
+    def hand_over(self) -> PullCall:
+        """Leave the stream to the pull, whose replies are the next ones in it; returns the pull."""
+        assert self.pull is not None
+        pull, self.pull = self.pull, None
+        pull.stream, pull.route, self.stream = self.stream, self.route, None
+        return pull
 
     def _opening(self, count: int) -> wire.PushOpening:
         opening = push_to_wire(self.push, self.target, self._upload.rule, count, self._upload.answers)
         if self._shared[0] is not None:
             opening.shared.CopyFrom(self._shared[0])
+        if self.pull is not None:
+            (request,) = self.pull.openings()
+            opening.pull.CopyFrom(request)
         return opening
 
     def _encoded(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
@@ -388,17 +427,30 @@ class PushCall(ShardCall):
         self._first = self.done
 
     def handle_reply(self, answer: object) -> None:
-        """Add up the figures of a reply."""
-        assert isinstance(answer, wire.PushReply)
-        self.done = self._first + answer.acknowledged
-        self.staleness += answer.staleness
-        self.duplicates += answer.duplicates
-        self.lost = max(self.lost, answer.lost)
+        """Add up the figures of a reply; the last one may have the first segments of the pull."""
+        assert isinstance(answer, bytes)
+        acknowledgement, parts = bulk.decode(answer)
+        if acknowledgement is None:
+            raise Rejected(f"{self.where}: answered without an acknowledgement")
+        reply = bulk.parse(wire.PushAcknowledgement, acknowledgement)
+        self.done = self._first + reply.acknowledged
+        self.staleness += reply.staleness
+        self.duplicates += reply.duplicates
+        self.lost = max(self.lost, reply.lost)
+        if parts:
+            if self.pull is None or self.done < len(self.run):
+                raise Rejected(f"{self.where}: answered with segments that were not requested")
+            self.pull.store(parts)
 
     def forget(self) -> None:
         """See `ShardCall`."""
         super().forget()
         self.staleness = self.duplicates = self.lost = 0
+
+    def _at(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
+        call = super()._at(place, run)
+        call.pull = None  # of the segments at the earlier place: it has its own stream later
+        return call
 
 
 class ExchangeCall(PushCall):
@@ -422,6 +474,7 @@ class ExchangeCall(PushCall):
     ) -> None:
         super().__init__(job, place, run, upload, payloads)
         self._out = out
+        self.arrays = (*self.arrays, out if upload.answers == segments.CODEC_FP32 else None)
 
     def _opening(self, count: int) -> wire.PushOpening:
         opening = super()._opening(count)

@@ -30,7 +30,7 @@ from dbelief.arrays.shared_memory import Block
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.codec import Codec
 from dbelief.core.layout import Range, SegmentSpan
-from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.errors import Moved, Unavailable
 from dbelief.process.runtime import runtime
@@ -156,13 +156,26 @@ class ShardedParameterClient:
         Unavailable, Rejected
             Naming the shard.
         """
-        codec = segments.CODEC_FP32 if exact else self._codecs.asked
         calls: list[ShardCall] = [
-            PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
+            self._pull_call(place, run, out, versions, vector=vector, clock=clock, exact=exact)
             for place, run in self._runs()
         ]
-        self._run(calls, out if codec == segments.CODEC_FP32 else None)
+        self._run(calls)
         return max((call.waited_s for call in calls if isinstance(call, PullCall)), default=0.0)
+
+    def _pull_call(
+        self,
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
+        out: np.ndarray,
+        versions: np.ndarray,
+        *,
+        vector: str = PARAMETERS,
+        clock: int = 0,
+        exact: bool = False,
+    ) -> PullCall:
+        codec = segments.CODEC_FP32 if exact else self._codecs.asked
+        return PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
 
     def locate(self, at_least: int) -> None:
         """Get a placement of this epoch or a later one, where the known one is earlier.
@@ -197,8 +210,17 @@ class ShardedParameterClient:
                 for span in some:
                     yield span, out[span.start - origin : span.stop - origin]
 
-    def push(self, values: np.ndarray | DeviceSource, versions: np.ndarray, push: Push) -> PushResult:
+    def push(
+        self,
+        values: np.ndarray | DeviceSource,
+        versions: np.ndarray,
+        push: Push,
+        fetch: Fetch | None = None,
+    ) -> PushResult:
         """See `Parameters.push`; `values` may also be on a device.
+
+        Cost of `fetch`: a shard's segments are in the replies to its push. Where its stream broke or segments moved,
+        they are pulled after all pushes.
 
         Raises
         ------
@@ -206,16 +228,24 @@ class ShardedParameterClient:
             Naming the shard.
         """
         upload = Upload(values, versions, push, self._rule, self._origin)
-        calls: list[ShardCall] = [
-            PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()
-        ]
+        calls: list[ShardCall] = []
+        pulls: list[ShardCall] = []
+        for place, run in self._runs():
+            call = PushCall(self.job, place, run, upload, self._payloads(push))
+            calls.append(call)
+            if fetch is not None:
+                pull = self._pull_call(place, run, fetch.out, fetch.versions, clock=fetch.clock)
+                call.pull = pull if pull.is_one_request else None
+                pulls.append(pull)
         try:
-            self._run(calls, values if self._codec_of(push) is None else None)
+            self._run(calls)
         except BaseException:
-            for call in calls:
-                if isinstance(call, PushCall):
-                    call.abort()
+            for one in calls:
+                if isinstance(one, PushCall):
+                    one.abort()
             raise
+        if left := [pull for pull in pulls if pull.done < len(pull.run)]:
+            self._run(left)
         return _result(calls)
 
     def exchange(
@@ -245,8 +275,7 @@ class ShardedParameterClient:
         calls: list[ShardCall] = [
             ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()
         ]
-        shared = values if self._codec_of(push) is None else None
-        self._run(calls, shared, out if self._codecs.pull is None else None)
+        self._run(calls)
         return _result(calls)
 
     def _runs(self) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
@@ -272,12 +301,12 @@ class ShardedParameterClient:
 
     # -- shard calls -------------------------------------------------------------------------------------
 
-    def _run(self, calls: list[ShardCall], *arrays: np.ndarray | DeviceSource | None) -> None:
-        """Start all shard calls, then read replies in rotation until all are done; calls after a migration are added.
+    def _run(self, calls: list[ShardCall]) -> None:
+        """Start all shard calls, then read replies in rotation until all are done.
 
-        `arrays` are the call's arrays, in the order of `ShardCall.locations`.
+        Calls after a migration are added, and pulls that follow a push in its stream.
         """
-        blocks = self._share(calls, arrays)
+        blocks = self._share([one for call in calls for one in call.together()])
         began_in = self.placement.epoch
         try:
             for call in calls:
@@ -298,10 +327,13 @@ class ShardedParameterClient:
                             self._drop(other)
                             self._begin(other)
                     self._broke(call, trouble)
-                if call.stream is not None and call.done >= len(call.run):
-                    self._finished(call)
-                else:
+                if isinstance(call, PushCall) and call.pull is not None and call.done >= len(call.run):
+                    call = call.hand_over()
+                    calls.append(call)
+                if call.stream is None or call.done < len(call.run):
                     left.append(call)
+                else:
+                    self._finished(call)
             for call in calls:
                 if isinstance(call, PushCall):
                     self._pushed_in[call.push.vector] = began_in
@@ -315,24 +347,24 @@ class ShardedParameterClient:
                 self.shared_sent += sum(call.shared_sent for call in calls)
                 self.shared_received += sum(call.shared_received for call in calls)
 
-    def _share(
-        self, calls: Sequence[ShardCall], arrays: Sequence[np.ndarray | DeviceSource | None]
-    ) -> Collection[Block]:
-        """Let shards on this host access the arrays in place; returns the blocks in use."""
-        locations = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
-        blocks = {found.block for found in locations if found is not None}
+    def _share(self, calls: Sequence[ShardCall]) -> Collection[Block]:
+        """Let shards on this host access the calls' arrays in place; returns the blocks in use."""
+        arrays = {id(array): array for call in calls for array in call.arrays if isinstance(array, np.ndarray)}
+        found = {key: self._sharing.find(array) for key, array in arrays.items()}
+        blocks = {location.block for location in found.values() if location is not None}
         if blocks:
-            self._sharing.attach(blocks, [call.place for call in calls])
+            self._sharing.attach(blocks, {call.place.address: call.place for call in calls}.values())
             for call in calls:
-                call.locations = locations
+                call.locations = [found.get(id(array)) for array in call.arrays]
         return blocks
 
     def _unshare(self, calls: Sequence[ShardCall], blocks: Collection[Block]) -> list[ShardCall]:
         """Abandon blocks that shards may still access; returns the calls that continue without shared memory."""
-        using = [call for call in calls if call.shares]
+        using = [call for call in calls if any(one.shares for one in call.together())]
         if using:
             for call in using:
-                call.unshare()
+                for one in call.together():
+                    one.unshare()
             self._sharing.renew(blocks)
         return using
 
@@ -344,15 +376,18 @@ class ShardedParameterClient:
             moved = self._pushed_in.get(call.push.vector) != self.placement.epoch and call.push.sequence > 1
             call.begin(call.push.sequence if moved else call.push.base)
         self._refer(call)
-        local = self._sharing.local_stream(call.place, call.method) if call.holds_no_numbers else None
+        numberless = all(one.holds_no_numbers for one in call.together())
+        local = self._sharing.local_stream(call.place, call.method) if numberless else None
         if local is None:  # where the shard did not answer, it has detached all blocks
             self._refer(call)
         call.stream = local or self._streams.acquire(call.place.address, call.method)
+        call.route = call.method
         call.stream.give(call.requests(), call.window)
 
     def _refer(self, call: ShardCall) -> None:
         """Let the shard access those of the call's arrays whose blocks it has attached."""
-        call.share([self._sharing.reference(call.place, found, self._origin) for found in call.locations])
+        for one in call.together():
+            one.share([self._sharing.reference(one.place, found, self._origin) for found in one.locations])
 
     def _step(self, call: ShardCall) -> None:
         """Wait for one reply and process it."""
@@ -369,9 +404,9 @@ class ShardedParameterClient:
     def _finished(self, call: ShardCall) -> None:
         """Return the stream to the pool."""
         if isinstance(call.stream, LocalStream):
-            self._sharing.put_back(call.place, call.method, call.stream)
+            self._sharing.put_back(call.place, call.route, call.stream)
         elif call.stream is not None:
-            self._streams.put_back(call.place.address, call.method, call.stream)
+            self._streams.put_back(call.place.address, call.route, call.stream)
         call.stream = None
 
     def _drop(self, call: ShardCall) -> None:

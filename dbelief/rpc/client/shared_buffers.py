@@ -30,7 +30,7 @@ from dbelief.rpc.wire import bulk, frames
 from dbelief.security import named_socket
 
 from .local_stream import LocalStream, accept
-from .stream_pool import Stream, StreamPool, reader
+from .stream_pool import Stream, StreamPool
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ class SharedBuffers:
             if answer is not None and answer.attached:
                 connection = accept(door, token)
         peer.local = connection is not None
-        return LocalStream(connection, reader(method)) if connection is not None else None
+        return LocalStream(connection) if connection is not None else None
 
     def _ask(self, requests: Mapping[_Peer, wire.AttachRequest]) -> dict[_Peer, wire.AttachReply]:
         """Replies of the shards; those that do not reply get no more blocks in this incarnation."""

@@ -13,7 +13,6 @@ import grpc
 
 from dbelief.process.runtime import Lock, Queue, runtime
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.pb import parameters_pb2 as wire
 
 _SERVICE = "/dbelief.v1.Parameters/"
 
@@ -99,11 +98,6 @@ class Stream:
             yield request
 
 
-def reader(method: str) -> Any:
-    """What decodes a method's replies; None where they are bulk messages, which stay bytes (see `bulk.py`)."""
-    return wire.PushReply.FromString if method == "Push" else None
-
-
 def _to_shard(address: str) -> grpc.Channel:
     return open_channel(address, "ps")
 
@@ -162,7 +156,7 @@ class StreamPool:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open(address)
-        opened: Any = channel.stream_stream(_SERVICE + method, None, reader(method))
+        opened: Any = channel.stream_stream(_SERVICE + method, None, None)
         call: Callable[[Iterator[bytes]], Any] = opened
         return call
 

@@ -594,6 +594,7 @@ class PushOpening(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
     SHARED_ANSWERS_FIELD_NUMBER: _builtins.int
+    PULL_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -645,6 +646,10 @@ class PushOpening(_message.Message):
     def shared_answers(self) -> _segments_pb2.SharedArray:
         """of an exchange: destination of the centre; absent: the replies"""
 
+    @_builtins.property
+    def pull(self) -> Global___PullRequest:
+        """of a push with a count of segments: answered in this stream once it is complete"""
+
     def __init__(
         self,
         *,
@@ -665,24 +670,65 @@ class PushOpening(_message.Message):
         answers: _segments_pb2.Codec.ValueType = ...,
         shared: _segments_pb2.SharedArray | None = ...,
         shared_answers: _segments_pb2.SharedArray | None = ...,
+        pull: Global___PullRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "pusher", b"pusher", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
+    _WhichOneofReturnType__pull: _TypeAlias = _typing.Literal["pull"]  # noqa: Y015
+    _WhichOneofArgType__pull: _TypeAlias = _typing.Literal["_pull", b"_pull"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__base) -> _WhichOneofReturnType__base | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pull) -> _WhichOneofReturnType__pull | None: ...
 
 Global___PushOpening: _TypeAlias = PushOpening  # noqa: Y015
 
 @_typing.final
 class PushReply(_message.Message):
+    """An acknowledgement, the next segments of a pull, or both, as the last acknowledgement and the first segments are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def acknowledgement(self) -> Global___PushAcknowledgement: ...
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
+        """as in PullReply, of the opening's `pull`"""
+
+    @_builtins.property
+    def shared(self) -> _segments_pb2.SharedSegments:
+        """as in PullReply"""
+
+    def __init__(
+        self,
+        *,
+        acknowledgement: Global___PushAcknowledgement | None = ...,
+        segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+        shared: _segments_pb2.SharedSegments | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acknowledgement", b"_acknowledgement", "acknowledgement", b"acknowledgement", "shared", b"shared"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledgement", b"_acknowledgement", "acknowledgement", b"acknowledgement", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acknowledgement: _TypeAlias = _typing.Literal["acknowledgement"]  # noqa: Y015
+    _WhichOneofArgType__acknowledgement: _TypeAlias = _typing.Literal["_acknowledgement", b"_acknowledgement"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acknowledgement) -> _WhichOneofReturnType__acknowledgement | None: ...
+
+Global___PushReply: _TypeAlias = PushReply  # noqa: Y015
+
+@_typing.final
+class PushAcknowledgement(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
@@ -711,7 +757,7 @@ class PushReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PushReply: _TypeAlias = PushReply  # noqa: Y015
+Global___PushAcknowledgement: _TypeAlias = PushAcknowledgement  # noqa: Y015
 
 @_typing.final
 class ExchangeReply(_message.Message):
@@ -721,7 +767,7 @@ class ExchangeReply(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
     lost: _builtins.int
-    """as in PushReply; in a message of its own before the others, where there is a base"""
+    """as in PushAcknowledgement; in a message of its own before the others, where there is a base"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """the previous centre, and its version; same field number as in PushRequest"""

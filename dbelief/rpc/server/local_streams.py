@@ -19,9 +19,8 @@ from dbelief.rpc.wire import frames
 from dbelief.security import named_socket
 from dbelief.security.same_user import same_user
 
-Handler = Callable[[Iterator[bytes], Any], Iterator[Any]]
-Methods = Mapping[str, tuple[Handler, Callable[[Any], bytes] | None]]
-"""By name: the handler, and what encodes its replies (None: they are bytes)."""
+Methods = Mapping[str, Callable[[Iterator[bytes], Any], Iterator[bytes]]]
+"""By name: the handler."""
 
 MOST_STREAMS = 1024
 """Limit over all clients; each stream has a thread."""
@@ -120,10 +119,9 @@ class LocalStreams:
             raise Rejected(str(error)) from None
 
     def _serve(self, connection: socket.socket, method: str, context: LocalContext) -> None:
-        handler, encode = self._methods[method]
         try:
-            for reply in handler(_messages(connection, context), context):
-                connection.send(frames.message(reply if encode is None else encode(reply)))
+            for reply in self._methods[method](_messages(connection, context), context):
+                connection.send(frames.message(reply))
         except frames.StreamEnded as ended:
             with suppress(OSError):
                 connection.send(frames.status(ended.code(), ended.details()))

@@ -1,8 +1,9 @@
-"""Hand-written codec of bulk messages: the protobuf encoding of `PushRequest` and `PullReply`, payloads in place.
+"""Hand-written codec of bulk messages: the protobuf encoding of those that hold segments, payloads in place.
 
-Both hold segments as field 2, references to shared memory as field 7, and a push its opening as field 1; so one writer
-and one reader serve both. The generated classes would copy a payload twice on each side. Here a sender joins headers
-and payloads once, and a reader uses the numbers inside the message. The wire format is plain protobuf all the same: the
+These are `PushRequest`, `PushReply`, `PullReply` and `ExchangeReply`. They hold segments as field 2 and references to
+shared memory as field 7; a push has its opening as field 1, and its reply the acknowledgement. So one writer and one
+reader serve all. The generated classes would copy a payload twice on each side. Here a sender joins headers and
+payloads once, and a reader uses the numbers inside the message. The wire format is plain protobuf all the same: the
 peer may use any generated client or server.
 
 Messages of one kind may be concatenated: by protobuf's rules that is the message that holds all their segments.
@@ -32,7 +33,7 @@ DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segmen
 """Payload codecs that this version reads."""
 CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.items()}
 
-_OPENING, _SEGMENT, _SHARED = 1, 2, 7
+_HEAD, _SEGMENT, _SHARED = 1, 2, 7
 _INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA = range(1, 8)
 _VARINT, _BYTES = _COUNTED = 0, 2
 _FIXED = {1: 8, 5: 4}
@@ -107,9 +108,9 @@ def in_shared(indices: Iterable[int], versions: Iterable[int]) -> bytes:
     return _prefixed(_SHARED, len(message)) + message
 
 
-def opening(message: bytes) -> bytes:
-    """Encode the start of a push message from its serialized opening."""
-    return _prefixed(_OPENING, len(message)) + message
+def head(message: bytes) -> bytes:
+    """Encode the start of a message of a push, from its serialized opening, or of a reply, from the acknowledgement."""
+    return _prefixed(_HEAD, len(message)) + message
 
 
 def _prefixed(number: int, length: int) -> bytes:
@@ -146,7 +147,7 @@ def parse(kind: type[M], message: bytes) -> M:
 
 
 def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
-    """Serialized opening of a push, None where the message has none, and the segments of the message.
+    """Serialized opening of a push, or acknowledgement, None where the message has none; and the message's segments.
 
     References to shared memory are last.
 
@@ -155,7 +156,7 @@ def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
     Rejected
         The bytes are no such message.
     """
-    begun: bytes | None = None
+    first: bytes | None = None
     parts = []
     shared = b""
     view = memoryview(message)
@@ -165,12 +166,12 @@ def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
                 parts.append(_part(message, view, value, stop))
             elif kind == _BYTES and number == _SHARED:
                 shared += message[value:stop]
-            elif kind == _BYTES and number == _OPENING:  # by protobuf's rules, repeated openings are merged
-                begun = (begun or b"") + message[value:stop]
+            elif kind == _BYTES and number == _HEAD:  # by protobuf's rules, repeated openings are merged
+                first = (first or b"") + message[value:stop]
     except (_Malformed, IndexError) as error:
         reason = error if isinstance(error, _Malformed) else "it ends within a field"
         raise Rejected(f"a message of {len(message)} bytes that cannot be read: {reason}") from None
-    return begun, parts + _shared(shared) if shared else parts
+    return first, parts + _shared(shared) if shared else parts
 
 
 class _Malformed(Exception):

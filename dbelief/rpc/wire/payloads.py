@@ -176,6 +176,11 @@ class Payloads:
         self._over = False
         self._lock = runtime.lock()
 
+    @property
+    def as_they_are(self) -> bool:
+        """Whether numbers are sent without a codec."""
+        return self._codec is None
+
     def part(self, span: SegmentSpan, version: int, values: np.ndarray) -> SegmentPayload | None:
         """Payload of a segment; None where the push is over."""
         codec = self._codec

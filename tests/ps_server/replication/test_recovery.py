@@ -38,7 +38,7 @@ class Dying:
     def __call__(self, service: ShardService) -> None:
         whole, opened = service.Push, itertools.count(1)
 
-        def push(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        def push(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             return whole(self.until(messages, opened, service, context), context)
 
         service.Push = push  # type: ignore[method-assign]

@@ -189,7 +189,7 @@ class Seen:
     def __call__(self, service: ShardService) -> None:
         whole = service.Push
 
-        def push(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        def push(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             if service.controller.index != 1:
                 yield from whole(messages, context)
                 return

@@ -452,5 +452,5 @@ def test_incomplete_round_names_the_missing_replicas(start: Callable[..., Job]) 
 def test_unknown_vector_names_add_no_metric_labels(job: Job) -> None:
     assert job.pulled(0, vector="made up") == []
     push = Push(A, 1, vector="made up", assign=True)
-    assert [reply.acknowledged for reply in job.stubs[0].Push(iter([job.opening(push)]))] == [0]
+    assert [reply.acknowledgement.acknowledged for reply in job.stubs[0].Push(iter([job.opening(push)]))] == [0]
     assert "made up" not in "".join(metrics.text() for metrics in job.metrics)

@@ -84,7 +84,7 @@ def test_pushes_on_one_stream_are_acknowledged_in_order(start: Callable[..., Job
         opening = job.opening(Push(A, number, ONE))
         opening.opening.segments = 40
         feed.send([opening, *(job.part(index) for index in range(40))])
-        assert [next(call).acknowledged for _ in range(3)] == [16, 32, 40]
+        assert [next(call).acknowledgement.acknowledged for _ in range(3)] == [16, 32, 40]
     feed.end()
     assert list(call) == []
 

@@ -117,7 +117,7 @@ def test_generated_client_works_with_our_server(job: Job) -> None:
     for index in range(5):
         together.segments.extend(job.part(index, 2.0).segments)
     apart = (job.part(index, 2.0) for index in range(5, 20))
-    assert [reply.acknowledged for reply in job.stubs[0].Push(iter([together, *apart]))] == [16, 20]
+    assert [reply.acknowledgement.acknowledged for reply in job.stubs[0].Push(iter([together, *apart]))] == [16, 20]
     (reply,) = job.stubs[0].Pull(
         iter([wire.PullRequest(target=job.target(0), vector="w", segments=range(20), pusher=segments.Pusher())])
     )
@@ -165,12 +165,12 @@ def test_every_16_segments_are_acknowledged(start: Callable[..., Job]) -> None:
     feed = Feed(job.opening(Push(A, 1, np.float32(1))))
     call = job.stubs[0].Push(iter(feed))
     feed.send(job.part(index) for index in range(16))
-    assert next(call).acknowledged == 16
+    assert next(call).acknowledgement.acknowledged == 16
     feed.send(job.part(index) for index in range(16, 32))
-    assert next(call).acknowledged == 32
+    assert next(call).acknowledgement.acknowledged == 32
     feed.send(job.part(index) for index in range(32, 40))
     feed.end()
-    assert [reply.acknowledged for reply in call] == [40]
+    assert [reply.acknowledgement.acknowledged for reply in call] == [40]
 
 
 def applied(job: Job, number: int, segments_applied: int) -> None:
@@ -204,7 +204,7 @@ def test_client_resumes_at_the_first_unacknowledged_segment(
     def breaks_once(service: ShardService) -> None:
         whole = service.Push
 
-        def push(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        def push(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             first = next(requests)
             training = wire.PushRequest.FromString(first).opening.rule.name != "assign"
             seen: list[int] = []

@@ -26,7 +26,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from dbelief.core.lease import DataLease
+from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
@@ -170,17 +171,22 @@ class Observer:
     def _pull(
         self, real: Callable[..., float], client: Any, out: np.ndarray, versions: np.ndarray, **named: Any
     ) -> float:
+        with self._reading(out, versions) if named.get("vector", PARAMETERS) == PARAMETERS else nullcontext():
+            return real(client, out, versions, **named)
+
+    @contextmanager
+    def _reading(self, out: np.ndarray, versions: np.ndarray, own: int = 0) -> Iterator[None]:
+        """Check what is read in the `with` block; `own`: samples of a push that the reader completes before."""
         floor, known, restored = self.acknowledged.copy(), self._versions.copy(), self.restored
+        floor[self._process] += own
         mine = self._versions_of[self._process].copy()
-        waited_s = real(client, out, versions, **named)
-        if named.get("vector", PARAMETERS) == PARAMETERS:
-            # Without the lock, a repeated push may be acknowledged while the first is still within its segment.
-            complete = restored == self.restored == 0 and self._job.replication > 1
-            self._saw(out, floor if complete else None)
-            # A leader that has no follower, and was restored elsewhere while it was suspended, answers those who do not
-            # know that yet: after a restore, versions rise for each reader, not across readers.
-            self._saw_versions(versions, known if restored == self.restored == 0 else mine)
-        return waited_s
+        yield
+        # Without the lock, a repeated push may be acknowledged while the first is still within its segment.
+        complete = restored == self.restored == 0 and self._job.replication > 1
+        self._saw(out, floor if complete else None)
+        # A leader that has no follower, and was restored elsewhere while it was suspended, answers those who do not
+        # know that yet: after a restore, versions rise for each reader, not across readers.
+        self._saw_versions(versions, known if restored == self.restored == 0 else mine)
 
     def _saw(self, out: np.ndarray, floor: np.ndarray | None) -> None:
         if not self._job.counts:
@@ -205,7 +211,15 @@ class Observer:
         for highest in (self._versions, self._versions_of[self._process]):
             np.maximum(highest, versions, out=highest)
 
-    def _push(self, real: Callable[..., Any], client: Any, values: Any, versions: np.ndarray, push: Push) -> Any:
+    def _push(
+        self,
+        real: Callable[..., Any],
+        client: Any,
+        values: Any,
+        versions: np.ndarray,
+        push: Push,
+        fetch: Fetch | None = None,
+    ) -> Any:
         if push.assign or push.vector != PARAMETERS or push.bundle is not None:
             result = real(client, values, versions, push)
             self.pushes += push.bundle is not None
@@ -217,7 +231,8 @@ class Observer:
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
         restored, placed = self.restored, client.placement.epoch
-        result = real(client, values, versions, push)
+        with self._reading(fetch.out, fetch.versions, push.samples) if fetch is not None else nullcontext():
+            result = real(client, values, versions, push, fetch)
         self.acknowledged[number] += push.samples
         self.pushes += 1
         self._lost[number] += result.lost

@@ -23,6 +23,7 @@ from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.lease import FetchPushSchedule
+from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
@@ -58,10 +59,10 @@ class StoredSets:
             write_set(folder, set_id, job, dict(state))
             self._check(folder, state)
 
-        def pushed(client: Any, values: Any, versions: Any, header: Push) -> Any:
+        def pushed(client: Any, values: Any, versions: Any, header: Push, fetch: Fetch | None = None) -> Any:
             if header.vector == PARAMETERS and not header.assign:
                 self._clocks[header.pusher, header.sequence] = header.clock
-            return push(client, values, versions, header)
+            return push(client, values, versions, header, fetch)
 
         def received(shard: Shard, header: Push, index: int, *rest: Any, **named: Any) -> SegmentResult:
             segment = shard.segments.get(index)

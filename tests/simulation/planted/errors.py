@@ -429,11 +429,12 @@ _COORDINATOR = (
         "export_not_repeated_after_a_shard_failed",
         "coordinator/job/machine.py",
         """\
-        follower = self.recovery.promote_follower(member, now_s)
-        self.shutdown.restart_reads()
+        if isinstance(action, effects.Export) and not self.shutdown.exports(action.vector):
+            return  # it is requested again: earlier phases repeat, as a shard has failed since
 """,
         """\
-        follower = self.recovery.promote_follower(member, now_s)
+        if isinstance(action, effects.Export):
+            return
 """,
         "If a shard fails during the export at the end of the job, the export is dropped and not requested again: the "
         "job never ends.",

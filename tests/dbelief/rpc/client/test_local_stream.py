@@ -16,7 +16,7 @@ from dbelief.security import named_socket
 @pytest.fixture
 def pair() -> Iterator[tuple[LocalStream, socket.socket]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, frames.KIND)
-    stream = LocalStream(ours, None)
+    stream = LocalStream(ours)
     theirs.settimeout(60)
     yield stream, theirs
     stream.end()
@@ -32,13 +32,6 @@ def test_a_message_and_its_reply(pair: tuple[LocalStream, socket.socket]) -> Non
     assert stream.answer() == b""
     assert not stream.stale
     assert stream.open
-
-
-def test_a_reply_is_decoded(pair: tuple[LocalStream, socket.socket]) -> None:
-    stream, shard = pair
-    stream._read = bytes.decode
-    shard.send(frames.message(b"42"))
-    assert stream.answer() == "42"
 
 
 def test_the_status_of_a_shard_is_an_error_of_grpc(pair: tuple[LocalStream, socket.socket]) -> None:

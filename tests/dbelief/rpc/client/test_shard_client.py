@@ -58,11 +58,11 @@ class Stranger(stubs.ParametersServicer):
                 if done == self.openings[-1].segments:
                     break
                 if done % 16 == 0:
-                    yield wire.PushReply(acknowledged=done, staleness=16)
+                    yield wire.PushReply(acknowledgement=wire.PushAcknowledgement(acknowledged=done, staleness=16))
             if done == self.openings[-1].segments:
                 break
         self.version += 1
-        yield wire.PushReply(acknowledged=done, lost=3)
+        yield wire.PushReply(acknowledgement=wire.PushAcknowledgement(acknowledged=done, lost=3))
 
 
 def test_client_works_with_a_server_made_from_the_protos() -> None:

@@ -47,7 +47,7 @@ def service() -> Service:
 
 @pytest.fixture
 def local(service: Service) -> LocalStreams:
-    return LocalStreams({"Twice": (service.Twice, None), "Text": (service.Twice, bytes.upper)}, most=2)
+    return LocalStreams({"Twice": service.Twice}, most=2)
 
 
 def opened(opens: Any, method: str = "Twice") -> socket.socket:
@@ -63,15 +63,11 @@ def opened(opens: Any, method: str = "Twice") -> socket.socket:
 
 
 def test_a_stream_runs_the_handler_of_its_method(local: LocalStreams) -> None:
-    with local.connected(PEER) as opens:
-        with opened(opens) as connection:
-            for message in b"one", b"":
-                connection.send(frames.message(message))
-                assert connection.recv(100) == frames.message(message)
-                assert connection.recv(100) == frames.message(PEER.encode())
-        with opened(opens, "Text") as connection:
-            connection.send(frames.message(b"one"))
-            assert connection.recv(100) == frames.message(b"ONE")
+    with local.connected(PEER) as opens, opened(opens) as connection:
+        for message in b"one", b"":
+            connection.send(frames.message(message))
+            assert connection.recv(100) == frames.message(message)
+            assert connection.recv(100) == frames.message(PEER.encode())
 
 
 def test_an_error_of_the_handler_is_the_last_packet(local: LocalStreams) -> None:
@@ -132,7 +128,7 @@ def test_a_stream_without_a_thread_is_refused(local: LocalStreams) -> None:
 
 def test_streams_of_a_client_are_limited(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbelief.rpc.server.local_streams.MOST_OF_CLIENT", 1)
-    local = LocalStreams({"Twice": (service.Twice, None)})
+    local = LocalStreams({"Twice": service.Twice})
     refused = pytest.raises(Rejected, match="this client has 1 local streams")
     with local.connected(PEER) as opens, local.connected("another") as others, opened(opens), opened(others), refused:
         opened(opens)

@@ -99,7 +99,7 @@ def test_generated_encoding_is_read_by_our_code(several: list[SegmentPayload], v
 @given(st.binary(min_size=1, max_size=40), st.lists(parts, min_size=1, max_size=2))
 def test_an_opening_is_written_and_read(job: bytes, several: list[SegmentPayload]) -> None:
     opening = parameters.PushOpening(target=parameters.Target(job=job.hex()), sequence=3)
-    message = bulk.opening(opening.SerializeToString()) + b"".join(map(bulk.encode, several))
+    message = bulk.head(opening.SerializeToString()) + b"".join(map(bulk.encode, several))
     assert parameters.PushRequest.FromString(message).opening == opening
     assert bulk.decode(message) == (opening.SerializeToString(), several)
 
