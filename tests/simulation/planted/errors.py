@@ -440,14 +440,17 @@ _COORDINATOR = (
         "job never ends.",
     ),
     Planted(
-        "urgent_action_without_a_wakeup",
+        "urgent_action_behind_one_that_is_retried",
         "coordinator/runtime/executor.py",
         """\
-            self._queue.put(_Signal.LOOK)  # wakes the thread if it is idle
+                self.retries += 1
+                self._run_urgent()
 """,
-        "",
-        "The detachment or promotion of a follower waits until some other action is due; where training waits for it, "
-        "none may ever be.",
+        """\
+                self.retries += 1
+""",
+        "The detachment or promotion of a follower waits until the action before it is done; where that one waits for "
+        "it, none ever is.",
     ),
     Planted(
         "ledger_read_before_the_fence",
@@ -554,12 +557,11 @@ _WORKER = (
         "fetch_does_not_wait_for_the_push",
         "worker/strategies/downpour.py",
         """\
-            if not self._settings.overlap:
-                self._sender.flush()
+        return self._shards.push(slot.sent, slot.versions, push, Fetch(spare.host, spare.versions, slot.fetch))
 """,
         """\
-            if not self._settings.overlap and self._parameters is None:
-                self._sender.flush()
+        self._shards.pull(spare.host, spare.versions, clock=slot.fetch)
+        return self._shards.push(slot.sent, slot.versions, push)
 """,
         "Without overlap, parameters are fetched while the replica's own push is still in progress: one replica is "
         "not SGD any more, and a fetch for a clock shows pushes as done that are not.",
