@@ -14,8 +14,8 @@ from unittest import mock
 
 from dbelief.core.push import PARAMETERS, Push
 from dbelief.registry import MemoryRegistry
-from dbelief.rpc.client.shard_call import ExchangeCall, PushCall
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.client.upload_call import ExchangeCall, PushCall
 from ps_server.controller import ShardController
 from ps_server.replication import migration as migrations
 from ps_server.replication import sender

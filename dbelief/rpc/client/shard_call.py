@@ -1,4 +1,4 @@
-"""State of one pull, push or exchange at one shard: its requests, and the handling of its replies.
+"""State of one call at one shard: its requests, and the handling of its replies; with the pull.
 
 A call records its progress, so that it can resume in another stream: `requests` covers only what remains.
 """
@@ -6,10 +6,8 @@ A call records its progress, so that it can resume in another stream: `requests`
 from __future__ import annotations
 
 import copy
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -17,20 +15,19 @@ import numpy as np
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import EXCHANGE_WINDOW, PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, Pusher
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
-from dbelief.rpc.wire.convert import push_to_wire, pusher_to_wire
-from dbelief.rpc.wire.payloads import Payloads, read_into
+from dbelief.rpc.wire.convert import pusher_to_wire
+from dbelief.rpc.wire.payloads import read_into
 
 from .local_stream import LocalStream
 from .shared_buffers import Location
 from .stream_pool import Stream
 
-_FLOAT32_BYTES = 4
 _MOST_REQUESTED = 2_048
 """Segments in a request for segments in shared memory, which is one packet: an index and a version have 15 bytes."""
 _NOWHERE = (None, None)
@@ -313,203 +310,3 @@ class ClockReport(PullCall):
     def passed(self) -> int:
         """See `ShardCall`: the finished segments are reported by the call that they belong to."""
         return 0
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What a push or exchange sends to all shards.
-
-    Attributes
-    ----------
-    values
-        Of the pushed range of the vector, which begins at its number `origin`.
-    versions
-        See `Parameters.push`.
-    answers
-        Codec of an exchange's replies.
-    """
-
-    values: np.ndarray | DeviceSource
-    versions: np.ndarray
-    push: Push
-    rule: segments.Rule
-    origin: int
-    answers: segments.Codec.ValueType = segments.CODEC_FP32
-
-
-class PushCall(ShardCall):
-    """A push to one shard.
-
-    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` is a maximum. `pull` is a pull from the
-    same shard, whose request is sent with the push, and whose replies follow; None: there is none.
-    """
-
-    method = "Push"
-
-    def __init__(
-        self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan], upload: Upload, payloads: Payloads
-    ) -> None:
-        super().__init__(job, place, run)
-        self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
-        self.arrays = (upload.values if payloads.as_they_are else None,)
-        self._first = 0  # segments that were done when the current stream began
-        self.pull: PullCall | None = None
-        self.staleness = self.duplicates = self.lost = 0
-
-    @property
-    def passed(self) -> int:
-        """See `ShardCall`; initial values and bundles have no clock of a replica."""
-        return 0 if self.push.assign or self.push.bundle is not None else self.push.clock + 1
-
-    def requests(self) -> Iterator[bytes]:
-        """The opening, and all remaining segments; small ones share a message."""
-        left = self.run[self.done :]
-        pieces: list[bytes | memoryview] = [bulk.head(self._opening(len(left)).SerializeToString())]
-        for further in self._encoded(left) if self._shared[0] is None else self._referred(left):
-            yield b"".join([*pieces, *further])
-            pieces = []
-
-    def together(self) -> Sequence[ShardCall]:
-        """See `ShardCall`."""
-        return (self,) if self.pull is None else (self, self.pull)
-
-    def hand_over(self) -> PullCall:
-        """Leave the stream to the pull, whose replies are the next ones in it; returns the pull."""
-        assert self.pull is not None
-        pull, self.pull = self.pull, None
-        pull.stream, pull.route, self.stream = self.stream, self.route, None
-        return pull
-
-    def _opening(self, count: int) -> wire.PushOpening:
-        opening = push_to_wire(self.push, self.target, self._upload.rule, count, self._upload.answers)
-        if self._shared[0] is not None:
-            opening.shared.CopyFrom(self._shared[0])
-        if self.pull is not None:
-            (request,) = self.pull.openings()
-            opening.pull.CopyFrom(request)
-        return opening
-
-    def _encoded(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
-        """Encoded segments of each message, as pieces; ends where the push was aborted meanwhile."""
-        groups = list(_adjacent(left, bulk.FULL_BYTES))
-        origin, values = self._upload.origin, self._upload.values
-        ranges = [(group[0].start - origin, group[-1].stop - origin) for group in groups]
-        # of a device, each block is sent while the next one is copied
-        blocks = values.blocks(ranges) if isinstance(values, DeviceSource) else (values[a:b] for a, b in ranges)
-        for group, block in zip(groups, blocks, strict=True):
-            pieces: list[bytes | memoryview] = []
-            for span in group:
-                numbers = block[span.start - group[0].start : span.stop - group[0].start]
-                part = self._payloads.part(span, max(0, int(self._versions[span.index])), numbers)
-                if part is None:
-                    return
-                self.sent += len(part.data or b"")
-                pieces += bulk.pieces(part)
-            yield pieces
-
-    def _referred(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes]]:
-        """Messages that refer to segments in shared memory."""
-        for group in self._shared_groups(left):
-            indices = [span.index for span in group]
-            self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
-            yield [bulk.in_shared(indices, np.maximum(self._versions[indices], 0).tolist())]
-
-    def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
-        return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
-
-    def abort(self) -> None:
-        """Abort the push: what its unacknowledged payloads hold returns to the residual."""
-        self._payloads.restore_residual(self.run[self.done :])
-
-    def begin(self, base: int | None) -> None:
-        """Start sending with this base; replies count from here."""
-        self.push = dataclasses.replace(self.push, base=base)
-        self._first = self.done
-
-    def handle_reply(self, answer: object) -> None:
-        """Add up the figures of a reply; the last one may have the first segments of the pull."""
-        assert isinstance(answer, bytes)
-        acknowledgement, parts = bulk.decode(answer)
-        if acknowledgement is None:
-            raise Rejected(f"{self.where}: answered without an acknowledgement")
-        reply = bulk.parse(wire.PushAcknowledgement, acknowledgement)
-        self.done = self._first + reply.acknowledged
-        self.staleness += reply.staleness
-        self.duplicates += reply.duplicates
-        self.lost = max(self.lost, reply.lost)
-        if parts:
-            if self.pull is None or self.done < len(self.run):
-                raise Rejected(f"{self.where}: answered with segments that were not requested")
-            self.pull.store(parts)
-
-    def forget(self) -> None:
-        """See `ShardCall`."""
-        super().forget()
-        self.staleness = self.duplicates = self.lost = 0
-
-    def _at(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
-        call = super()._at(place, run)
-        call.pull = None  # of the segments at the earlier place: it has its own stream later
-        return call
-
-
-class ExchangeCall(PushCall):
-    """An exchange with one shard: a push whose replies are the previous values, written into `out`.
-
-    Replies are encoded by `answers`.
-    """
-
-    method = "Exchange"
-    window = EXCHANGE_WINDOW
-    repeats = False  # shards keep the replies to the last messages only
-
-    def __init__(
-        self,
-        job: str,
-        place: ShardPlacement,
-        run: Sequence[SegmentSpan],
-        upload: Upload,
-        payloads: Payloads,
-        out: np.ndarray,
-    ) -> None:
-        super().__init__(job, place, run, upload, payloads)
-        self._out = out
-        self.arrays = (*self.arrays, out if upload.answers == segments.CODEC_FP32 else None)
-
-    def _opening(self, count: int) -> wire.PushOpening:
-        opening = super()._opening(count)
-        if self._shared[1] is not None:
-            opening.shared_answers.CopyFrom(self._shared[1])
-        return opening
-
-    def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
-        return _adjacent(left, bulk.FULL_BYTES)  # a shard caches the reply to each
-
-    def handle_reply(self, answer: object) -> None:
-        """Store the previous centre in `out`."""
-        assert isinstance(answer, bytes)
-        _, parts = bulk.decode(answer)
-        if not parts:
-            self.lost = max(self.lost, bulk.parse(wire.ExchangeReply, answer).lost)
-            return
-        for part in parts:
-            span = self._next(part)
-            out = self._out[span.start - self._upload.origin : span.stop - self._upload.origin]
-            self._fill(part, out, self._shared[1])
-            self.shared_received += out.nbytes * part.shared
-            self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
-            self._versions[span.index] = part.version + 1
-            self.done += 1
-        assert self.stream is not None
-        self.stream.credit()
-
-
-def _adjacent(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[SegmentSpan]]:
-    """Split a run into groups that share a message: adjacent segments, up to its size limit."""
-    first = 0
-    for number, span in enumerate(run):
-        full = 4 * (span.stop - run[first].start) > full_bytes
-        if number > first and (full or span.start != run[number - 1].stop):
-            yield run[first:number]
-            first = number
-    yield run[first:]

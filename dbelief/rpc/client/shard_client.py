@@ -40,9 +40,10 @@ from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
 
 from .local_stream import LocalStream
-from .shard_call import ExchangeCall, PullCall, PushCall, ShardCall, Upload
+from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .stream_pool import StreamPool
+from .upload_call import ExchangeCall, PushCall, Upload
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from dbelief.core.layout import SegmentSpan, make_segments
 from dbelief.core.placement import ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
-from dbelief.rpc.client.shard_call import ExchangeCall, PullCall, PushCall
+from dbelief.rpc.client.shard_call import PullCall
+from dbelief.rpc.client.upload_call import ExchangeCall, PushCall
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.server.local_streams import LocalStreams
