@@ -111,7 +111,8 @@ def test_a_push_that_breaks_is_repeated_with_its_fetch(job: Job, monkeypatch: py
     into, pushed = fetched(client, job, 2)
     assert latch.held.is_set()
     np.testing.assert_array_equal(into.out, job.full(-2.0))
-    assert pushed.duplicates == job.placement.places[0].count
+    here = job.placement.places[0].count
+    assert pushed.duplicates in (here, 2 * here)  # the reply of the other shard may not have been read
     into.out[:] = 8.0
     latch.let_go()
     np.testing.assert_array_equal(into.out, 8.0)  # the late fetch writes into memory that is not in use any more
