@@ -57,6 +57,7 @@ MAY_FAIL = (
     "is over",
     "did not answer within",
     "no server at",
+    "(no answer for",
     "no heartbeat for too long",
     "is fenced",
     "another coordinator leads",

@@ -271,10 +271,11 @@ class MembershipClient(MemberView):
                 heard_s = runtime.monotonic()
             except RuntimeFailure as error:
                 silent_s = runtime.monotonic() - max(heard_s, self.called_s)
-                if isinstance(error, Unavailable) and silent_s < self.client.patience_s:
+                away = isinstance(error, Unavailable)
+                if away and silent_s < self.client.patience_s:
                     continue
                 with self._changed:
-                    self.lost = str(error)
+                    self.lost = f"{error} (no answer for {silent_s:.0f} s)" if away else str(error)
                     self._changed.notify_all()
             if self.over:
                 return

@@ -164,8 +164,8 @@ class Observer:
     def check_patience(self, process: Process, error: str) -> None:
         """Check why a program ends: a coordinator that does not answer is tolerated for the program's patience."""
         silent_s = self._silent_s[process]
-        away = "no server at" in error or "another coordinator may lead" in error
-        if error.startswith("coordinator at") and away and silent_s < 0.99 * PATIENCE_S:
+        away = any(reason in error for reason in ("no server at", "another coordinator may lead", "(no answer for"))
+        if "coordinator at" in error and away and silent_s < 0.99 * PATIENCE_S:
             self.violation(f"{process.name} fails after {silent_s:.1f} s without an answer: {error}")
 
     def _pull(

@@ -70,15 +70,22 @@ class Timed:
     ----------
     calls_s
         Times at which the member makes another call.
+    silent_from_s
+        From when it does not answer heartbeats.
     """
 
     def __init__(
-        self, calls_s: list[float], state: wire.State.ValueType = wire.STATE_READY, every_s: float = 1.0
+        self,
+        calls_s: list[float],
+        state: wire.State.ValueType = wire.STATE_READY,
+        every_s: float = 1.0,
+        silent_from_s: float = math.inf,
     ) -> None:
+        self._silent_from_s = silent_from_s
         self.now_s, self._calls_s, self._state, self._every_s = 0.0, calls_s, state, every_s
         self.beats_s: list[float] = []
         self.beat_now = False
-        self.patience_s = 60.0
+        self.patience_s = 2.5
         runtime = SimpleNamespace(
             monotonic=lambda: self.now_s,
             random_id=lambda: 1,
@@ -104,6 +111,8 @@ class Timed:
         if method == "Report":
             return wire.ReportReply(beat_now=self.now_s > 4.0)
         self.beats_s.append(self.now_s)
+        if self.now_s >= self._silent_from_s:
+            raise Unavailable("coordinator at there: Deadline Exceeded")
         return wire.BeatReply(member=True, state=self._state, beat_every_s=self._every_s)
 
 
@@ -118,6 +127,13 @@ def test_a_coordinator_that_does_not_count_reports_gets_every_heartbeat() -> Non
 
 def test_a_report_of_a_removed_member_is_followed_by_a_heartbeat() -> None:
     assert Timed([4.5]).beats_s == [0.0, 1.0, 2.0, 3.0, 4.0, 4.5, 5.5]
+
+
+def test_a_membership_ends_when_the_patience_with_a_silent_coordinator_does() -> None:
+    silent = Timed([], silent_from_s=2.0)
+    assert silent.beats_s == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert silent.member.lost == "coordinator at there: Deadline Exceeded (no answer for 3 s)"
+    assert silent.member.over
 
 
 def test_while_a_job_ends_every_heartbeat_is_sent() -> None:
