@@ -1,7 +1,7 @@
 """Reports of a replica to the coordinator: its progress in a lease, and the bundles that it has computed.
 
-Pushes are reported from the push thread as they are acknowledged. With several ranks a rank's shards may lag behind
-those of another: until all have reported the end of a lease, only the fact that it makes progress is reported.
+Pushes are reported as they are acknowledged, by the thread that sent them. With several ranks a rank's shards may lag
+behind those of another: until all have reported the end of a lease, only the fact that it makes progress is reported.
 
 The report on a finished lease travels with the request for the next one: a call less for each lease.
 """
@@ -101,7 +101,7 @@ class ProgressReporter:
             self.progress = wire.Progress(lease=lease)
 
     def acknowledged(self, slot: PushStats, pushed: PushResult = _STEP) -> None:
-        """Record an acknowledged push, exchange or group step, and report at intervals; runs on the push thread."""
+        """Record an acknowledged push, exchange or group step, and report at intervals; any thread."""
         self._session.sequences[PARAMETERS] = slot.sequence
         self._recorder.acknowledged(slot.sequence)
         with self._lock:

@@ -1,6 +1,6 @@
 """What a step of a small model costs: MNIST 784-256-10, mini-batches of 100, by Downpour with Adagrad.
 
-    DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--before CHECKOUT]
+    DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--peers PYTHON]
 
 Every way takes its turn in every round. A run of one epoch is subtracted from a longer one, so that the start and the
 end count nowhere:
@@ -11,12 +11,15 @@ end count nowhere:
                  it gathers, computes, checks and applies, with one thread and no message
 
 `--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
+`--peers`: an interpreter that has torch and Ray: the same step by each of them (`step_peer.py`). The processor time of
+Ray's processes, which are no children of the one that starts them, is not measured.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -45,6 +48,9 @@ JOB = checkout.EXAMPLES / "mnist.yaml"
 BATCH, SHORT, CLASSES = 100, 1, 10
 FIELDS = {"strategy.warm_start": "null", "snapshots.every_s": "null", "evaluate.every": "1000000000"}
 LIMIT_S = 900.0
+PEER = Path(__file__).with_name("step_peer.py")
+PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
+WORKERS = 4
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
 
 
@@ -76,9 +82,20 @@ def run(root: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
         return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
 
 
-def trained(root: Path, extra: list[str], shards: int, epochs: int) -> dict[str, float]:
+def peer(python: Path, way: str, epochs: int) -> np.ndarray:
+    """The same as `run` of a way of `step_peer.py`."""
+    before_s = processor_s()
+    words = [python, PEER, way, Path(os.environ["DBELIEF_DATA"]) / "mnist", epochs, WORKERS, BATCH]
+    ended = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{way} failed: {ended.stderr[-500:]}")
+    found = json.loads(ended.stdout.splitlines()[-1])
+    return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
+
+
+def speed(whole: np.ndarray, start: np.ndarray) -> dict[str, float]:
     """Samples a second, and processor seconds for 1,000, between the start and the end of a run."""
-    samples, wall_s, cpu_s = run(root, extra, shards, epochs) - run(root, extra, shards, SHORT)
+    samples, wall_s, cpu_s = whole - start
     return {"samples_per_s": samples / wall_s, "cpu_s": 1e3 * cpu_s / samples}
 
 
@@ -122,6 +139,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
     parser.add_argument("--shards", type=options.numbers, default="1,2")
     parser.add_argument("--before", type=Path, help="another checkout, with a .venv of its own")
+    parser.add_argument("--peers", type=Path, help="an interpreter that has torch and Ray")
     arguments = parser.parse_args()
     checkouts = {"": checkout.ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
@@ -129,16 +147,25 @@ def main() -> None:
         floor = alone(SHORT)
         rows.setdefault(("one process", "", ""), []).append(floor | {"beyond_ms": 0.0})
         for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
-            row = trained(checkouts[name], WAYS[way], shards, arguments.epochs)
+            row = speed(*(run(checkouts[name], WAYS[way], shards, epochs) for epochs in (arguments.epochs, SHORT)))
             row["beyond_ms"] = BATCH * (row["cpu_s"] - floor["cpu_s"])
             rows.setdefault((way, str(shards), name), []).append(row)
             report.progress({"way": way, "shards": shards, "checkout": name, **row})
+        for way in PEERS if arguments.peers else ():
+            row = speed(*(peer(arguments.peers, way, epochs) for epochs in (arguments.epochs, SHORT)))
+            if way == "ray":
+                del row["cpu_s"]
+            else:
+                row["beyond_ms"] = BATCH * (row["cpu_s"] - floor["cpu_s"])
+            rows.setdefault((way, "", ""), []).append(row)
+            report.progress({"way": way, **row})
     table = Table("way", "shards", "checkout", "samples/s", "cpu s", "beyond ms", title=f"{arguments.rounds} rounds")
     medians = {
         key: {name: statistics.median(row[name] for row in mine) for name in mine[0]} for key, mine in rows.items()
     }
     for key, row in medians.items():
-        table.add_row(*key, f"{row['samples_per_s']:,.0f}", f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}")
+        cpu = [f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}"] if "cpu_s" in row else ["", ""]
+        table.add_row(*key, f"{row['samples_per_s']:,.0f}", *cpu)
     report.show(table, {"rows": [{"way": key, "rounds": mine, **medians[key]} for key, mine in rows.items()]})
 
 

@@ -296,8 +296,8 @@ def nominal_length(size: int, shards: int) -> int:
     """Numbers of a full segment, where a model of `size` numbers begins on so many shards.
 
     A push costs a fixed time for each segment, beside the time for its numbers. So a shard has eight segments where
-    they are not small, and else fewer: two, which other shards can take over later. A large model's segment is one
-    message of 1 MiB.
+    they are not small, and else fewer, but at least two, which other shards can take over later. A large model's
+    segment is one message of 1 MiB.
     """
     small = min(SMALL_SEGMENT_LENGTH, -(-size // (2 * shards)))
     return min(MAX_SEGMENT_LENGTH, max(MIN_SEGMENT_LENGTH, small, size // (8 * shards)))

@@ -74,7 +74,7 @@ class PullHandler:
         filled = sent = 0
         for index, newer_than in self._rows:
             answer = self._shard.read(vector, index, newer_than, functools.partial(_encode, index, codec))
-            if filled + len(answer) > bulk.FULL_BYTES and combined:
+            if filled and filled + len(answer) > bulk.FULL_BYTES:
                 yield combined[0] if len(combined) == 1 else b"".join(combined)
                 combined, filled = [], 0
             combined.append(answer)

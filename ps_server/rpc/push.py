@@ -61,7 +61,7 @@ class PushHandler(UploadHandler):
             if self._pull is None or not self.complete:
                 yield encoded
             else:
-                yield from _joined(encoded, self._pull)
+                yield from self._joined(encoded, self._pull)
 
     def end(self) -> Iterator[bytes]:
         """Acknowledge all applied segments: a push whose opening has no count ends with its stream."""
@@ -105,18 +105,18 @@ class PushHandler(UploadHandler):
         self._acknowledged = self._reply.acknowledged
         self._reply = wire.PushAcknowledgement(acknowledged=self._acknowledged)
 
-
-def _joined(acknowledgement: bytes, pull: PullHandler) -> Iterator[bytes]:
-    """An acknowledgement and the replies of a pull, in one message with the first of them."""
-    if pull.waits:  # for other replicas, which may be long: the push is acknowledged before
-        yield acknowledgement
-        yield from pull.answers()
-        return
-    replies = pull.answers(acknowledgement)
-    try:
-        first = next(replies)
-    except Exception:  # the pull has failed, and the push has not
-        yield acknowledgement
-        raise
-    yield first
-    yield from replies
+    def _joined(self, acknowledgement: bytes, pull: PullHandler) -> Iterator[bytes]:
+        """An acknowledgement and the replies of a pull, the first of them in one message where it does not wait."""
+        if pull.waits:  # for other replicas, which may be long
+            yield acknowledgement
+            yield from pull.answers()
+            return
+        replies = pull.answers(acknowledgement)
+        try:
+            first = next(replies)
+        except Exception:  # the pull has failed, and the push has not, unless the incarnation has ended meanwhile
+            self.check_incarnation()
+            yield acknowledgement
+            raise
+        yield first
+        yield from replies

@@ -14,7 +14,7 @@ class FetchThread:
     Parameters
     ----------
     copies
-        Two copies. The caller computes on the last one returned by `get`; a fetch fills the other.
+        Two copies. The caller computes on the last one returned by `get` or `swap`; a fetch fills the other.
     """
 
     def __init__(self, parameters: Parameters, copies: tuple[ParameterBuffer, ParameterBuffer]) -> None:

@@ -151,6 +151,7 @@ class Downpour:
             self._fetched_ahead = False
             self._parameters = self._fetcher.swap()
             self._parameters.to_device()
+            self._phases.end("fetch")
         elif self._parameters is None or cadence.fetches_at(step):
             if not self._settings.overlap:
                 self._sender.flush()

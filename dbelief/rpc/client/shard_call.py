@@ -173,6 +173,10 @@ class ShardCall(ABC):
         """Whether its shard is unchanged: the same incarnation, with the same segments."""
         return self.place in placement.places
 
+    def calls_in(self, placement: Placement) -> list[Self]:
+        """This call where its shard is unchanged, else the calls that continue it."""
+        return [self] if self.is_current(placement) else self.continued_at(placement)
+
     def continued_at(self, placement: Placement) -> list[Self]:
         """Calls for the remaining segments at their current shards; this one keeps what is done and ends.
 

@@ -221,7 +221,7 @@ class ShardedParameterClient:
         """See `Parameters.push`; `values` may also be on a device.
 
         Cost of `fetch`: a shard's segments are in the replies to its push. Where its stream broke or segments moved,
-        they are pulled after all pushes.
+        they are pulled after all pushes. Where the fetch fails, the push may have been acknowledged.
 
         Raises
         ------
@@ -246,7 +246,8 @@ class ShardedParameterClient:
                     one.abort()
             raise
         if left := [pull for pull in pulls if pull.done < len(pull.run)]:
-            self._run(left)
+            # Not where they were: a shard that was replaced may still answer there, without this push.
+            self._run([one for pull in left for one in pull.calls_in(self.placement)])
         return _result(calls)
 
     def exchange(

@@ -11,7 +11,7 @@ import numpy as np
 
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.placement import ShardPlacement
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_WINDOW, Push
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -157,10 +157,10 @@ class PushCall(ShardCall):
         super().forget()
         self.staleness = self.duplicates = self.lost = 0
 
-    def _at(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
-        call = super()._at(place, run)
-        call.pull = None  # of the segments at the earlier place: it has its own stream later
-        return call
+    def continued_at(self, placement: Placement) -> list[Self]:
+        """See `ShardCall`; the pull of the segments at the earlier place has a stream of its own later."""
+        self.pull = None
+        return super().continued_at(placement)
 
 
 class ExchangeCall(PushCall):

@@ -648,7 +648,7 @@ class PushOpening(_message.Message):
 
     @_builtins.property
     def pull(self) -> Global___PullRequest:
-        """of a push with a count of segments: answered in this stream once it is complete"""
+        """answered in this stream once the push is complete; not with segments = 0, nor of"""
 
     def __init__(
         self,
@@ -693,7 +693,9 @@ Global___PushOpening: _TypeAlias = PushOpening  # noqa: Y015
 
 @_typing.final
 class PushReply(_message.Message):
-    """An acknowledgement, the next segments of a pull, or both, as the last acknowledgement and the first segments are."""
+    """An acknowledgement, the next segments of a pull, or both. With a staleness bound the last acknowledgement is a
+    message of its own, and an empty one follows at the end of the pull's wait; else it comes with the first segments.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -767,7 +769,7 @@ class ExchangeReply(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
     lost: _builtins.int
-    """as in PushAcknowledgement; in a message of its own before the others, where there is a base"""
+    """as in an acknowledgement; in a message of its own before the others, with a base"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """the previous centre, and its version; same field number as in PushRequest"""

@@ -113,7 +113,7 @@ class ParametersServicer:
         """Applies pushes: an opening, then its segments, in one message or in several. Acknowledged at least every 16
         segments and at the end, so that an interrupted push resumes from the first unacknowledged segment. A stream may
         carry one push or, kept open, many, each begun after the reply to the previous one. The server may end an open
-        stream after any push.
+        stream after any push. An opening may name a pull, whose replies follow the last acknowledgement.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,7 +47,7 @@ class ParametersStub:
     """Applies pushes: an opening, then its segments, in one message or in several. Acknowledged at least every 16
     segments and at the end, so that an interrupted push resumes from the first unacknowledged segment. A stream may
     carry one push or, kept open, many, each begun after the reply to the previous one. The server may end an open
-    stream after any push.
+    stream after any push. An opening may name a pull, whose replies follow the last acknowledgement.
     """
     Exchange: _grpc.StreamStreamMultiCallable[_parameters_pb2.PushRequest, _parameters_pb2.ExchangeReply]
     """Push and pull in one stream: each message of segments (a worker's own weights) is answered by one with the centre
@@ -91,7 +91,7 @@ class ParametersAsyncStub(ParametersStub):
     """Applies pushes: an opening, then its segments, in one message or in several. Acknowledged at least every 16
     segments and at the end, so that an interrupted push resumes from the first unacknowledged segment. A stream may
     carry one push or, kept open, many, each begun after the reply to the previous one. The server may end an open
-    stream after any push.
+    stream after any push. An opening may name a pull, whose replies follow the last acknowledgement.
     """
     Exchange: _aio.StreamStreamMultiCallable[_parameters_pb2.PushRequest, _parameters_pb2.ExchangeReply]  # type: ignore[assignment]
     """Push and pull in one stream: each message of segments (a worker's own weights) is answered by one with the centre
@@ -150,7 +150,7 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
         """Applies pushes: an opening, then its segments, in one message or in several. Acknowledged at least every 16
         segments and at the end, so that an interrupted push resumes from the first unacknowledged segment. A stream may
         carry one push or, kept open, many, each begun after the reply to the previous one. The server may end an open
-        stream after any push.
+        stream after any push. An opening may name a pull, whose replies follow the last acknowledgement.
         """
 
     @_abc_1.abstractmethod

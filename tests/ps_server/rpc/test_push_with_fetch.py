@@ -1,5 +1,6 @@
 """A push whose replies have the parameters: what is read, in which streams, and what a failure between both leaves."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,16 +8,17 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.arrays.shared_memory import Block
 from dbelief.codec.float16 import Float16
 from dbelief.core.placement import Fetch
 from dbelief.core.push import Push
-from dbelief.errors import Rejected
+from dbelief.errors import Moved, Rejected
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.payloads import Codecs
 from ps_server.rpc.servicer import ShardService
-from ps_server.store.shard import Shard
+from ps_server.store.shard import SegmentResult, Shard
 from tests.ps_server.rpc.test_shared_memory import Latch
 from tests.ps_server.rpc.test_stream_limit import Counted
 from tests.ps_server.servers import A, B, Job, status
@@ -126,6 +128,97 @@ def test_segments_of_a_shard_that_was_replaced_are_fetched_at_the_new_one(job: J
     into, pushed = fetched(client, job, 2)
     assert pushed.lost == 0
     np.testing.assert_array_equal(into.out, job.full(-2.0))
+
+
+def test_a_shard_that_was_replaced_and_still_runs_is_not_read(
+    start: Callable[..., Job], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the push, and would answer the fetch: the replica would not read its own push."""
+    replaced: list[ShardService] = []
+    read: list[bool] = []
+
+    def prepare(service: ShardService) -> None:
+        whole, pull = service.Push, service.Pull
+
+        def pushed(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            def refused() -> Iterator[bytes]:
+                for request in requests:
+                    if service in replaced:
+                        raise Moved("another process has its segments")
+                    yield request
+
+            return whole(refused(), context)
+
+        def pulled(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            read.append(service in replaced)
+            return pull(requests, context)
+
+        service.Push, service.Pull = pushed, pulled  # type: ignore[method-assign]
+
+    job = start(prepare=prepare)
+    client = job.client(A, shares_memory=False, refresh=lambda: job.placement)
+    fetched(client, job, 1)
+    job.snapshot(tmp_path)
+    earlier = job.servers[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(earlier, "close", lambda *words: None)
+        replaced.append(job.services[1])
+        job.restart(1, tmp_path, here=False)
+    try:
+        into, _ = fetched(client, job, 2)
+    finally:
+        earlier.close(0.0)
+    np.testing.assert_array_equal(into.out, job.full(-2.0))
+    assert True not in read
+
+
+def test_a_push_that_has_moved_leaves_memory_shared(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that says so has finished with the call: it does not write later."""
+    client = job.client(A, refresh=lambda: job.placement)
+    fetched(client, job, 1)
+    whole, left, renewed = Shard.push, [1], list[int]()
+
+    def push(shard: Shard, *words: Any, **named: Any) -> SegmentResult:
+        if left[0] and shard is job.services[1].controller.shard:
+            left[0] -= 1
+            raise Moved("segment 39: is at another shard now")
+        return whole(shard, *words, **named)
+
+    monkeypatch.setattr(Shard, "push", push)
+    monkeypatch.setattr(Block, "renew", lambda block: renewed.append(block.size))
+    port = job.placement.places[1].address.rpartition(":")[2]
+    there = dataclasses.replace(job.placement.places[1], address=f"localhost:{port}")
+    job.placement = dataclasses.replace(job.placement, epoch=2, places=(job.placement.places[0], there))
+    into, _ = fetched(client, job, 2)
+    np.testing.assert_array_equal(into.out, job.full(-2.0))
+    assert (left, renewed) == ([0], [])
+
+
+def test_a_push_to_an_incarnation_that_has_ended_is_not_acknowledged(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = job.opening(Push(A, 1, ONE))
+    opening.opening.segments = 1
+    opening.opening.pull.CopyFrom(wire.PullRequest(target=job.target(0), vector="w", segments=[0]))
+    whole = Shard.read
+
+    def read(shard: Shard, *words: Any) -> Any:
+        found = whole(shard, *words)
+        job.services[0].controller.epoch += 1
+        return found
+
+    monkeypatch.setattr(Shard, "read", read)
+    replies: list[wire.PushReply] = []
+    code, _ = status(lambda: replies.extend(job.stubs[0].Push(iter([opening, job.part(0)]))))
+    assert (code, replies) == (grpc.StatusCode.ABORTED, [])
+
+
+def test_an_exchange_with_a_pull_is_refused(start: Callable[..., Job]) -> None:
+    job = start(rule="elastic")
+    opening = job.opening(Push(A, 1, np.float32(0.5)))
+    opening.opening.segments = 1
+    opening.opening.pull.CopyFrom(wire.PullRequest(target=job.target(0), vector="w", segments=[0]))
+    opening.MergeFrom(job.part(0))
+    reason = status(lambda: list(job.stubs[0].Exchange(iter([opening]))))[1]
+    assert reason.endswith("an exchange is answered with the centre, and its opening names a pull")
 
 
 def test_a_fetch_that_is_refused_leaves_its_push_acknowledged(job: Job) -> None:
