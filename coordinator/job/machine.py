@@ -351,6 +351,7 @@ class JobMachine:
             else:
                 self.training.shard_restored(lowest)
                 held = self.training.snapshots.samples_in(set_id)
+                self.shutdown.shard_restored(complete=held >= self.progress.samples)
                 self._log_event("shard_back", shard=shard, set=set_id, samples=held, of=self.progress.samples)
             self.actions += due
             if self.recovery.rollback_set is not None and not self.recovery.unavailable:

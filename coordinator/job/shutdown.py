@@ -87,6 +87,11 @@ class Shutdown:
             if self.vector != tested:
                 self._progress.test = None  # the tested parameters are lost
 
+    def shard_restored(self, complete: bool) -> None:
+        """A shard was loaded from a set, which has all that was trained, or lacks some of what was tested."""
+        if self._tested and not complete:
+            self._progress.test = None
+
     def _validate(self) -> None:
         last = self._progress.last
         # A pending evaluation was requested before the last pushes, or could not be stored: request it anew.

@@ -164,6 +164,31 @@ def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> N
     assert world.state() is State.DONE
 
 
+@pytest.mark.parametrize("after_the_set", [False, True])
+def test_the_test_of_parameters_that_a_shard_loses_is_no_result(a_world: MakeWorld, after_the_set: bool) -> None:
+    """Replicas have been stopped: none can test what the shard is restored to."""
+    world = a_world(shape=DatasetSizes(100, 0, 30), limits={"samples": 60}, replicas=1).started()
+    (replica,) = world.replicas
+    for _ in range(2):
+        replica.work()
+        replica.train()
+    assert isinstance(replica.ask(), EvaluationLease)
+    replica.evaluate(0.3, 0.9)
+    while after_the_set and not (world.did(TakeSnapshot) and world.machine.shutdown.phase is ShutdownPhase.EXPORT):
+        assert world.act() is not None
+    assert world.machine.shutdown.phase is (ShutdownPhase.EXPORT if after_the_set else ShutdownPhase.SNAPSHOT)
+    world.kill_shard(0)
+    world.tick(6.0)
+    world.shard()
+    world.run()
+    assert world.state() is State.DONE
+    assert world.exported is not None
+    assert world.exported[1].sum() == 4 * (
+        60 if after_the_set else 30
+    )  # in each of four segments, two of them on the shard
+    assert (world.machine.progress.test is not None) == after_the_set
+
+
 @pytest.mark.parametrize(
     ("shape", "sets"),
     [(DatasetSizes(100, 0, 0), []), (DatasetSizes(100, 20, 0), ["validation"]), (DatasetSizes(100, 0, 30), ["test"])],

@@ -419,7 +419,7 @@ class Observer:
             and (-marks[:, :SAMPLES] < EPOCHS - TOLERANCE).any()
         ):
             self.violation(f"the result has {(-marks[:, :SAMPLES]).min():g} of {EPOCHS} epochs of a sample")
-        if not (self._job.counts or self._job.averages or self._job.exact or self.restored):
+        if not (self._job.counts or self._job.averages or self._job.exact):
             loss, tested = bowl_loss(marks, inputs(TEST_SAMPLES)), summary["test_loss"]
             if tested is not None and abs(loss - tested) > TOLERANCE * loss:
                 self.violation(f"the result has loss {loss:g}, and its test reports {tested:g}")
