@@ -81,6 +81,7 @@ def _ddp_rank(rank: int, meeting: str, data: str, epochs: int, workers: int, siz
     model = net()
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     took.put(train(torch.nn.parallel.DistributedDataParallel(model), data, epochs, workers, rank, size))
+    torch.distributed.barrier()  # a rank whose peers have gone may abort
     torch.distributed.destroy_process_group()
 
 
