@@ -296,10 +296,10 @@ def nominal_length(size: int, shards: int) -> int:
     """Numbers of a full segment, where a model of `size` numbers begins on so many shards.
 
     A push costs a fixed time for each segment, beside the time for its numbers. So a shard has eight segments where
-    they are not small, and else fewer, but at least two, which other shards can take over later. A large model's
+    they are not small, and else fewer, but at least three, which other shards can take over later. A large model's
     segment is one message of 1 MiB.
     """
-    small = min(SMALL_SEGMENT_LENGTH, -(-size // (2 * shards)))
+    small = min(SMALL_SEGMENT_LENGTH, -(-size // (3 * shards)))
     return min(MAX_SEGMENT_LENGTH, max(MIN_SEGMENT_LENGTH, small, size // (8 * shards)))
 
 

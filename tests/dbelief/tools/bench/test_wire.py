@@ -52,7 +52,7 @@ def test_json_figures_are_complete_and_no_file_is_left(tmp_path: Path) -> None:
         assert row["p99_over_p50"] == pytest.approx(row["p99_ms"] / row["p50_ms"])
         assert row["gb_per_s"] > 0
     for small in found["small"]:
-        assert (small["parameters"], small["shards"], small["segments"], small["steps"]) == (203_530, 2, 4, 3)
+        assert (small["parameters"], small["shards"], small["segments"], small["steps"]) == (203_530, 2, 6, 3)
         assert small["cpu_ms_per_step"] == pytest.approx(small["worker_cpu_ms"] + small["shards_cpu_ms"])
     assert list(tmp_path.iterdir()) == []
 
