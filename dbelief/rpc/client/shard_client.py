@@ -157,26 +157,13 @@ class ShardedParameterClient:
         Unavailable, Rejected
             Naming the shard.
         """
+        codec = segments.CODEC_FP32 if exact else self._codecs.asked
         calls: list[ShardCall] = [
-            self._pull_call(place, run, out, versions, vector=vector, clock=clock, exact=exact)
+            PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
             for place, run in self._runs()
         ]
         self._run(calls)
         return max((call.waited_s for call in calls if isinstance(call, PullCall)), default=0.0)
-
-    def _pull_call(
-        self,
-        place: ShardPlacement,
-        run: Sequence[SegmentSpan],
-        out: np.ndarray,
-        versions: np.ndarray,
-        *,
-        vector: str = PARAMETERS,
-        clock: int = 0,
-        exact: bool = False,
-    ) -> PullCall:
-        codec = segments.CODEC_FP32 if exact else self._codecs.asked
-        return PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
 
     def locate(self, at_least: int) -> None:
         """Get a placement of this epoch or a later one, where the known one is earlier.
@@ -235,7 +222,8 @@ class ShardedParameterClient:
             call = PushCall(self.job, place, run, upload, self._payloads(push))
             calls.append(call)
             if fetch is not None:
-                pull = self._pull_call(place, run, fetch.out, fetch.versions, clock=fetch.clock)
+                into, codec = (fetch.out, fetch.versions, PARAMETERS, fetch.clock), self._codecs.asked
+                pull = PullCall(self.job, place, run, *into, self._pusher, self._origin, codec)
                 call.pull = pull if pull.is_one_request else None
                 pulls.append(pull)
         try:
