@@ -72,6 +72,7 @@ class Program:
     def __init__(self, options: Options, session: Session, record: int) -> None:
         self._options, self._session, self._record = options, session, record
         parameters, size = session.parameters, session.layout.size
+        assert {span.length for span in parameters.placement.spans} == {SEGMENT}, parameters.placement.spans
         self._segments = size // SEGMENT
         self._values, self._gradient = parameters.array(size), parameters.array(size)
         self._versions = np.full(len(parameters.placement.spans), -1, np.int64)

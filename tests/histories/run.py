@@ -25,7 +25,8 @@ CLIENTS, MOST_CLIENTS, SHARDS = 4, 6, 2
 """Clients at first; and with those that replace killed ones; shards."""
 READER = 0.97
 """Share of pulls among the calls of the first client: it is the last to find out that a leader was replaced."""
-SEGMENTS = 8 * SHARDS
+SEGMENTS = 3 * SHARDS
+"""As many as a small model's shards have, so that each is of `SEGMENT` numbers."""
 UNPLANNED_S = 30.0
 """How long before the event of a promotion that no fault asked for its leader may have been unreachable, in seconds."""
 

@@ -31,7 +31,7 @@ replicas: 2
 device: cpu
 """
 STRATEGIES = {
-    "downpour": ("{name: downpour, batch: 32, rule: {name: momentum, rate: 0.002, mu: 0.9}}", "limits: {epochs: 15}"),
+    "downpour": ("{name: downpour, batch: 32, rule: {name: momentum, rate: 0.0005, mu: 0.9}}", "limits: {epochs: 15}"),
     "sandblaster": ("{name: sandblaster, portion: 100, iterations: 8}", ""),
 }
 
