@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -36,10 +36,11 @@ class PullHandler:
         self._controller, self._metrics, self._wait, self._blocks = controller, metrics, wait, blocks
         self._request = request
         self._shard = controller.shard_for(self._request.target)
-        indices, known = list(self._request.segments), self._request.if_newer_than
+        indices: list[int] = list(request.segments)
+        known: list[int | None] = list(request.if_newer_than)
         if known and len(known) != len(indices):
             raise Rejected(f"{len(known)} versions for {len(indices)} segments")
-        self._rows: Sequence[tuple[int, int | None]] = list(zip(indices, known or [None] * len(indices), strict=True))
+        self._rows = list(zip(indices, known or [None] * len(indices), strict=True))
 
     @property
     def waits(self) -> bool:
@@ -96,9 +97,9 @@ class PullHandler:
 
         for first in range(0, max(1, len(rows)), bulk.FULL_SHARED):
             some = rows[first : first + bulk.FULL_SHARED]
-            total = sum(self._shard.segment(index).nbytes for index, _ in some)
+            total = sum([self._shard.segment(index).nbytes for index, _ in some])
             done = self._controller.threads.map(write, some, total)
-            self._metrics.shared_bytes_total.labels("sent").inc(sum(count for _, count in done))
+            self._metrics.shared_bytes_total.labels("sent").inc(sum([count for _, count in done]))
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(vector).inc()
             yield start + bulk.in_shared([index for index, _ in some], [version for version, _ in done])

@@ -50,7 +50,7 @@ class PushHandler(UploadHandler):
         if len(parts) > left:
             raise Rejected(f"a push of {self._count} segments went on with segment {parts[left].index}")
         if parts and parts[0].shared:
-            total = sum(self._shard.segment(part.index).nbytes for part in parts)
+            total = sum([self._shard.segment(part.index).nbytes for part in parts])
             taken = self._controller.threads.map(self._apply, parts, total)
         else:
             taken = [self._apply(part) for part in parts]

@@ -24,6 +24,8 @@ from dbelief.security.named_socket import remove_stale_names
 from ..store.admission import MOST_BLOCKS, MOST_SHARED_BYTES
 
 _NUMBER_BYTES = 4
+_MOST_VIEWS = 256
+"""Views of blocks that are kept; a worker names the same few arrays in all its calls."""
 
 
 class BlockView:
@@ -75,6 +77,7 @@ class ConnectionBlocks:
     def __init__(self) -> None:
         self.held: dict[str, Block] = {}
         self.streams = 0
+        self._views: dict[tuple[str, int, int], BlockView] = {}
 
     def area(self, reference: SharedArray) -> BlockView:
         """View of a block from the given offset to the block's end.
@@ -86,13 +89,28 @@ class ConnectionBlocks:
         Rejected
             The offset is not within the block, or is not a multiple of a number's size.
         """
+        key = reference.block, reference.offset, reference.origin
+        view = self._views.get(key)
+        if view is not None:
+            return view
         block = self.held.get(reference.block)
         if block is None:
             raise Moved(f"has no block {reference.block[:32]!r} of this connection")
         if reference.offset % _NUMBER_BYTES:
             raise Rejected(f"an array at {reference.offset}: no number of {_NUMBER_BYTES} bytes begins there")
         length = max(0, block.size - reference.offset) // _NUMBER_BYTES * _NUMBER_BYTES
-        return BlockView(block.bytes(reference.offset, length).view(np.float32), reference.origin)
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
+        view = self._views[key] = BlockView(block.bytes(reference.offset, length).view(np.float32), reference.origin)
+        if reference.block not in self.held:  # detached meanwhile
+            self._views.clear()
+        return view
+
+    def detach(self, name: str) -> Block:
+        """Remove a block and the views of it; calls that use it keep it mapped."""
+        block = self.held.pop(name)
+        self._views.clear()
+        return block
 
 
 class SharedMemoryRegistry:
@@ -174,4 +192,4 @@ class SharedMemoryRegistry:
 
     def _leave(self, blocks: ConnectionBlocks, name: str) -> None:
         with self._lock:
-            self._bytes -= blocks.held.pop(name).size
+            self._bytes -= blocks.detach(name).size

@@ -156,7 +156,7 @@ class Segment:
     @property
     def nbytes(self) -> int:
         """Bytes of its parameters."""
-        return self.span.length * np.dtype(np.float32).itemsize
+        return 4 * self.span.length
 
     def holds(self, vector: str) -> bool:
         """Whether all of a named vector's numbers were assigned here."""

@@ -46,6 +46,18 @@ class FetchThread:
             raise error
         return self.swap()
 
+    def fetch_now(self, clock: int) -> ParameterBuffer:
+        """Fetch on the calling thread: no other thread has to run; returns the copy, as `swap` does.
+
+        Raises
+        ------
+        RuntimeFailure
+            The shards cannot be reached, or reject the request.
+        """
+        assert not self._under_way, "a fetch fills it"
+        self._fetch(clock)
+        return self.swap()
+
     @property
     def spare(self) -> ParameterBuffer:
         """The copy to be filled next; while no fetch is in progress the caller may fill it, and `swap`."""

@@ -134,10 +134,9 @@ class Downpour:
                 self._local_step(parameters, slot)
             self._phases.end("compute")
             if cadence.pushes_after(step, steps):
-                self._finish(slot, parameters, self._clock_of_fetch_after(lease, step))
+                fetch = self._clock_of_fetch_after(lease, step)
+                self._finish(slot, parameters, fetch, waits=fetch is not None or step + 1 == steps)
                 slot, sequence = None, sequence + 1
-        self._sender.flush()
-        self._phases.end("push")
 
     def close(self) -> None:
         """End both threads; submitted gradients are pushed first."""
@@ -153,11 +152,14 @@ class Downpour:
             self._parameters.to_device()
             self._phases.end("fetch")
         elif self._parameters is None or cadence.fetches_at(step):
-            if not self._settings.overlap:
+            clock = _last_clock(lease, step, cadence)
+            if self._settings.overlap:
+                self._fetcher.request(clock)
+                self._parameters = self._fetcher.get()
+            else:
                 self._sender.flush()
                 self._phases.end("push")
-            self._fetcher.request(_last_clock(lease, step, cadence))
-            self._parameters = self._fetcher.get()
+                self._parameters = self._fetcher.fetch_now(clock)
             self._parameters.to_device()
             # Filled while this one is computed on; but a lease begins with the newest parameters.
             if self._settings.overlap and step + cadence.n_fetch < cadence.steps(lease.samples):
@@ -212,16 +214,16 @@ class Downpour:
             return None
         return _last_clock(lease, step + 1, cadence)
 
-    def _finish(self, slot: GradientBuffer, parameters: ParameterBuffer, fetch: int | None) -> None:
-        """Push a buffer, and fetch for the clock `fetch` with it; None: the push is only begun."""
+    def _finish(self, slot: GradientBuffer, parameters: ParameterBuffer, fetch: int | None, waits: bool) -> None:
+        """Push a buffer, and fetch for the clock `fetch` with it, if any; unless it `waits`, the push is only begun."""
         slot.sent = self._backend.push_source(slot.gradient)
         slot.versions[:] = parameters.versions
         slot.fetch = fetch
-        if fetch is None:
-            self._sender.submit(slot)
-        else:
+        if waits:
             self._sender.push_now(slot)
-            self._fetched_ahead = True
+            self._fetched_ahead = fetch is not None
+        else:
+            self._sender.submit(slot)
         self._phases.end("push")
 
     def _push(self, slot: GradientBuffer) -> PushResult:

@@ -37,26 +37,24 @@ class LocalStream:
         self._requests: Iterator[bytes] = iter(())
         self._unsent: bytes | None = None  # a packet for which the socket has no room yet
         self._left: float = 0  # messages that may be sent before a reply
+        self._begun = self._refused = False  # whether one of the requests given last was sent; and one not
 
-    def give(self, requests: Iterable[bytes], window: int | None = None) -> None:
-        """Send these requests; what the socket has no room for, or exceeds `window`, while replies are read."""
+    def give(self, requests: Iterable[bytes], window: int | None = None) -> bool:
+        """Send these requests; what the socket has no room for, or exceeds `window`, while replies are read.
+
+        Returns
+        -------
+        bool
+            False where the stream was idle and the shard has ended it: no request was sent.
+        """
         self._requests, self._left = iter(requests), math.inf if window is None else window
+        self._begun = self._refused = False
         self._send()
+        return self._begun or not (self.stale and self._refused)
 
     def credit(self) -> None:
         """Allow one more message: a reply has answered one."""
         self._left += 1
-
-    @property
-    def open(self) -> bool:
-        """Whether neither side has ended it; of an idle stream, in which no reply is unread."""
-        try:
-            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
 
     def answer(self) -> bytes | None:
         """The next reply; None where the shard has ended the stream.
@@ -104,9 +102,12 @@ class LocalStream:
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                self._requests = iter(())  # the shard has ended the stream: the next reply is its status, or none
+                # The shard has ended the stream: the next reply is its status, or none.
+                self._requests, self._refused = iter(()), True
             except OSError as error:
                 raise frames.StreamEnded(grpc.StatusCode.UNAVAILABLE, error.strerror or str(error)) from None
+            else:
+                self._begun = True
             self._unsent = None
 
     def _next(self) -> bool:

@@ -30,6 +30,7 @@ from .stream_pool import Stream
 
 _MOST_REQUESTED = 2_048
 """Segments in a request for segments in shared memory, which is one packet: an index and a version have 15 bytes."""
+FLOAT32_BYTES = 4
 _NOWHERE = (None, None)
 """No array of the call is shared with the shard."""
 
@@ -147,12 +148,13 @@ class ShardCall(ABC):
             raise Rejected(f"{self.where}: answered segment {part.index}, which was not the next one")
         return self.run[self.done]
 
-    def _fill(self, part: bulk.SegmentPayload, out: np.ndarray, shared: segments.SharedArray | None) -> None:
-        """Store the values of a reply: the shard has written them to shared memory, or they are decoded here."""
-        if part.shared and shared is None:
+    def _check_shared(self, part: bulk.SegmentPayload, shared: segments.SharedArray | None) -> None:
+        """Check that a shard was asked to write a segment to shared memory."""
+        if shared is None:
             raise Rejected(f"{self.where}: segment {part.index} was written to shared memory that was not requested")
-        if part.shared:
-            return
+
+    def _fill(self, part: bulk.SegmentPayload, out: np.ndarray) -> None:
+        """Decode the numbers of a reply into `out`."""
         try:
             read_into(part, out)
         except Rejected as error:
@@ -241,14 +243,13 @@ class PullCall(ShardCall):
         self._out, self._versions, self._origin = out, versions, origin
         self.arrays = (out if codec == segments.CODEC_FP32 else None,)
         self._began_s, self.waited_s = runtime.monotonic(), 0.0
-        self._request = wire.PullRequest(vector=vector, clock=clock, codec=codec)
-        if pusher is not None:
-            self._request.pusher.CopyFrom(pusher_to_wire(pusher))
+        self._pusher = None if pusher is None else pusher_to_wire(pusher)
+        self._vector, self._clock, self._codec = vector, clock, codec
 
     @property
     def passed(self) -> int:
         """See `ShardCall`."""
-        return self._request.clock
+        return self._clock
 
     @property
     def is_one_request(self) -> bool:
@@ -262,17 +263,20 @@ class PullCall(ShardCall):
     def openings(self) -> Iterator[wire.PullRequest]:
         """One request, for the remaining segments; several where they are in shared memory and very many."""
         left = [span.index for span in self.run[self.done :]]
-        known = self._versions[left].min(initial=0) >= 0
+        versions = self._versions[left].tolist()
+        known = min(versions, default=0) >= 0
         at_once = len(left) if self._shared[0] is None else _MOST_REQUESTED
         for first in range(0, max(1, len(left)), max(1, at_once)):
-            some = left[first : first + at_once]
-            request = wire.PullRequest(target=self.target, segments=some)
-            request.MergeFrom(self._request)
-            if known:
-                request.if_newer_than.extend(self._versions[some].tolist())
-            if self._shared[0] is not None:
-                request.shared.CopyFrom(self._shared[0])
-            yield request
+            yield wire.PullRequest(
+                target=self.target,
+                vector=self._vector,
+                segments=left[first : first + at_once],
+                if_newer_than=versions[first : first + at_once] if known else None,
+                pusher=self._pusher,
+                clock=self._clock,
+                codec=self._codec,
+                shared=self._shared[0],
+            )
 
     def handle_reply(self, answer: object) -> None:
         """Store the received segments in `out`."""
@@ -286,11 +290,12 @@ class PullCall(ShardCall):
         """Store the next segments in `out`."""
         for part in parts:
             span = self._next(part)
-            if not part.unchanged:
-                out = self._out[span.start - self._origin : span.stop - self._origin]
-                self._fill(part, out, self._shared[0])
-                # An unchanged version was not written again.
-                self.shared_received += out.nbytes * (part.shared and part.version != self._versions[span.index])
+            if part.shared:
+                self._check_shared(part, self._shared[0])
+                if part.version != self._versions[span.index]:  # an unchanged version was not written again
+                    self.shared_received += FLOAT32_BYTES * span.length
+            elif not part.unchanged:
+                self._fill(part, self._out[span.start - self._origin : span.stop - self._origin])
             self._versions[span.index] = part.version
             self.done += 1
 

@@ -367,17 +367,21 @@ class ShardedParameterClient:
             call.begin(call.push.sequence if moved else call.push.base)
         self._refer(call)
         numberless = all(one.holds_no_numbers for one in call.together())
-        local = self._sharing.local_stream(call.place, call.method) if numberless else None
-        if local is None:  # where the shard did not answer, it has detached all blocks
-            self._refer(call)
-        call.stream = local or self._streams.acquire(call.place.address, call.method)
         call.route = call.method
+        while numberless and (local := self._sharing.local_stream(call.place, call.method)) is not None:
+            call.stream = local
+            if local.give(call.requests(), call.window):
+                return
+            self._drop(call)
+        self._refer(call)  # where the shard has opened no local stream, it has detached all blocks
+        call.stream = self._streams.acquire(call.place.address, call.method)
         call.stream.give(call.requests(), call.window)
 
     def _refer(self, call: ShardCall) -> None:
         """Let the shard access those of the call's arrays whose blocks it has attached."""
         for one in call.together():
-            one.share([self._sharing.reference(one.place, found, self._origin) for found in one.locations])
+            if one.locations:
+                one.share(self._sharing.references(one.place, one.locations, self._origin))
 
     def _step(self, call: ShardCall) -> None:
         """Wait for one reply and process it."""

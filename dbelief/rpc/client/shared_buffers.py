@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -92,7 +92,7 @@ class SharedBuffers:
     def __init__(self, job: str, streams: StreamPool, watchdog: Watchdog, wanted: bool, logs: bool) -> None:
         self._job, self._streams, self._watchdog = job, streams, watchdog
         self._wanted, self._logs = wanted, logs
-        self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
+        self._blocks: list[weakref.ref[Block]] = []
         self._peers: dict[str, _Peer] = {}
         self._logged: set[int] = set()
         self._lock = runtime.lock()
@@ -103,34 +103,38 @@ class SharedBuffers:
         if block is None:
             return aligned_float32(size)
         with self._lock:
-            self._blocks.add(block)
+            self._blocks.append(weakref.ref(block, self._blocks.remove))
         return block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
 
     def find(self, values: np.ndarray) -> Location | None:
-        """Location of a float32 array, if it is in a block with a name."""
-        if values.dtype != np.float32:
+        """Location of a float32 array, if it is in a block of this client that has a name."""
+        base: object = values
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if not isinstance(base, Block) or not base.name or values.dtype != np.float32:
             return None
-        with self._lock:
-            for block in self._blocks:
-                offset = block.offset_of(values) if block.name else None
-                if offset is not None:
-                    return Location(block, offset)
-        return None
+        if all(block() is not base for block in tuple(self._blocks)):
+            return None
+        offset = base.offset_of(values)
+        return None if offset is None else Location(base, offset)
 
-    def reference(self, place: ShardPlacement, location: Location | None, origin: int) -> SharedArray | None:
-        """Wire reference to an array for a shard incarnation; None where it has not attached the array's block.
+    def references(
+        self, place: ShardPlacement, locations: Sequence[Location | None], origin: int
+    ) -> list[SharedArray | None]:
+        """Wire references to arrays for a shard incarnation; None for one whose block it has not attached.
 
-        `origin` is the array's first number in the flat vector.
+        `origin` is the arrays' first number in the flat vector.
         """
-        if location is None:
-            return None
         with self._lock:
             peer = self._peers.get(place.address)
-            if peer is None or not peer.is_at(place) or peer.stream is None or not peer.stream.open:
-                return None
-            if location.block.name not in peer.names:
-                return None
-            return SharedArray(block=location.block.name, offset=location.offset, origin=origin)
+            here = peer is not None and peer.is_at(place) and peer.stream is not None and peer.stream.open
+            names = peer.names if peer is not None and here else ()
+            return [
+                SharedArray(block=found.block.name, offset=found.offset, origin=origin)
+                if found is not None and found.block.name in names
+                else None
+                for found in locations
+            ]
 
     def local_stream(self, place: ShardPlacement, method: str) -> LocalStream | None:
         """An unused local stream to a shard that has attached blocks; None where it opens none."""
@@ -138,12 +142,8 @@ class SharedBuffers:
             peer = self._peers.get(place.address)
             if peer is None or not peer.is_at(place) or peer.stream is None:
                 return None
-            idle = peer.streams.setdefault(method, [])
-            while idle:
-                stream = idle.pop()
-                if stream.open:
-                    return stream
-                stream.end()
+            if idle := peer.streams.get(method):
+                return idle.pop()
             return self._open_local(peer, method) if peer.local else None
 
     def put_back(self, place: ShardPlacement, method: str, stream: LocalStream) -> None:
@@ -160,7 +160,7 @@ class SharedBuffers:
         """Attach these blocks at all shards that accept shared memory, and detach blocks that are gone."""
         with self._lock:
             peers = [self._peer(place) for place in places]
-            alive = {block.name for block in self._blocks}
+            alive = {block.name for reference in tuple(self._blocks) if (block := reference()) is not None}
             gone = {peer: sorted(peer.names - alive) for peer in peers if peer.names - alive}
             self._ask({peer: wire.AttachRequest(released=names) for peer, names in gone.items()})
             for block in blocks:

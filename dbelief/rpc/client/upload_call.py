@@ -20,9 +20,7 @@ from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.rpc.wire.payloads import Payloads
 
-from .shard_call import PullCall, ShardCall
-
-_FLOAT32_BYTES = 4
+from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,8 @@ class PushCall(ShardCall):
         """Messages that refer to segments in shared memory."""
         for group in self._shared_groups(left):
             indices = [span.index for span in group]
-            self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
-            yield [bulk.in_shared(indices, np.maximum(self._versions[indices], 0).tolist())]
+            self.shared_sent += FLOAT32_BYTES * sum([span.length for span in group])
+            yield [bulk.in_shared(indices, [max(0, version) for version in self._versions[indices].tolist()])]
 
     def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
         return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
@@ -133,7 +131,8 @@ class PushCall(ShardCall):
 
     def begin(self, base: int | None) -> None:
         """Start sending with this base; replies count from here."""
-        self.push = dataclasses.replace(self.push, base=base)
+        if base != self.push.base:
+            self.push = dataclasses.replace(self.push, base=base)
         self._first = self.done
 
     def handle_reply(self, answer: object) -> None:
@@ -205,8 +204,11 @@ class ExchangeCall(PushCall):
         for part in parts:
             span = self._next(part)
             out = self._out[span.start - self._upload.origin : span.stop - self._upload.origin]
-            self._fill(part, out, self._shared[1])
-            self.shared_received += out.nbytes * part.shared
+            if part.shared:
+                self._check_shared(part, self._shared[1])
+                self.shared_received += out.nbytes
+            else:
+                self._fill(part, out)
             self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
             self._versions[span.index] = part.version + 1
             self.done += 1

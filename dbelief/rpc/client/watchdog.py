@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, Self
 
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.runtime import runtime
@@ -25,7 +24,7 @@ class Cancellable(Protocol):
 
 
 class Watch:
-    """One wait on a stream.
+    """One wait on a stream: a `with` block.
 
     Attributes
     ----------
@@ -33,10 +32,28 @@ class Watch:
         Whether the watchdog has cancelled the stream.
     """
 
-    def __init__(self, stream: Cancellable, patience_s: float, progress: Progress | None, now_s: float) -> None:
-        self._stream, self._patience_s, self._progress = stream, patience_s, progress
+    __slots__ = ("_patience_s", "_progress", "_seen", "_since_s", "_stream", "_watches", "expired")
+
+    def __init__(
+        self,
+        watches: set[Watch],
+        stream: Cancellable,
+        patience_s: float,
+        progress: Progress | None,
+        now_s: float,
+    ) -> None:
+        self._watches, self._stream, self._patience_s, self._progress = watches, stream, patience_s, progress
         self._seen, self._since_s = progress() if progress is not None else 0, now_s
         self.expired = False
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        self._watches.add(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """End it."""
+        self._watches.remove(self)
 
     def look(self, now_s: float, before_s: float) -> None:
         """Cancel the stream if the time without progress is over; `before_s`: the time of the previous check."""
@@ -56,15 +73,11 @@ class Watchdog:
     def __init__(self, deadline_s: float, clock: Clock | None = None) -> None:
         self.deadline_s = deadline_s
         self._clock = clock or SystemClock()
-        self._watches: set[Watch] = set()
-        self._lock = runtime.lock()
+        self._watches: set[Watch] = set()  # changed, and copied, by one operation each: without a lock
         self._closed = runtime.event()
         self._thread = runtime.spawn(self._run, "watchdog")
 
-    @contextmanager
-    def watching(
-        self, stream: Cancellable, patience_s: float | None = None, progress: Progress | None = None
-    ) -> Iterator[Watch]:
+    def watching(self, stream: Cancellable, patience_s: float | None = None, progress: Progress | None = None) -> Watch:
         """Watch a stream while the `with` block waits for it.
 
         Parameters
@@ -75,14 +88,7 @@ class Watchdog:
             None: the complete wait is limited, even if this process was suspended: the caller retries in another one.
         """
         patience_s = self.deadline_s if patience_s is None else patience_s
-        watch = Watch(stream, patience_s, progress, self._clock.now())
-        with self._lock:
-            self._watches.add(watch)
-        try:
-            yield watch
-        finally:
-            with self._lock:
-                self._watches.remove(watch)
+        return Watch(self._watches, stream, patience_s, progress, self._clock.now())
 
     def close(self) -> None:
         """Stop the watchdog."""
@@ -93,8 +99,6 @@ class Watchdog:
         before_s = self._clock.now()
         while not self._clock.wait(self._closed, min(1.0, self.deadline_s / _LOOKS)):
             now_s = self._clock.now()
-            with self._lock:
-                watches = list(self._watches)
-            for watch in watches:
+            for watch in list(self._watches):
                 watch.look(now_s, before_s)
             before_s = now_s

@@ -15,6 +15,8 @@ from dbelief.rpc.pb import coordination_pb2 as coordination
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import segments_pb2 as segments
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:
     """Encode a program over named vectors."""
@@ -44,12 +46,13 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
     Rejected
         Its rate is negative, or not finite in float32.
     """
-    if not 0 <= opening.rate <= np.finfo(np.float32).max:
-        raise Rejected(f"a push by the rate {opening.rate:g}")
+    rate = opening.rate
+    if not 0 <= rate <= _LARGEST:
+        raise Rejected(f"a push by the rate {rate:g}")
     return Push(
         pusher_from_wire(opening.pusher),
         opening.sequence,
-        np.float32(opening.rate),
+        np.float32(rate),
         opening.samples,
         opening.vector,
         opening.rule.name == "assign",

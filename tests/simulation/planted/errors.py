@@ -426,18 +426,16 @@ _COORDINATOR = (
         "have: two processes count as one member, and the pushes of one are duplicates of the other's.",
     ),
     Planted(
-        "export_not_repeated_after_a_shard_failed",
-        "coordinator/job/machine.py",
+        "reads_not_repeated_after_the_test",
+        "coordinator/job/shutdown.py",
         """\
-        if isinstance(action, effects.Export) and not self.shutdown.exports(action.vector):
-            return  # it is requested again: earlier phases repeat, as a shard has failed since
+        elif self.phase >= ShutdownPhase.TEST:
 """,
         """\
-        if isinstance(action, effects.Export):
-            return
+        elif self.phase == ShutdownPhase.TEST:
 """,
-        "If a shard fails during the export at the end of the job, the export is dropped and not requested again: the "
-        "job never ends.",
+        "If a shard fails at the end of the job after the test, the last set and the export are not repeated: they "
+        "read a vector that the restored shard does not have.",
     ),
     Planted(
         "urgent_action_behind_one_that_is_retried",

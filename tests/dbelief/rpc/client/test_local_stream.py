@@ -31,7 +31,6 @@ def test_a_message_and_its_reply(pair: tuple[LocalStream, socket.socket]) -> Non
     shard.send(frames.message(b""))
     assert stream.answer() == b""
     assert not stream.stale
-    assert stream.open
 
 
 def test_the_status_of_a_shard_is_an_error_of_grpc(pair: tuple[LocalStream, socket.socket]) -> None:
@@ -54,14 +53,19 @@ def test_a_packet_of_another_kind_is_refused(pair: tuple[LocalStream, socket.soc
 
 def test_a_shard_that_is_gone(pair: tuple[LocalStream, socket.socket]) -> None:
     stream, shard = pair
-    assert stream.open
     shard.send(frames.status(grpc.StatusCode.ABORTED, "moved"))
     shard.close()
-    stream.give([b"it is not read"])
+    assert stream.give([b"it is not read"])
     with pytest.raises(frames.StreamEnded, match="moved"):
         stream.answer()
     assert stream.answer() is None
-    assert not stream.open
+
+
+def test_a_stream_that_the_shard_has_ended_while_idle_sends_nothing(pair: tuple[LocalStream, socket.socket]) -> None:
+    stream, shard = pair
+    shard.close()
+    stream.stale = True
+    assert not stream.give([b"not sent"])
 
 
 def test_the_status_of_a_shard_that_has_not_read_all_requests(pair: tuple[LocalStream, socket.socket]) -> None:

@@ -19,7 +19,7 @@ class Stream:
 def looked(progress: Progress | None, times_s: list[float]) -> tuple[Stream, Watch]:
     """A watch of 8 s from 0 on, checked at these times."""
     stream = Stream()
-    watch = Watch(stream, 8.0, progress, 0.0)
+    watch = Watch(set(), stream, 8.0, progress, 0.0)
     for before_s, now_s in zip([0.0, *times_s], times_s, strict=False):
         watch.look(now_s, before_s)
     return stream, watch
