@@ -97,6 +97,8 @@ class ShardController:
         Returns until when no follower can be promoted in its place, by the monotonic clock.
     threads
         Thread pool for the segments of one request.
+    turn
+        Held while a small message is processed: one at a time.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class ShardController:
         self.link = ReplicationLink()
         self.leads_until_s: Callable[[], float] = lambda: math.inf
         self.threads = ThreadPool()
+        self.turn = runtime.lock()
         self._follower: FollowerSender | None = None
         self._programs: ProgramExecutor | None = None
         self._migration: Migration | None = None
@@ -282,6 +285,11 @@ class ShardController:
             messages = FollowerMessages(shard, self.link, self.job, command.shard_epoch, self.run_id)
             self._follower = FollowerSender(messages, command.address, command.timeout_s or math.inf)
 
+    @property
+    def replicates(self) -> bool:
+        """Whether there is a follower, or there is to be one."""
+        return self.link.state is not LinkState.UNREPLICATED
+
     def wait_replicated(self, patience_s: float = LOOK_AGAIN_S) -> None:
         """Wait until the follower, if there is one, has acknowledged all changes so far.
 
@@ -290,7 +298,7 @@ class ShardController:
         Moved
             Timeout.
         """
-        if self.link.state is not LinkState.UNREPLICATED:
+        if self.replicates:
             self.link.wait(min(self.deadline_s, patience_s))
 
     def confirm_leads(self, shard: Shard) -> None:
@@ -305,7 +313,7 @@ class ShardController:
         Moved
             The follower does not have it in time.
         """
-        if self.link.state is LinkState.UNREPLICATED or runtime.monotonic() < self.leads_until_s():
+        if not self.replicates or runtime.monotonic() < self.leads_until_s():
             return
         shard.append_empty_record()
         self.wait_replicated()

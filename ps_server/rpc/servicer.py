@@ -173,7 +173,7 @@ class ShardService(stubs.ParametersServicer):
         blocks = functools.partial(self._attached.of, context.peer())
         begin = functools.partial(kind, self.controller, self._metrics, self._wait, blocks)
         with self._limiter(context) as limiter:
-            yield from handle_stream(messages, kind, begin, lambda: not limiter.over_limit)
+            yield from handle_stream(messages, kind, begin, lambda: not limiter.over_limit, self.controller)
 
     @streams
     def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from dbelief.rpc.wire.convert import push_from_wire
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
+from ..store.concurrency import MIN_BYTES_PER_THREAD
 from ..store.shard import Shard
 from .shared_memory import ConnectionBlocks
 
@@ -22,6 +24,16 @@ Wait = Callable[[str, Shard, list[int], int], None]
 """Blocks until all rounds before a clock are applied to the given segments. The first argument is what waits: "pulls"
 or "pushes"."""
 Blocks = Callable[[], ConnectionBlocks]
+
+
+def _is_short(controller: ShardController, parts: Sequence[bulk.SegmentPayload]) -> bool:
+    """Whether a message with these segments is processed soon: it is small, and waits for nothing."""
+    shard = controller.shard
+    if shard is None or shard.staleness is not None or controller.replicates:
+        return False
+    table = shard.segments
+    total = sum([table[part.index].nbytes for part in parts if part.index in table])
+    return total < MIN_BYTES_PER_THREAD
 
 
 class UploadHandler(ABC):
@@ -108,20 +120,30 @@ def handle_stream(
     kind: type[UploadHandler],
     begin: Callable[[bytes], UploadHandler],
     may_stay: Callable[[], bool],
+    controller: ShardController,
 ) -> Iterator[Any]:
-    """Process the uploads of one stream in order, until it ends or `may_stay()` is False after one of them."""
+    """Process the uploads of one stream in order, until it ends or `may_stay()` is False after one of them.
+
+    Small messages of all streams are processed one at a time. Their threads would run at the same time for a few
+    instructions only, and each switch between them costs more than that: a third of the shard's processor time.
+    """
     under_way: UploadHandler | None = None
     for message in messages:
         opening, parts = bulk.decode(message)
-        if opening is not None:
-            if under_way is not None:
-                raise Rejected(f"{kind.what} was opened before the one before it was complete")
-            under_way = begin(opening)  # for this incarnation
-        elif under_way is None:
-            raise Rejected(f"{kind.what} begins with its opening")
-        else:
-            under_way.check_incarnation()
-        yield from under_way.answers(parts)
+        is_short = _is_short(controller, parts)
+        with controller.turn if is_short else nullcontext():
+            if opening is not None:
+                if under_way is not None:
+                    raise Rejected(f"{kind.what} was opened before the one before it was complete")
+                under_way = begin(opening)  # for this incarnation
+            elif under_way is None:
+                raise Rejected(f"{kind.what} begins with its opening")
+            else:
+                under_way.check_incarnation()
+            replies = under_way.answers(parts)
+            if is_short:
+                replies = iter(list(replies))  # sending them may take as long as the client takes to read
+        yield from replies
         if under_way.complete:
             under_way = None
             if not may_stay():
