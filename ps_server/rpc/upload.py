@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,33 @@ from .shared_memory import ConnectionBlocks
 Wait = Callable[[str, Shard, list[int], int], None]
 """Blocks until all rounds before a clock are applied to the given segments. The first argument is what waits: "pulls"
 or "pushes"."""
+TURN_S = 0.1
+"""How long a small message waits for its turn, in seconds: one that is stuck does not hold up the others for longer."""
 Blocks = Callable[[], ConnectionBlocks]
+
+
+def _in_turn(
+    controller: ShardController, parts: Sequence[bulk.SegmentPayload], replies: Iterator[Any]
+) -> Iterator[Any]:
+    """Make the replies to a message with these segments; for small ones, no two streams do so at the same time.
+
+    Their threads share the interpreter lock, and release it for some microseconds at each copy and each rule. Without
+    turns they wait for each other there, ten times in a push, which costs as much as the push.
+    """
+    if not (_is_short(controller, parts) and controller.turn.acquire(timeout=TURN_S)):
+        yield from replies
+        return
+    made: list[Any] = []
+    error: Exception | None = None
+    try:
+        made.extend(replies)
+    except Exception as raised:  # the replies made before it are in the list
+        error = raised
+    finally:
+        controller.turn.release()
+    yield from made  # not within the turn: a client may be slow to read
+    if error is not None:
+        raise error
 
 
 def _is_short(controller: ShardController, parts: Sequence[bulk.SegmentPayload]) -> bool:
@@ -122,28 +147,19 @@ def handle_stream(
     may_stay: Callable[[], bool],
     controller: ShardController,
 ) -> Iterator[Any]:
-    """Process the uploads of one stream in order, until it ends or `may_stay()` is False after one of them.
-
-    Small messages of all streams are processed one at a time. Their threads would run at the same time for a few
-    instructions only, and each switch between them costs more than that: a third of the shard's processor time.
-    """
+    """Process the uploads of one stream in order, until it ends or `may_stay()` is False after one of them."""
     under_way: UploadHandler | None = None
     for message in messages:
         opening, parts = bulk.decode(message)
-        is_short = _is_short(controller, parts)
-        with controller.turn if is_short else nullcontext():
-            if opening is not None:
-                if under_way is not None:
-                    raise Rejected(f"{kind.what} was opened before the one before it was complete")
-                under_way = begin(opening)  # for this incarnation
-            elif under_way is None:
-                raise Rejected(f"{kind.what} begins with its opening")
-            else:
-                under_way.check_incarnation()
-            replies = under_way.answers(parts)
-            if is_short:
-                replies = iter(list(replies))  # sending them may take as long as the client takes to read
-        yield from replies
+        if opening is not None:
+            if under_way is not None:
+                raise Rejected(f"{kind.what} was opened before the one before it was complete")
+            under_way = begin(opening)  # for this incarnation
+        elif under_way is None:
+            raise Rejected(f"{kind.what} begins with its opening")
+        else:
+            under_way.check_incarnation()
+        yield from _in_turn(controller, parts, under_way.answers(parts))
         if under_way.complete:
             under_way = None
             if not may_stay():
