@@ -52,9 +52,12 @@ def _in_turn(
 
 
 def _is_short(controller: ShardController, parts: Sequence[bulk.SegmentPayload]) -> bool:
-    """Whether a message with these segments is processed soon: it is small, and waits for nothing."""
+    """Whether a message with these segments is processed soon: it is small, and waits for nothing.
+
+    Lock-free pushes are concurrent on purpose.
+    """
     shard = controller.shard
-    if shard is None or shard.staleness is not None or controller.replicates:
+    if shard is None or shard.lock_free or shard.staleness is not None or controller.replicates:
         return False
     table = shard.segments
     total = sum([table[part.index].nbytes for part in parts if part.index in table])

@@ -97,6 +97,7 @@ class Shard:
     ) -> None:
         self.rule = rule
         self.staleness_aware = staleness_aware
+        self.lock_free = lock_free
         self.ordered = ordered
         self.staleness = staleness
         self._loading = False  # a set is being loaded over the former contents

@@ -46,7 +46,7 @@ from ps_server.replication.migration import Migration
 from ps_server.store.ledger import PushLedger
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
-from tests.simulation.models.jobs import EPOCHS, WORKERS, SimulatedJob
+from tests.simulation.models.jobs import WORKERS, SimulatedJob
 from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, SAMPLES, TEST_SAMPLES, bowl_loss, inputs
 from tests.simulation.world.programs import PATIENCE_S
 from tests.simulation.world.scheduler import Process, Scheduler, Task
@@ -410,15 +410,15 @@ class Observer:
         if self.violations or summary["state"] != "done":
             return
         marks = load_file(folder / "model.safetensors")["marks"]
-        if not self._job.clients and (self.computed < EPOCHS).any() and not self._job.exact:
+        if not self._job.clients and (self.computed < self._job.epochs).any() and not self._job.exact:
             sample = int(self.computed.argmin())
-            self.violation(f"sample {sample} was computed {self.computed[sample]} times in {EPOCHS} epochs")
+            self.violation(f"sample {sample} was computed {self.computed[sample]} times in {self._job.epochs} epochs")
         if (
             self._job.averages
             and not (self.restored or group_failed)
-            and (-marks[:, :SAMPLES] < EPOCHS - TOLERANCE).any()
+            and (-marks[:, :SAMPLES] < self._job.epochs - TOLERANCE).any()
         ):
-            self.violation(f"the result has {(-marks[:, :SAMPLES]).min():g} of {EPOCHS} epochs of a sample")
+            self.violation(f"the result has {(-marks[:, :SAMPLES]).min():g} of {self._job.epochs} epochs of a sample")
         if not (self._job.counts or self._job.averages or self._job.exact):
             loss, tested = bowl_loss(marks, inputs(TEST_SAMPLES)), summary["test_loss"]
             if tested is not None and abs(loss - tested) > TOLERANCE * loss:
@@ -443,7 +443,7 @@ class Observer:
         # After a restore, what a failed worker had not reported is trained again, and counted nowhere.
         if missing > lost + twice and not self.restored:
             self.violation(f"{missing:g} acknowledged samples are missing, {lost + twice} are counted")
-        trained = counts[:, :SAMPLES] - EPOCHS
+        trained = counts[:, :SAMPLES] - self._job.epochs
         skipped, doubled = np.maximum(-trained, 0).sum(axis=1).max(), np.maximum(trained, 0).sum(axis=1).max()
         if skipped > lost:
             self.violation(f"{skipped:g} samples were skipped, {lost} of pushes lost are counted")

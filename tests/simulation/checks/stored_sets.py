@@ -27,7 +27,7 @@ from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
-from tests.simulation.models.jobs import EPOCHS, WORKERS, SimulatedJob
+from tests.simulation.models.jobs import WORKERS, SimulatedJob
 from tests.simulation.models.marks import ROWS, SAMPLES
 
 Row = dict[str, Any]
@@ -90,7 +90,7 @@ class StoredSets:
 
     def _check_leases(self, folder: Path, state: Mapping[str, Any], rows: list[Row]) -> None:
         fields = state["leases"]
-        leases = Leases(SAMPLES, EPOCHS * SAMPLES, SAMPLES, FetchPushSchedule(*fields["cadence"]))
+        leases = Leases(SAMPLES, self._job.epochs * SAMPLES, SAMPLES, FetchPushSchedule(*fields["cadence"]))
         twice, _ = leases.restore(json.loads(json.dumps(fields)), _ledgers(rows))
         least = min(row["trained"] for row in rows)
         most = max(row["trained"] for row in rows)

@@ -15,7 +15,7 @@ COORDINATORS = ("coordinator-0", "coordinator-1", "coordinator")
 """Names of the two, and of the one that leads."""
 LEASE_TTL_S = 3.0
 """Lease of the leading coordinator, and a tenth of it between two attempts to get it, as in production: there 10 s."""
-_BLOCKS = (4, None, 64)
+_BLOCKS = (2,)
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,17 @@ class SimulatedJob:
         Whether programs with loops of their own train, not replicas.
     reader
         Whether one more program reads the parameters all the time.
+    epochs
+        How often each sample is to be trained.
     limits
-        Section of the job file.
+        Section of the job file, where it is not these epochs.
     push_samples
         Most samples behind a push.
     report_s
         Interval at which workers report their progress; 0: after every step, as where steps take long.
     leases
         Samples of a lease, one of which a seed has; None: the job's default, which is small. The strategies that
-        average by all-reduce push the result of a block of leases only.
+        average by all-reduce push the result of a block only, a lease of each replica: here one of two steps.
     """
 
     strategy: str
@@ -62,7 +64,8 @@ class SimulatedJob:
     replication: int = 2
     clients: bool = False
     reader: bool = False
-    limits: str = f"epochs: {EPOCHS}"
+    epochs: int = EPOCHS
+    limits: str = ""
     push_samples: int = 4
     report_s: float = 0.4
     leases: tuple[int | None, ...] = (None, 64, 64)
@@ -79,7 +82,7 @@ name: simulated
 model: {{python: "{model}"}}
 data: {{{source}}}
 strategy: {{{strategy}}}
-limits: {{{self.limits}}}
+limits: {{{self.limits or f"epochs: {self.epochs}"}}}
 shards: 2
 replication: {self.replication}
 replicas: {0 if self.clients else WORKERS}
@@ -120,11 +123,18 @@ JOBS = {
     "hogwild-easgd": SimulatedJob("name: hogwild-easgd, batch: 4, rate: 0.1", replication=1),
     "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
     "sync-easgd-2": SimulatedJob(
-        "name: sync-easgd, batch: 4, rate: 0.1, form: 2", groups=True, best=True, leases=_BLOCKS
+        "name: sync-easgd, batch: 1, rate: 0.1, form: 2", groups=True, best=True, epochs=6, leases=_BLOCKS
     ),
-    "sync-easgd-3": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1, form: 3", groups=True, leases=_BLOCKS),
+    "sync-easgd-3": SimulatedJob(
+        "name: sync-easgd, batch: 1, rate: 0.1, form: 3", groups=True, epochs=6, leases=_BLOCKS
+    ),
     "sync-sgd": SimulatedJob(
-        "name: sync-sgd, batch: 4, rule: {name: sgd, rate: 3}", groups=True, averages=True, report_s=0, leases=_BLOCKS
+        "name: sync-sgd, batch: 1, rule: {name: sgd, rate: 3}",
+        groups=True,
+        averages=True,
+        epochs=6,
+        report_s=0,
+        leases=_BLOCKS,
     ),
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
