@@ -1,6 +1,7 @@
 """The cost of a coordinator by its number of members.
 
-    python -m benchmarks.coordinator.members [--members 16,64,256,1000] [--seconds 10] [--every 0] [--registry valkey]
+    python -m benchmarks.coordinator.members [--members 16,64,256,1000] [--past 0] [--seconds 10] [--every 0]
+        [--registry valkey] [--tls]
 
 A coordinator, its registry and one shard are processes of their own; the members are simulated here, and call Join,
 Beat, Report and Lease as workers do, by real stubs and on real connections. They compute and push nothing: a lease is
@@ -10,24 +11,29 @@ Closed loop (`--every 0`): 16 threads take the members in turn, without a pause;
 serve. Paced (`--every 10`): each member asks for a lease every so many seconds, reports its progress within it, and
 sends heartbeats, at the intervals that the coordinator sets; a row gives the delays at that load. The columns:
 
-    leases/s    leases granted; each with one report and one commit
+    past        members that have joined, had a lease, and left before the clock starts (`--past 0,10000`: rows of each)
+    leases per s
+                leases granted; each with one report and one commit
     cpu ms      processor time of the coordinator for each of them; of a closed loop without heartbeats, which have a
                 phase of their own (`beat ms`)
     bytes       added to the registry's file for each of them
     removed     members that the coordinator removed
+
+`--tls`: with TLS and tokens, as on machines that do not trust each other.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +51,10 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
+from dbelief.security.identity import load as load_credentials
 
 FEATURES = 10
+LAYOUT = Layout.whole({"0.weight": (FEATURES, 1), "0.bias": (1,)})
 BATCH, PUSHES = 10, 64
 DEADLINE_S = 120.0
 PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0.0625}
@@ -126,6 +134,20 @@ class Member:
             self.placement = placement_from_wire(reply.placement)
         return reply
 
+    def leave(self) -> None:
+        """Leave the job."""
+        self.client.call(
+            "Beat",
+            wire.BeatRequest(
+                role=wire.ROLE_REPLICA,
+                id=self.id,
+                incarnation=self.incarnation,
+                run_id=self.run_id,
+                leaving=True,
+                reason="it is past",
+            ),
+        )
+
     def report(self, pushes: int) -> None:
         """Report so many pushes of its lease."""
         self._call_report(self._progress(pushes))
@@ -195,24 +217,41 @@ class Member:
 class Cluster:
     """A coordinator with its registry and a shard, and the simulated members."""
 
-    def __init__(self, run: runs.Run, members: int, registry_url: str, registry: Path | None) -> None:
+    def __init__(
+        self, run: runs.Run, members: int, registry_url: str, registry: Path | None, tls: bool = False
+    ) -> None:
         self.run = run
-        self._arguments = ["--registry", registry_url, "--no-pictures", "--name", "coordinator"]
+        shown = _credentials(run.folder / "certs") if tls else {"coordinator": [], "ps": []}
+        self._arguments = ["--registry", registry_url, "--no-pictures", "--name", "coordinator", *shown["coordinator"]]
         self.coordinator, members_options = run.coordinator(job(members), DEADLINE_S, self._arguments)
-        run.start("ps", ["ps", *members_options])
+        run.start("ps", ["ps", *members_options, *shown["ps"]])
         self._address = members_options[1]
         self.clients = [CoordinatorClient(self._address, patience_s=DEADLINE_S) for _ in range(min(members, CALLERS))]
-        self.members = [Member(client) for client, _ in zip(cycle(self.clients), range(members), strict=False)]
+        self.members = [Member(self.clients[number % len(self.clients)]) for number in range(members)]
         self._registry = registry
 
     def start(self) -> float:
         """All members join, and one pushes the initial values; seconds that joining took."""
-        layout = layout_to_wire(Layout.whole({"0.weight": (FEATURES, 1), "0.bias": (1,)}))
+        layout = layout_to_wire(LAYOUT)
         began_s = time.monotonic()
         self.each(lambda member, number: member.join(layout, number + 1))
         took_s = time.monotonic() - began_s
         self.members[0].initialise()
         return took_s
+
+    def pass_by(self, past: int) -> None:
+        """So many further members join, have a lease, and leave, while the others send heartbeats."""
+        layout, count = layout_to_wire(LAYOUT), len(self.clients)
+
+        def some(first: int) -> None:
+            for number in range(first, past, count):
+                member = Member(self.clients[first])
+                member.join(layout, len(self.members) + number + 1)
+                member.work()
+                member.leave()
+                self.members[number % len(self.members)].beat()
+
+        in_threads(count, some)
 
     def fail_over(self) -> None:
         """Kill the coordinator, and start another one under its name and address."""
@@ -242,6 +281,13 @@ class Cluster:
             client.close()
 
 
+def _credentials(folder: Path) -> dict[str, list[str]]:
+    """Make credentials, load a worker's here, and return the options of the other roles."""
+    subprocess.run([*runs.COMMAND, "certs", str(folder)], check=True, stdout=subprocess.DEVNULL)
+    load_credentials(folder / "worker")
+    return {role: ["--credentials", str(folder / role)] for role in ("coordinator", "ps")}
+
+
 def in_threads(count: int, do: Callable[[int], object]) -> None:
     """Call `do` in so many threads with their number; raises what one of them raised first."""
     errors: list[BaseException] = []
@@ -268,7 +314,7 @@ def closed_loop(cluster: Cluster, seconds: float, act: Callable[[Member], object
 
     def one(first: int) -> None:
         mine = cluster.members[first :: len(cluster.clients)]
-        for member in cycle(mine):
+        for member in itertools.cycle(mine):
             if time.monotonic() > until_s:
                 return
             act(member)
@@ -316,17 +362,18 @@ def paced(cluster: Cluster, seconds: float, every_s: float) -> tuple[int, int]:
     return sum(leases), sum(removed)
 
 
-def one(members: int, seconds: float, every_s: float, registry: str) -> dict[str, Any]:
+def one(members: int, past: int, seconds: float, every_s: float, registry: str, tls: bool) -> dict[str, Any]:
     """The figures of one number of members."""
     with runs.temporary_run("members") as run, opened(registry, run.folder) as (url, folder):
-        cluster = Cluster(run, members, url, folder)
+        cluster = Cluster(run, members, url, folder, tls)
         try:
             join_s = cluster.start()
+            cluster.pass_by(past)
             cluster.each(lambda member, _: member.beat())
             cluster.each(lambda member, _: member.work())  # the first lease has no report before it
             for member in cluster.members:
                 member.waits_s.clear()
-            return {"members": members, "join_s": join_s, **measured(cluster, seconds, every_s)}
+            return {"members": members, "past": past, "join_s": join_s, **measured(cluster, seconds, every_s)}
         finally:
             cluster.close()
 
@@ -368,19 +415,21 @@ def opened(kind: str, folder: Path) -> Iterator[tuple[str, Path | None]]:
 def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--members", type=options.numbers, default="16,64,256,1000", help="numbers of members")
+    parser.add_argument("--past", type=options.numbers, default="0", help="numbers of members that have left")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each row")
     parser.add_argument("--every", type=float, default=0.0, help="seconds between a member's leases; 0: closed loop")
     parser.add_argument("--registry", choices=["valkey", "memory"], default="valkey")
+    parser.add_argument("--tls", action="store_true", help="with credentials of `dbelief certs`")
     arguments = parser.parse_args()
     rows = []
-    for members in arguments.members:
-        rows.append(one(members, arguments.seconds, arguments.every, arguments.registry))
+    for members, past in itertools.product(arguments.members, arguments.past):
+        rows.append(one(members, past, arguments.seconds, arguments.every, arguments.registry, arguments.tls))
         report.progress(rows[-1])
-    table = Table("members", "join s", "leases/s", "cpu ms", "median ms", "p99 ms", "bytes", "beat ms", "removed")
+    digits = {"join_s": 2, "leases_per_s": 0, "cpu_ms": 2, "median_ms": 1, "p99_ms": 1, "bytes": 0, "beat_ms": 3}
+    table = Table("members", "past", *(name.replace("_", " ") for name in digits), "removed")
     for row in rows:
-        figures = (f"{row[name]:.2f}" for name in ("join_s", "leases_per_s", "cpu_ms", "median_ms", "p99_ms"))
-        beat_ms = f"{row['beat_ms']:.3f}" if "beat_ms" in row else ""
-        table.add_row(str(row["members"]), *figures, f"{row['bytes']:,.0f}", beat_ms, str(row["removed"]))
+        figures = (f"{row[name]:,.{places}f}" if name in row else "" for name, places in digits.items())
+        table.add_row(str(row["members"]), str(row["past"]), *figures, str(row["removed"]))
     report.show(table, {"rows": rows})
 
 
