@@ -61,6 +61,8 @@ PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0
 STALENESS = [9, 30, 20, 4, 1]
 CALLERS = 16
 REPORT_EVERY_S = 0.2  # of a worker
+QUIET_S = 2.0
+"""Seconds without a commit after which no past member is unsettled."""
 
 
 def job(members: int) -> dict[str, Any]:
@@ -248,10 +250,16 @@ class Cluster:
                 member = Member(self.clients[first])
                 member.join(layout, len(self.members) + number + 1)
                 member.work()
+                member.report(PUSHES)
                 member.leave()
                 self.members[number % len(self.members)].beat()
 
         in_threads(count, some)
+        written = -1
+        while past and written != self.written():  # until the shards have fenced them all
+            written = self.written()
+            time.sleep(QUIET_S)
+            self.each(lambda member, _: member.beat())
 
     def fail_over(self) -> None:
         """Kill the coordinator, and start another one under its name and address."""
