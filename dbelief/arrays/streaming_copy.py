@@ -25,13 +25,27 @@ def streaming_copy(target: np.ndarray, source: np.ndarray) -> None:
 
     For small arrays, other processors, or an unaligned target, this is NumPy's copy.
     """
-    whole = target.nbytes - target.nbytes % LINE
-    if target.nbytes < LARGE or target.ctypes.data % LINE or platform.machine() not in ("x86_64", "AMD64"):
+    if not streams(target):
         np.copyto(target, source)
         return
+    whole = target.nbytes - target.nbytes % LINE
     bytes_there, bytes_here = target.view(np.uint8), source.view(np.uint8)
     _stream()(bytes_there.ctypes.data, bytes_here.ctypes.data, whole // LINE)
     bytes_there[whole:] = bytes_here[whole:]
+
+
+def streams(target: np.ndarray) -> bool:
+    """Whether a copy to this array bypasses the caches."""
+    large = target.nbytes >= LARGE
+    return large and not target.ctypes.data % LINE and platform.machine() in ("x86_64", "AMD64")
+
+
+def store_line(builder: Any, numbers: Any, target: Any) -> None:
+    """In a loop that is being compiled: a non-temporal store of a vector of `LINE` bytes to an aligned pointer."""
+    from llvmlite import ir
+
+    store = builder.store(numbers, target, align=LINE)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
 
 
 def warm_up(most: int = LARGE) -> None:
@@ -56,9 +70,7 @@ def _stream() -> Callable[[int, int, int], None]:
         def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = ir.VectorType(ir.IntType(32), LINE // 4).as_pointer()
             there, here = (builder.inttoptr(address, kind) for address in arguments)
-            store = builder.store(builder.load(here, align=1), there, align=LINE)
-            one = ir.Constant(ir.IntType(32), 1)
-            store.set_metadata("nontemporal", builder.module.add_metadata([one]))
+            store_line(builder, builder.load(here, align=1), there)
             return context.get_dummy_value()
 
         return types.void(types.uintp, types.uintp), made

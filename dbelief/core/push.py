@@ -17,7 +17,11 @@ TRIAL, ACCRUED = "trial", "accrued"
 MOST_AHEAD = 256
 """Bundles of an ordered pass that a shard may buffer before their predecessor: no bundle further ahead is leased."""
 EXCHANGE_WINDOW = 16
-"""Maximum number of unanswered messages of an exchange; a shard caches as many replies for each pusher."""
+"""Maximum number of unanswered messages of an exchange, of up to 1 MiB each; a shard caches as many replies for each
+pusher."""
+EXCHANGE_COMBINED = 8
+"""Messages of an exchange that are sent as one where all numbers are in shared memory. A multiple of what a thread of
+a shard takes at a time, so that several threads share the work; a divisor of the window."""
 
 _ZERO = np.float32(0)
 

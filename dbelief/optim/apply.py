@@ -6,6 +6,9 @@ the import of numba, more than half a second of processor time. A shard of a sma
 
 import numpy as np
 
+from dbelief.arrays.streaming_copy import LARGE, streaming_copy, streams
+
+from .elastic import Elastic
 from .rule import Rule
 
 FEW = 1 << 14
@@ -13,9 +16,23 @@ FEW = 1 << 14
 
 
 def apply_rule(
-    rule: Rule, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
+    rule: Rule,
+    w: np.ndarray,
+    g: np.ndarray,
+    states: tuple[np.ndarray, ...],
+    rate: np.float32,
+    step: int,
+    before: np.ndarray | None = None,
 ) -> None:
-    """Update w and states in place; arguments as of `Rule.apply`."""
+    """Update w and states in place; arguments as of `Rule.apply`.
+
+    `before`: (n,) float32, receives a copy of w as it is before; overlaps no other array.
+    """
+    if before is not None:
+        if isinstance(rule, Elastic) and streams(before):
+            rule.exchange(w, g, before, rate)
+            return
+        streaming_copy(before, w)
     if w.size <= FEW:
         rule.apply_reference(np, w, g, states, rate, step)
     else:
@@ -33,3 +50,6 @@ def warm_up(rule: Rule, longest: int = FEW + 1) -> None:
     if longest > FEW:
         states = tuple(np.zeros(1, np.float32) for _ in rule.state)
         rule.apply(np.zeros(1, np.float32), np.ones(1, np.float32), states, np.float32(0), 1)
+    if isinstance(rule, Elastic) and 4 * longest >= LARGE:
+        none = np.zeros(0, np.float32)
+        rule.exchange(none, none, none, np.float32(0))

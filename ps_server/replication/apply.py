@@ -6,6 +6,8 @@ that are staged for a round stay staged: their sender retries the push, and gets
 
 from __future__ import annotations
 
+import numpy as np
+
 from dbelief.errors import Rejected
 
 from ..programs import run
@@ -44,10 +46,12 @@ def _push(shard: Shard, segment: Segment, record: PushRecord) -> None:
     if push.bundle is not None:
         segment.add(push, record.values, shard.ordered)
         return
-    if record.exchange:
-        shard.answers.keep(push, record.exchange, record.index, segment.present())
     segment.ledger.rebase(push)
-    if record.skipped:
+    if record.exchange:
+        before = np.empty_like(record.values)
+        shard.answers.keep(push, record.exchange, record.index, (segment.version, before))
+        segment.exchange(push, record.values, before, rounds=shard.staleness == 0)
+    elif record.skipped:
         segment.ledger.skip(push)
     elif push.assign:
         segment.assign(push, record.values, record.offset)
@@ -56,7 +60,7 @@ def _push(shard: Shard, segment: Segment, record: PushRecord) -> None:
     else:
         segment.apply(push, record.values, record.offset, push.rate)
         # As `StalenessBarrier.applied`, which also updates the members.
-        if shard.staleness is not None and not record.exchange:
+        if shard.staleness is not None:
             segment.rounds = max(segment.rounds, push.clock + 1)
 
 

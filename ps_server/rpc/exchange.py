@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dbelief.core.push import EXCHANGE_COMBINED
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -16,6 +17,9 @@ from dbelief.telemetry.metrics import Metrics
 from ..controller import ShardController
 from ..store.exchange_cache import Answer
 from .upload import Blocks, UploadHandler, Wait
+
+Numbers = list[tuple[int, np.ndarray]]
+"""Segments by index, and a worker's own weights for each."""
 
 
 class ExchangeHandler(UploadHandler):
@@ -50,21 +54,21 @@ class ExchangeHandler(UploadHandler):
         if self._taken + len(parts) > self._count:
             raise Rejected(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
         numbers = [(part.index, self._numbers(part)) for part in parts]
-        if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > bulk.FULL_BYTES:
+        messages = list(_messages(numbers))
+        if len(messages) > EXCHANGE_COMBINED:
             raise Rejected(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # synchronous: the centre as the previous round left it
             indices = [part.index for part in parts]
             # A restored shard has lost rounds, which are not sent again: this call is the first that it gets.
             self._shard.record_clock(indices, self._push.pusher.replica, self._push.clock)
             self._wait("pushes", self._shard, indices, self._push.clock)
-        began_s = runtime.monotonic()
-        answers, duplicates, lost = self._shard.exchange(self._push, numbers)
-        self._metrics.apply_seconds.observe(runtime.monotonic() - began_s)
-        self._metrics.duplicates_total.inc(duplicates)
+        taken = self._controller.threads.map(self._exchange, messages, sum(array.nbytes for _, array in numbers))
+        answers = [answer for some, _, _ in taken for answer in some]
+        self._metrics.duplicates_total.inc(sum(duplicates for _, duplicates, _ in taken))
         self._controller.wait_replicated()
         self.check_incarnation()  # an earlier incarnation's answer must not be sent under this epoch
         if self._based:
-            yield wire.ExchangeReply(lost=lost).SerializeToString()
+            yield wire.ExchangeReply(lost=max(lost for _, _, lost in taken)).SerializeToString()
             self._based = False
         for part in parts:
             self._count_bytes(part)
@@ -75,6 +79,14 @@ class ExchangeHandler(UploadHandler):
             self._metrics.bytes_total.labels("sent").inc(self._sent)
             self._metrics.shared_bytes_total.labels("sent").inc(self._put)
         yield answer
+
+    def _exchange(self, numbers: Numbers) -> tuple[list[Answer], int, int]:
+        """See `Shard.exchange`; with memory of the client for the answers, they are written there and nowhere else."""
+        began_s = runtime.monotonic()
+        into = () if self._target is None else (self._target.of,)
+        taken = self._shard.exchange(self._push, numbers, *into)
+        self._metrics.apply_seconds.observe(runtime.monotonic() - began_s)
+        return taken
 
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """See `UploadHandler._numbers`; here a worker's own weights.
@@ -91,11 +103,9 @@ class ExchangeHandler(UploadHandler):
         return super()._numbers(part)
 
     def _answer(self, indices: Sequence[int], answers: Sequence[Answer]) -> bytes:
-        """Reply with previous values of segments: in the message, or written to the client's shared memory."""
+        """Reply with previous values of segments: in the message, or where they were written in shared memory."""
         if self._target is not None:
-            for index, (_, before) in zip(indices, answers, strict=True):
-                self._target.put(self._shard.segment(index).span, before)
-                self._put += before.nbytes
+            self._put += sum(before.nbytes for _, before in answers)
             return bulk.in_shared(indices, [version for version, _ in answers])
         pieces: list[bytes | memoryview] = []
         for index, (version, before) in zip(indices, answers, strict=True):
@@ -104,3 +114,16 @@ class ExchangeHandler(UploadHandler):
             self._sent += answer.data.nbytes
             pieces += bulk.pieces(answer)
         return b"".join(pieces)
+
+
+def _messages(numbers: Numbers) -> Iterator[Numbers]:
+    """Split what a client has combined into messages of up to `bulk.FULL_BYTES`, whose replies are cached each."""
+    some: Numbers = []
+    filled = 0
+    for index, weights in numbers:
+        if some and filled + weights.nbytes > bulk.FULL_BYTES:
+            yield some
+            some, filled = [], 0
+        some.append((index, weights))
+        filled += weights.nbytes
+    yield some

@@ -12,7 +12,10 @@ from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
 from dbelief.process.runtime import runtime
 
 Answer = tuple[int, np.ndarray]
-"""Version and numbers of a segment before the exchange."""
+"""Version and numbers of a segment before the exchange.
+
+The numbers may be in memory of the pusher: it does not change them before it has all replies to the exchange, and does
+not repeat it afterwards."""
 
 
 @dataclass
@@ -37,7 +40,8 @@ class ExchangeReplyCache:
 
     Nothing is stored for a pusher before its first reply, so that a refused push leaves no entry.
 
-    Cost: at most `EXCHANGE_WINDOW` messages, 1 MiB each, and the current one, for each pusher.
+    Cost: at most `EXCHANGE_WINDOW` messages, 1 MiB each, and the current one, for each pusher; no copy where the pusher
+    shares memory. A block that it has abandoned since stays mapped until its next exchange, or until it is forgotten.
     """
 
     def __init__(self) -> None:

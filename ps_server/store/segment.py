@@ -194,31 +194,45 @@ class Segment:
         self.ledger.record(push)
         return Outcome.APPLIED
 
-    def apply(self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32) -> Outcome:
-        """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher."""
+    def apply(
+        self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32, before: np.ndarray | None = None
+    ) -> Outcome:
+        """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher.
+
+        `before`: array that receives this part of "w" as it is before the step.
+        """
         if not self.ledger.expect(push):
             return Outcome.DUPLICATE
         self.ledger.record(push)
         part = slice(offset, offset + len(gradient))
         states = tuple(state[part] for state in self.state)
-        self._step(self.vectors[PARAMETERS][part], gradient, states, rate)
+        self._step(self.vectors[PARAMETERS][part], gradient, states, rate, before)
         if self.on_apply is not None:
             self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
 
-    def present(self) -> tuple[int, np.ndarray]:
-        """Version, and a copy of "w"; raises Rejected where a program has rotated "w" away."""
-        if PARAMETERS not in self.vectors:
-            raise Rejected(f"segment {self.span.index}: has no vector {PARAMETERS!r} now")
-        version = self.version
-        with self._aside:
-            return version, self.vectors[PARAMETERS].copy()
+    def exchange(self, push: Push, weights: np.ndarray, before: np.ndarray, rounds: bool) -> None:
+        """Apply the rule with a worker's own weights to "w", or hold them until their round is complete (`rounds`).
 
-    def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
+        `before`: (length,) array that receives "w" as it is before.
+        """
+        if not rounds:
+            self.apply(push, weights, 0, push.rate, before)
+        elif self.stage(push, weights) is Outcome.STAGED:
+            streaming_copy(before, self.vectors[PARAMETERS])
+
+    def _step(
+        self,
+        w: np.ndarray,
+        gradient: np.ndarray,
+        states: tuple[np.ndarray, ...],
+        rate: np.float32,
+        before: np.ndarray | None = None,
+    ) -> None:
         self.before_write(self.vectors[PARAMETERS], *self.state)
         number = self.applied + 1
         with self._aside:
-            apply_rule(self.rule, w, gradient, states, rate, number)
+            apply_rule(self.rule, w, gradient, states, rate, number, before)
         self._count()
 
     def _count(self) -> None:

@@ -57,6 +57,10 @@ def _copy(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
     return version, None if values is None else values.tobytes()
 
 
+def _new_array(span: SegmentSpan) -> np.ndarray:
+    return np.empty(span.length, np.float32)
+
+
 def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> PushRecord:
     return PushRecord(index, version, push, owned_copy(weights), exchange=message)
 
@@ -293,8 +297,19 @@ class Shard:
         self.counters.duplicates += outcome is Outcome.DUPLICATE
         return SegmentResult(outcome, staleness, lost)
 
-    def exchange(self, push: Push, parts: Sequence[tuple[int, np.ndarray]]) -> tuple[list[Answer], int, int]:
+    def exchange(
+        self,
+        push: Push,
+        parts: Sequence[tuple[int, np.ndarray]],
+        into: Callable[[SegmentSpan], np.ndarray] = _new_array,
+    ) -> tuple[list[Answer], int, int]:
         """Apply the segments of one message of an exchange; each is (index, the worker's numbers).
+
+        Parameters
+        ----------
+        into
+            Returns the (length,) float32 array that receives a segment's answer. It is the cached reply too: it must
+            not change before the pusher has all answers to this exchange.
 
         Returns
         -------
@@ -306,6 +321,8 @@ class Shard:
         ------
         Rejected
             As `push` does; or the exchange is a duplicate whose reply is no longer in the cache.
+        Moved
+            It is a duplicate of one that is being applied (lock-free).
         """
         message = self.answers.number()
         answers, duplicates, most = [], 0, 0
@@ -315,28 +332,36 @@ class Shard:
                 raise Rejected(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
                 segment.taken += 1
-                before = segment.present()  # first: may release the lock (lock-free); the checks below need it held
                 self._check_here(segment)
                 self._admission.admit(push, segment.span, segment.vectors, weights)
                 most = max(most, segment.ledger.rebase(push))
                 again = not segment.ledger.expect(push)
-                answer = self.answers.find(push, index) if again else before
-                if answer is None:
-                    raise Rejected(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
+                if again:
+                    answer = self._answered(segment, push, into)
+                else:
+                    answer = segment.version, into(segment.span)
+                    segment.exchange(push, weights, answer[1], rounds=self.staleness == 0)
+                    segment.append_journal(functools.partial(_exchanged, index, answer[0], push, weights, message))
                 self.answers.keep(push, message, index, answer)
-                duplicates += again
-                if not again:
-                    if self.staleness == 0:
-                        segment.stage(push, weights)
-                    else:
-                        segment.apply(push, weights, 0, push.rate)
-                    segment.append_journal(functools.partial(_exchanged, index, before[0], push, weights, message))
+            duplicates += again
             answers.append(answer)
             if self.staleness is not None:
                 self.barrier.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates
         self.counters.duplicates += duplicates
         return answers, duplicates, most
+
+    def _answered(self, segment: Segment, push: Push, into: Callable[[SegmentSpan], np.ndarray]) -> Answer:
+        """A copy of the cached reply to an exchange that is a duplicate."""
+        found, index = self.answers.find(push, segment.span.index), segment.span.index
+        if found is None and segment.busy:
+            raise Moved(f"segment {index}: exchange {push.sequence} is being applied")
+        if found is None:
+            raise Rejected(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
+        version, before = found
+        copy = into(segment.span)
+        np.copyto(copy, before)
+        return version, copy
 
     def _rate(self, push: Push, staleness: int) -> np.float32:
         return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate

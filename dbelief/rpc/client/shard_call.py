@@ -63,8 +63,6 @@ class ShardCall(ABC):
     """
 
     method = ""
-    window: int | None = None
-    """Messages that may be unanswered at a time; None: any number."""
     repeats = True
     """Whether finished segments may be sent again: a repeated push is a duplicate."""
 
@@ -101,6 +99,11 @@ class ShardCall(ABC):
     def unshare(self) -> None:
         """Continue without shared memory; the shard may still access the old block."""
         self.locations, self._shared = (), _NOWHERE
+
+    @property
+    def window(self) -> int | None:
+        """Messages that may be unanswered at a time; None: any number."""
+        return None
 
     @property
     def where(self) -> str:

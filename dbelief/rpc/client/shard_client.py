@@ -246,7 +246,8 @@ class ShardedParameterClient:
         Parameters
         ----------
         values, out
-            (N,) float32, or of the length of a rank's range; they may alias only where no stream breaks.
+            (N,) float32, or of the length of a rank's range; they do not overlap. Until all replies have arrived, a
+            shard of this host repeats a reply from `out`.
         versions
             (segments,) int64: those stored by this pusher's last pull or exchange; overwritten.
 
@@ -259,7 +260,11 @@ class ShardedParameterClient:
         ------
         Unavailable, Rejected
             Naming the shard.
+        ValueError
+            The arrays overlap.
         """
+        if isinstance(values, np.ndarray) and np.may_share_memory(values, out):
+            raise ValueError("the weights that are sent and the array for the centre overlap")
         upload = Upload(values, versions, push, self._rule, self._origin, self._codecs.asked)
         payloads = self._payloads(push)
         calls: list[ShardCall] = [

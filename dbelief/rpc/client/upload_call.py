@@ -12,7 +12,7 @@ import numpy as np
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import EXCHANGE_WINDOW, Push
+from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -169,7 +169,6 @@ class ExchangeCall(PushCall):
     """
 
     method = "Exchange"
-    window = EXCHANGE_WINDOW
     repeats = False  # shards keep the replies to the last messages only
 
     def __init__(
@@ -185,6 +184,15 @@ class ExchangeCall(PushCall):
         self._out = out
         self.arrays = (*self.arrays, out if upload.answers == segments.CODEC_FP32 else None)
 
+    @property
+    def window(self) -> int:
+        """See `ShardCall`."""
+        return EXCHANGE_WINDOW // self._combined
+
+    @property
+    def _combined(self) -> int:
+        return EXCHANGE_COMBINED if self.holds_no_numbers else 1
+
     def _opening(self, count: int) -> wire.PushOpening:
         opening = super()._opening(count)
         if self._shared[1] is not None:
@@ -192,7 +200,9 @@ class ExchangeCall(PushCall):
         return opening
 
     def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
-        return _adjacent(left, bulk.FULL_BYTES)  # a shard caches the reply to each
+        groups = list(_adjacent(left, bulk.FULL_BYTES))  # a shard caches the reply to each
+        for first in range(0, len(groups), self._combined):
+            yield [span for group in groups[first : first + self._combined] for span in group]
 
     def handle_reply(self, answer: object) -> None:
         """Store the previous centre in `out`."""

@@ -554,7 +554,7 @@ class PushRequest(_message.Message):
 
     @_builtins.property
     def shared(self) -> _segments_pb2.SharedSegments:
-        """in place of `segments`, any count; of an exchange up to 1 MiB, or a single one"""
+        """in place of `segments`, any count; of an exchange as many as fit into 8 messages"""
 
     def __init__(
         self,

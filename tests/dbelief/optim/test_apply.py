@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dbelief.arrays.backend import aligned
 from dbelief.optim import RULES, apply_rule, make_rule, warm_up
 from dbelief.optim.apply import FEW
+from dbelief.optim.elastic import Elastic
+from tests.examples import examples
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -33,3 +38,32 @@ def test_nothing_is_compiled_where_no_segment_needs_it(longest: int, calls: int)
     rule: Any = Mock(state=())
     warm_up(rule, longest)
     assert rule.apply.call_count == calls
+
+
+@examples(40)
+@given(st.sampled_from(list(RULES)), st.integers(0, 3 * FEW), st.integers(0, 17), st.integers(0, 3), st.integers(0, 9))
+def test_copy_of_the_numbers_before_a_step_changes_no_bit(
+    name: str, length: int, start: int, own: int, seed: int
+) -> None:
+    """At any address; from 16 numbers on, the elastic rule copies and steps in one pass."""
+    rule, rng = make_rule(name, {}), np.random.default_rng(seed)
+    room = aligned(length + start, np.float32)
+    before, initial = room[start:], rng.standard_normal(length, np.float32)
+    gradient = rng.standard_normal(length + own, np.float32)[own:]
+
+    def end(*copy: np.ndarray) -> bytes:
+        w = initial.copy()
+        states = tuple(np.full_like(w, value) for value in rule.state.values())
+        apply_rule(rule, w, gradient, states, np.float32(0.3), 1, *copy)
+        return b"".join(array.tobytes() for array in (w, *states))
+
+    with patch("dbelief.arrays.streaming_copy.LARGE", 64):
+        assert end(before) == end()
+    np.testing.assert_array_equal(before, initial)
+    np.testing.assert_array_equal(room[:start], 0.0)
+
+
+def test_arrays_of_an_exchange_are_of_one_length() -> None:
+    w, short = np.zeros(16, np.float32), np.zeros(15, np.float32)
+    with pytest.raises(ValueError, match="w, x and before must be of one length, got 16, 15, 16"):
+        Elastic().exchange(w, short, w.copy(), np.float32(1))

@@ -126,6 +126,13 @@ def test_invalid_exchange_is_refused_without_effect(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(0.0))
 
 
+def test_arrays_of_an_exchange_do_not_overlap(job: Job) -> None:
+    room = np.zeros(job.placement.size + 1, np.float32)
+    with pytest.raises(ValueError, match="overlap"):
+        job.client(A).exchange(room[1:], room[:-1], job.held(0), Push(A, 1, HALF))
+    np.testing.assert_array_equal(job.read(), job.full(0.0))
+
+
 def test_fenced_incarnation_is_refused(job: Job) -> None:
     from dbelief.rpc.pb import segments_pb2 as segments
 

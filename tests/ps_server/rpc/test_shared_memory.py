@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from dbelief.core.layout import SegmentSpan, make_segments
 from dbelief.core.placement import ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Rejected, Unavailable
+from dbelief.errors import Deposed, Moved, Rejected, Unavailable
 from dbelief.rpc.client.shard_call import PullCall
 from dbelief.rpc.client.upload_call import ExchangeCall, PushCall
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.server.local_streams import LocalStreams
-from dbelief.rpc.wire import frames
+from dbelief.rpc.wire import bulk, frames
 from dbelief.security.named_socket import FOLDER
+from ps_server.rpc.exchange import ExchangeHandler
 from ps_server.rpc.servicer import ShardService
 from ps_server.rpc.shared_memory import BlockView
 from ps_server.store.segment import Segment
@@ -126,9 +127,9 @@ def test_a_large_push_is_acknowledged_on_the_way(start: Callable[..., Job]) -> N
     assert job.counted("shared_bytes_total", direction="sent") == values.nbytes
 
 
-def test_exchange_messages_are_limited_as_over_tcp(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes could name every segment of a shard, each of which is copied for its answer."""
-    job = start(spans=tuple(make_segments([(0, 8 << 18)], 1 << 18)), rule="elastic")
+def test_messages_of_an_exchange_are_limited(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes could name every segment of a shard, more than it caches answers to."""
+    job = start(spans=tuple(make_segments([(0, 18 << 18)], 1 << 18)), rule="elastic")
     client, versions = job.client(A), job.held()
     values, out = client.array(job.placement.size), client.array(job.placement.size)
     values[:] = 1.0
@@ -405,14 +406,45 @@ def test_late_exchange_does_not_touch_reused_memory(start: Callable[..., Job], m
     values, out, versions = client.array(job.placement.size), client.array(job.placement.size), job.held()
     values[:] = 1.0
     client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
-    latch = Latch(3)
-    monkeypatch.setattr(BlockView, "put", latch.around(BlockView.put))
+    latch = Latch()
+    monkeypatch.setattr(Shard, "exchange", latch.around(Shard.exchange))
     client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
     np.testing.assert_array_equal(out, 0.5)
     out[:], values[:] = 8.0, 1e9
     latch.let_go()
     np.testing.assert_array_equal(out, 8.0)
     np.testing.assert_array_equal(job.read(), 0.75)
+
+
+@pytest.mark.parametrize("trouble", [Deposed, Moved])  # the client finds it unavailable, or repeats at once
+@pytest.mark.parametrize("after", [[0], [1], [2], [1, 0, 1]])
+def test_exchange_whose_answers_are_lost_gets_the_same_again(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, trouble: type[Exception], after: list[int]
+) -> None:
+    """Each shard's twenty segments are three messages; the stream ends when an answer is written and not yet sent."""
+    monkeypatch.setattr(bulk, "FULL_BYTES", 32)
+    job = start(rule="elastic")
+    client = job.client(A, refresh=lambda: job.placement)
+    values, out = client.array(job.placement.size), client.array(job.placement.size)
+    values[:] = np.random.default_rng(1).integers(-8, 9, values.size)
+    left, lock, whole = list(after), threading.Lock(), ExchangeHandler._answer
+
+    def answer(*arguments: Any) -> bytes:
+        written = whole(*arguments)
+        with lock:
+            if left and not left[0]:
+                left.pop(0)
+                raise trouble("an answer that is lost")
+            left[:1] = [left[0] - 1] if left else []
+        return written
+
+    monkeypatch.setattr(ExchangeHandler, "_answer", answer)
+    for number in range(1, 4):
+        client.exchange(values, out, job.held(), Push(A, number, np.float32(0.5)))
+        np.testing.assert_array_equal(out, values * np.float32(1 - 0.5 ** (number - 1)))
+        out[:] = np.nan
+    assert not left, "every answer that was to be lost was lost"
+    np.testing.assert_array_equal(job.read(), values * np.float32(1 - 0.5**3))
 
 
 def test_segments_of_a_refused_pull_have_no_version(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Rejected
+from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.optim.sgd import SGD
 from ps_server.store.segment import Outcome
@@ -91,22 +91,31 @@ def test_push_in_progress_is_read_repeated_and_fenced() -> None:
         while not held.segments[0].ledger.last.get(("w", push.pusher)):  # until it is under way
             pass
         version, _ = held.pull("w", 0)
-        again = held.exchange(push, [(0, weights)])
+        with pytest.raises(Moved, match="segment 0: exchange 1 is being applied"):
+            held.exchange(push, [(0, weights)])
         held.fence([10])
         ledger = held.ledgers()["w", push.pusher]
         with pytest.raises(Rejected, match="fenced"):
             held.exchange(Push(Pusher(0, 10), 2, ONE), [(0, weights)])
         held.segments[0].rule.met.wait()  # type: ignore[attr-defined]
-        return version, again, ledger
+        return version, ledger
 
     first, seen = at_once(lambda: held.exchange(push, [(0, weights)]), others)
     assert isinstance(first, tuple), first
     assert isinstance(seen, tuple), seen
-    version, (answers, duplicates, _), ledger = seen
-    assert (version, duplicates, ledger) == (0, 1, (1, 1)), "counted as pushed, not yet as there"
-    np.testing.assert_array_equal(answers[0][1], first[0][0][1])
+    assert seen == (0, (1, 1)), "counted as pushed, not yet as there"
+    np.testing.assert_array_equal(first[0][0][1], 0.0)
     assert held.pull("w", 0)[0] == 1
     np.testing.assert_array_equal(values(held), -1)
+
+
+def test_exchange_that_is_done_is_answered_again() -> None:
+    held, push = shard(make_rule("elastic", {})), Push(Pusher(0, 10), 1, ONE)
+    weights = np.ones(LENGTH, np.float32)
+    first, again = (held.exchange(push, [(0, weights)]) for _ in range(2))
+    assert (first[1], again[1]) == (0, 1)
+    np.testing.assert_array_equal(again[0][0][1], first[0][0][1])
+    np.testing.assert_array_equal(values(held), 1.0)
 
 
 def test_pushes_of_numbers_of_their_own_are_all_there() -> None:

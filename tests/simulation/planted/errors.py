@@ -86,13 +86,9 @@ copy=True)
         "follower_keeps_no_exchange_replies",
         "ps_server/replication/apply.py",
         """\
-    if record.exchange:
-        shard.answers.keep(push, record.exchange, record.index, segment.present())
-    segment.ledger.rebase(push)
+        shard.answers.keep(push, record.exchange, record.index, (segment.version, before))
 """,
-        """\
-    segment.ledger.rebase(push)
-""",
+        "",
         "With elastic averaging, an exchange that is sent again after its shard failed is refused by the promoted "
         "follower, which has applied it and does not have its reply; the replica ends with an error.",
     ),
@@ -267,12 +263,12 @@ _SNAPSHOTS = (
         self.before_write(self.vectors[PARAMETERS], *self.state)
         number = self.applied + 1
         with self._aside:
-            apply_rule(self.rule, w, gradient, states, rate, number)
+            apply_rule(self.rule, w, gradient, states, rate, number, before)
 """,
         """\
         number = self.applied + 1
         with self._aside:
-            apply_rule(self.rule, w, gradient, states, rate, number)
+            apply_rule(self.rule, w, gradient, states, rate, number, before)
         self.before_write(self.vectors[PARAMETERS], *self.state)
 """,
         "A push during the writing of a set gets into the set's numbers and not into its ledger; after a restore it is "

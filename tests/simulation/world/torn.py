@@ -37,13 +37,14 @@ def torn_pushes(scheduler: Scheduler) -> Iterator[None]:
             outside.discard(scheduler.current)
             super().__exit__(*raised)
 
-    def apply(rule: Any, w: Any, gradient: Any, states: Any, rate: Any, step: int) -> None:
+    def apply(rule: Any, w: Any, gradient: Any, states: Any, rate: Any, step: int, before: Any = None) -> None:
         if scheduler.current not in outside:
-            apply_rule(rule, w, gradient, states, rate, step)
+            apply_rule(rule, w, gradient, states, rate, step, before)
             return
         middle = len(w) // 2
         for half in (slice(0, middle), slice(middle, None)):
-            apply_rule(rule, w[half], gradient[half], tuple(state[half] for state in states), rate, step)
+            there = None if before is None else before[half]
+            apply_rule(rule, w[half], gradient[half], tuple(state[half] for state in states), rate, step, there)
             if half.start == 0:
                 _let_others_run(scheduler)
 
