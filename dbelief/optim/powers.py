@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import math
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from fractions import Fraction
 
 _CONTEXT = Context(prec=24, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+_EXACT = 64
+"""Whole exponents up to which a power is exact before it is rounded: some microseconds."""
 
 
 @functools.lru_cache(maxsize=64)  # the segments of a shard ask for the same one in turn
@@ -23,4 +26,7 @@ def power(base: float, exponent: float) -> float:
         return 1.0  # of 0 too
     if exponent % 1 == 0.5:
         return math.sqrt(power(base, 2 * exponent))
+    if exponent == int(exponent) and base <= 4 and exponent <= _EXACT:
+        # Of a short base it may lie in the middle between two float64, which a decimal of limited length misses.
+        return float(Fraction(base) ** int(exponent))
     return float(_CONTEXT.power(Decimal(base), Decimal(exponent)))

@@ -4,13 +4,14 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dbelief.optim.powers import power
 
 
 @given(st.floats(0, 4), st.integers(0, 40))
+@example(1.25, 23)
 def test_a_whole_power_is_the_nearest_float64(base: float, exponent: int) -> None:
     assert power(base, exponent) == float(Fraction(base) ** exponent)
 
