@@ -119,16 +119,7 @@ class Member:
     def beat(self) -> wire.BeatReply:
         """Send a heartbeat; raises RuntimeFailure where the coordinator has removed this member."""
         epoch = self.placement.epoch if self.placement is not None else 0
-        reply: wire.BeatReply = self.client.call(
-            "Beat",
-            wire.BeatRequest(
-                role=wire.ROLE_REPLICA,
-                id=self.id,
-                incarnation=self.incarnation,
-                run_id=self.run_id,
-                placement_epoch=epoch,
-            ),
-        )
+        reply = self._call_beat(placement_epoch=epoch)
         if not reply.member:
             raise RuntimeFailure(f"replica {self.id} was removed")
         self.beat_every_s = reply.beat_every_s
@@ -138,17 +129,7 @@ class Member:
 
     def leave(self) -> None:
         """Leave the job."""
-        self.client.call(
-            "Beat",
-            wire.BeatRequest(
-                role=wire.ROLE_REPLICA,
-                id=self.id,
-                incarnation=self.incarnation,
-                run_id=self.run_id,
-                leaving=True,
-                reason="it is past",
-            ),
-        )
+        self._call_beat(leaving=True, reason="it is past")
 
     def report(self, pushes: int) -> None:
         """Report so many pushes of its lease."""
@@ -187,6 +168,13 @@ class Member:
         self._call_report(self._request(initialised_in=self.placement.epoch))
         while self.beat().state != wire.STATE_READY:
             time.sleep(0.02)
+
+    def _call_beat(self, **fields: Any) -> wire.BeatReply:
+        request = wire.BeatRequest(
+            role=wire.ROLE_REPLICA, id=self.id, incarnation=self.incarnation, run_id=self.run_id, **fields
+        )
+        reply: wire.BeatReply = self.client.call("Beat", request)
+        return reply
 
     def _progress(self, pushes: int) -> wire.ReportRequest:
         """Report on so many pushes of its lease."""
