@@ -30,27 +30,34 @@ EASGD = "name: async-easgd, rate: 0.1, period: 4"
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("strategy", "push", "pull", "share"),
+    ("strategy", "push", "pull", "share", "least"),
     [
-        (DOWNPOUR, "fp32", "fp32", 1.0),
-        (DOWNPOUR, "bf16", "bf16", 0.5),
-        (DOWNPOUR, "fp16", "fp16", 0.51),
-        (DOWNPOUR, "one-bit", "fp32", 0.05),
-        (SGD, "one-bit", "bf16", 0.05),
-        (SGD, "{name: threshold, tau: 1.0e-3}", "fp32", 0.9),
-        (EASGD, "bf16", "bf16", 0.5),
-        (EASGD, "fp16", "fp16", 0.51),
+        (DOWNPOUR, "fp32", "fp32", 1.0, 0.94),
+        (DOWNPOUR, "bf16", "bf16", 0.5, 0.94),
+        (DOWNPOUR, "fp16", "fp16", 0.51, 0.94),
+        (DOWNPOUR, "one-bit", "fp32", 0.05, 0.94),
+        (SGD, "one-bit", "bf16", 0.05, 0.94),
+        (SGD, "{name: threshold, tau: 1.0e-3}", "fp32", 0.9, 0.92),
+        (EASGD, "bf16", "bf16", 0.5, 0.94),
+        (EASGD, "fp16", "fp16", 0.51, 0.94),
     ],
 )
 def test_it_learns(
-    strategy: str, push: str, pull: str, share: float, operator: Operator, write_job: Callable[[str], Path]
+    strategy: str,
+    push: str,
+    pull: str,
+    share: float,
+    least: float,
+    operator: Operator,
+    write_job: Callable[[str], Path],
 ) -> None:
+    """`least`: accuracy. With the threshold it was 0.942 to 0.953 in six runs, and once 0.939; with the others 0.98."""
     job = write_job(JOB.format(strategy=strategy, push=push, pull=pull, epochs=30, beat_s=60))
     train = operator.start("train", "train", str(job), "--quiet", "--no-shared-memory")
     assert train.ends() == 0, train.log.read_text()
     summary = operator.summary("coded")
     assert summary["samples"] == 30 * 1257
-    assert summary["test_accuracy"] > 0.92
+    assert summary["test_accuracy"] > least
     sent = sum(row["sent"] for row in summary["bytes_per_replica"].values())
     whole = 4 * summary["parameters"] * summary["pushes"]
     assert 0 < sent <= share * whole + 4 * summary["parameters"], "with initial values as they are"
@@ -71,4 +78,4 @@ def test_residual_of_a_dead_worker_is_reported(operator: Operator, write_job: Ca
     summary = operator.summary("coded")
     assert 0 < died["residual"] < summary["residual_lost"]
     assert summary["samples"] == 80 * 1257
-    assert summary["test_accuracy"] > 0.92
+    assert summary["test_accuracy"] > 0.94
