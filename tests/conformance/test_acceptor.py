@@ -190,6 +190,9 @@ def _move_to_last(event: str, before: str) -> Change:
 VARIANTS: dict[str, Change] = {
     "a shard without a link is not detached by a new coordinator": _remove("DETACH 1", "LINK 2 0 decided"),
     "an old leader goes on without a place": _remove("END 0"),
+    "a segment is sent by a late command of a replaced coordinator": _all(
+        *(_add(event, "SEND 1 1 arrives") for event in ("TAKE_OVER", "DETACH 0", "DETACH 1"))
+    ),
 }
 
 # Each with the event that is rejected.

@@ -104,6 +104,8 @@ inline lose_place(p) {
 /* Without a place, a process acknowledges what is counted as lost, or what the shard in its place has. */
 #define MAY_BE_HEARD                                                                                                  \
     (slot < PLACES || server[slot].replaced || (OWNER(at) != NONE && HAS(server[OWNER(at)].applied, 0, number)))
+/* Its follower is detached: by the newest command about its link, or already by the same one of the coordinator before. */
+#define IS_DETACHED(s) (!(due_link & BIT(s)) || server[OWNER(s)].link == UNREPLICATED)
 #define IS_CALL (now[0].used && !now[0].applied && now[0].to == slot && now[0].seq == number && now[0].base == flag)
 
 init {
@@ -170,7 +172,8 @@ init {
                 (!flag || at != slot || number == LAST(server[OWNER(slot)].last, 0)) ->
         recover(slot, number, other);
         next() }
-    :: d_step { kind == SEND && slot == OWNER(at) && CAN_SEND(at, number) && !(due_link & (BIT(at) | BIT(number))) ->
+    :: d_step { kind == SEND && slot == OWNER(at) && CAN_SEND(at, number) && IS_DETACHED(at) &&
+                IS_DETACHED(number) ->
         if
         :: flag -> send_segment(at, number)
         :: else -> break_transfer(at); transfer = NOTHING_SENT
