@@ -1,4 +1,4 @@
-"""Source of the numbers of a push on a device, from which they are copied during the push.
+"""Source of the numbers of a push that are not in an array of the host; on a device, it copies them during the push.
 
 From a device the first block could be sent only after a copy of the complete vector, with the network idle meanwhile.
 So each block is copied on a separate stream into one of two pinned buffers, and sent when its event has completed,
@@ -8,11 +8,21 @@ while the next one is copied into the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dbelief.core.layout import Range
+
+
+class PushSource(Protocol):
+    """(N,) float32 that are made, or brought to the host, where a push reads them."""
+
+    def blocks(self, ranges: Sequence[Range]) -> Iterator[np.ndarray]:
+        """Yield the numbers of each range, ascending, on the host; a block is valid until the next iteration.
+
+        Several threads may iterate at once, each over ranges of its own, and read the same ranges again.
+        """
 
 
 class DeviceSource:

@@ -18,6 +18,7 @@ import numpy as np
 from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
+from .initial_values import UniformTensor, UniformValues, draw_uniform
 from .layers.dropout import Dropout, batch_key
 from .layers.layer import Layer, Shape
 from .losses import Loss
@@ -110,9 +111,28 @@ class Network:
 
     def drawn(self, rng: np.random.Generator) -> Drawn:
         """Draw the same, tensor by tensor."""
+        for name, shape, limit in self._described():
+            if limit is None:
+                yield name, 0, np.zeros(shape, np.float32)
+            else:
+                yield name, 0, draw_uniform(rng, limit, np.empty(shape, np.float32))
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Shapes of the tensors by name, in their order; nothing is drawn."""
+        return {name: shape for name, shape, _ in self._described()}
+
+    def initial_values(self, seed: int) -> UniformValues:
+        """What `parameters` draws with `numpy.random.default_rng(seed)`, any range of the flat vector by itself."""
+        return UniformValues([UniformTensor(math.prod(shape), limit) for _, shape, limit in self._described()], seed)
+
+    def _described(self) -> Iterator[tuple[str, Shape, float | None]]:
+        """Name and shape of each tensor, and the limit of the first one's numbers in a layer; None: zeros."""
         for stage in self.stages:
-            values = stage.layer.initial(stage.inputs, rng, stage.before_relu)
-            yield from ((name, 0, value) for name, value in zip(stage.parameters, values, strict=True))
+            limit = stage.layer.limit(stage.inputs, stage.before_relu)
+            shapes = stage.layer.shapes(stage.inputs)
+            for place, (name, shape) in enumerate(zip(stage.parameters, shapes, strict=True)):
+                yield name, shape, None if place else limit
 
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`.

@@ -33,8 +33,10 @@ FETCHED, OUTGOING = 2, 2
 """Copies of a rank's part in Downpour: of parameters, one in use while the other is fetched; of gradients, one being
 computed while the other is sent. And one to accumulate several mini-batches."""
 DRAWN = 2
-"""Copies that a rank briefly holds at the start. For a complete model: the values as drawn, and as one vector. For a
-part: the piece being drawn, from which its values are taken, and the next one."""
+"""Pieces of initial values that a rank briefly holds at the start: the one that its values are taken from, and the next
+one, beside what it keeps of all."""
+READ = 2
+"""Copies of the complete model that a rank briefly holds where the job starts from a run: as read, and as a vector."""
 SET = "copies while a snapshot set is written"
 """Copy of segments that are pushed to before they are written to a snapshot set: at worst all. Groups pause pushes."""
 METHOD = 5
@@ -99,7 +101,7 @@ def rank_memory(
     whole, part
         Trained parameters of the job, and those that the rank holds.
     drawn
-        Initial values that are drawn at a time, where no rank holds all.
+        Initial values that are drawn at a time; 0: they are drawn while they are sent, and none are held.
     given, frozen
         Not trained: numbers that every rank reads, and those that the rank holds.
     activations
@@ -122,7 +124,11 @@ def rank_memory(
     # Pushes are encoded on the host, for host and device gradients, and kept until they are acknowledged.
     kept = part * FLOAT32 + pushed_bytes(job.wire, part) if job.wire.push.later else 0
     left_out = {f"left out by {job.wire.push.name}, and what is sent": kept} if kept else {}
-    start = ((DRAWN * drawn + part if part < whole else DRAWN * whole) + given) * FLOAT32
+    if job.start_from is not None:
+        initial = READ * whole + (part if part < whole else 0)
+    else:
+        initial = DRAWN * drawn + part if drawn else 0
+    start = (initial + given) * FLOAT32
     if not on_device:
         return RankMemory(computed | left_out, {}, start)
     both = (next(iter(copies)), "frozen parameters", "mini-batch", "evaluation's copy")

@@ -40,7 +40,8 @@ class Sketch:
     step
         Exchanges of the ranks in a step; none on one rank.
     drawn
-        Initial values that are drawn at a time where there are several ranks: of a layer, or of a row of blocks.
+        Initial values that are drawn at a time: of a layer, or of a row of blocks. 0: they are drawn while they are
+        sent, as those of layers on one rank are.
     notes
         Remarks for the user, a sentence each.
     """
@@ -78,13 +79,12 @@ def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
 
 def _network(network: Network, grid: Grid, samples: int) -> Sketch:
     layers = planned_layers(network.stages)
-    drawn = max(layer.parameters for layer in layers)
     if grid.size == 1:
         first = next(place for place, layer in enumerate(layers) if layer.tensors)
         kept = sum(math.prod(stage.outputs) for stage in network.stages)
         slopes = sum(math.prod(stage.inputs) for stage in network.stages[first + 1 :]) + network.outputs
-        layout = Layout.whole({name: shape for layer in layers for name, shape in layer.tensors.items()})
-        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], drawn)
+        layout = Layout.whole(network.shapes)
+        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], drawn=0)
     parts = cut(network.stages, grid)
     arrays = NetworkArrays.of(parts, samples)
     first = next(place for place, part in enumerate(parts) if part.stage.parameters)
@@ -94,6 +94,7 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
         read = [part.inputs[rank].size * math.prod(part.stage.inputs[2:]) for part in parts]
         partial = sum(math.prod(shape) for part in parts if part.shares for _, shape in part.tensors)
         activations.append(samples * (made + read[0] + sum(read[first + 1 :]) + network.outputs) + partial)
+    drawn = max(layer.parameters for layer in layers)
     return Sketch(layers, layout_of(network, grid), [0] * grid.size, activations, network_step(parts, arrays), drawn)
 
 

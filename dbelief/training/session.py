@@ -16,24 +16,28 @@ from typing import cast
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
+from dbelief.arrays.push_source import PushSource
 from dbelief.core.layout import Layout, Range, RankPart
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
-from dbelief.nn import Model, SharesTensors, build_autoencoder, build_network, load_python_model
+from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.optim.gradients import check_finite
 from dbelief.partition import Grid, layout_of
-from dbelief.process.console import format_error
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient, MemberView
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
+from dbelief.training.initial_values import InitialValues
 from dbelief.training.pretrained import build_stacks
 
 log = logging.getLogger(__name__)
+
+Begin = Callable[[], tuple[np.ndarray | PushSource, str]]
+"""Returns what a push of initial values reads, and a description of the run that they are from, or ""."""
 
 
 def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
@@ -74,16 +78,8 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     ModelError
         Where the model cannot draw them, or its tensors are not float32 arrays.
     """
-    rng = np.random.default_rng(job.seed)
-    try:
-        drawn = {name: np.asarray(values) for name, values in model.parameters(rng).items()}
-    except Exception as error:  # any exception of a user's model code
-        raise ModelError(f"parameters(rng): {format_error(error)}") from error
-    for name, values in drawn.items():
-        if values.dtype != np.float32:
-            raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")
-    layout = Layout.of(drawn, model.also if isinstance(model, SharesTensors) else None)
-    return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
+    values = InitialValues.of(job, model)
+    return values.layout, values.flat()
 
 
 def load_initial_from_run(job: Job, layout: Layout, values: np.ndarray) -> str:
@@ -226,8 +222,9 @@ class Session:
             undo.callback(client.close)
             model, source = build_model(job, data, task.backend)
             if ranks.size == 1:
-                layout, initial = initial_values(job, model)
-                begin = partial(_begin_whole, job, layout, initial)
+                initial = InitialValues.of(job, model)
+                layout = initial.layout
+                begin: Begin = partial(_begin_whole, job, initial)
             else:
                 layout = layout_of(model, Grid.of(job.grid))
                 begin = partial(_begin_part, job, model, layout.part(ranks.rank))
@@ -258,14 +255,13 @@ class Session:
             undo.pop_all()
             return session
 
-    def _initialise(self, begin: Callable[[], tuple[np.ndarray, str]]) -> None:
+    def _initialise(self, begin: Begin) -> None:
         """Push the initial values of the rank's part if requested, and wait until the job trains.
 
         Parameters
         ----------
         begin
-            Returns the values, and a description of the run that they are from, or "". Called only if this replica
-            pushes them.
+            Called only if this replica pushes the values, and again for each repetition.
         """
         while self._initial_values_are_wanted():  # repeated if a shard failed before they were safe
             placement_epoch = self.parameters.placement.epoch
@@ -300,7 +296,7 @@ class Session:
         """Number of the next push into a named vector."""
         return self.sequences.get(vector, 0) + 1
 
-    def assign(self, vector: str, values: np.ndarray) -> None:
+    def assign(self, vector: str, values: np.ndarray | PushSource) -> None:
         """Store float32 values of the rank's part as a named vector on the shards."""
         versions = np.zeros(len(self.parameters.placement.spans), np.int64)
         self.sequences[vector] = self.next_sequence(vector)
@@ -332,9 +328,12 @@ class Session:
             stack.callback(self.member.leave, reason, failed)
 
 
-def _begin_whole(job: Job, layout: Layout, initial: np.ndarray) -> tuple[np.ndarray, str]:
-    """Initial values of a model on one rank, from its (N,) values as drawn, and their source."""
-    return initial, load_initial_from_run(job, layout, initial)
+def _begin_whole(job: Job, initial: InitialValues) -> tuple[np.ndarray | PushSource, str]:
+    """Initial values of a model on one rank, and the run that they are from, or ""; drawn where there is none."""
+    if job.start_from is None:
+        return initial.source(), ""
+    values = aligned(initial.layout.size, np.float32)
+    return values, load_initial_from_run(job, initial.layout, values)
 
 
 def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import Backend, select_backend
+from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, load
 from dbelief.errors import DataError, ModelError
@@ -18,7 +18,8 @@ from dbelief.nn import Batch, Model
 from dbelief.nn.model import GivesOutputs
 from dbelief.rundir.result import read_model
 
-from .session import build_model, initial_values
+from .initial_values import InitialValues
+from .session import build_model
 
 BATCH = 1_000
 """Samples per forward pass."""
@@ -167,6 +168,7 @@ def load_model(run: Path | str) -> TrainedModel:
         raise DataError(f"{error}; {folder} needs it: {needed}") from error
     backend = select_backend(job.device)
     model, _ = build_model(job, data, backend)
-    layout, flat = initial_values(job, model)
+    layout = InitialValues.of(job, model).layout
+    flat = aligned(layout.size, np.float32)
     read_model(folder / "model.safetensors", layout, flat, folder)
     return TrainedModel(job, data, model, layout, backend, layout.views(backend.to_device(flat)))

@@ -40,7 +40,7 @@ from dbelief.nn.model import Array, Batch, Drawn, Tensors
 from dbelief.nn.workspace import Workspace
 
 from .halo import Alone, Around
-from .initializers import initial, initial_rows
+from .initializers import initial, initial_rows, tensor_shapes
 
 EVALUATED = 100
 """Samples of one forward pass where there is no gradient: memory goes with it."""
@@ -125,6 +125,11 @@ class SparseAutoencoder:
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw what `initial` gives."""
         return initial(self.blocks, rng)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the tensors by name, in their order; nothing is drawn."""
+        return tensor_shapes(self.blocks)
 
     def drawn(self, rng: np.random.Generator) -> Drawn:
         """Draw the same, a row of blocks at a time."""

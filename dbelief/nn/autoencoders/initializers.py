@@ -10,6 +10,11 @@ from dbelief.nn.kernels import Blocks
 from dbelief.nn.model import Drawn
 
 
+def tensor_shapes(blocks: Blocks) -> dict[str, tuple[int, ...]]:
+    """Shapes of `weight` and `alpha`."""
+    return {"weight": blocks.w_shape, "alpha": (1,)}
+
+
 def initial(blocks: Blocks, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Draw `weight` and `alpha`, whole."""
     weight = np.empty(blocks.w_shape, np.float32)

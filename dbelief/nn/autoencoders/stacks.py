@@ -26,6 +26,7 @@ from dbelief.nn.model import Array, Batch, Drawn, Tensors
 
 from .autoencoder import Eq1, shaped
 from .initializers import initial, initial_rows
+from .initializers import tensor_shapes as stack_shapes
 from .stack import Stack, sizes_of
 from .stack_chain import Chain
 
@@ -40,7 +41,7 @@ def tensor_name(place: int, own: str) -> str:
 def tensor_shapes(image: tuple[int, int, int], stacks: Sequence[tuple[Eq1, Lcn]]) -> list[dict[str, tuple[int, ...]]]:
     """Names and shapes of each stack's tensors, as `sizes_of` reads stacks."""
     return [
-        {tensor_name(place, "weight"): sizes.blocks.w_shape, tensor_name(place, "alpha"): (1,)}
+        {tensor_name(place, own): shape for own, shape in stack_shapes(sizes.blocks).items()}
         for place, sizes in enumerate(sizes_of(image, stacks), start=1)
     ]
 
@@ -119,6 +120,15 @@ class Stacks:
                 name = tensor_name(place, own)
                 values[name] = self.given.get(name, drawn)
         return values
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the tensors of trained stacks by name, in their order; nothing is drawn."""
+        return {
+            tensor_name(place, own): shape
+            for place, sizes in enumerate(self.sizes[self.first - 1 :], start=self.first)
+            for own, shape in stack_shapes(sizes.blocks).items()
+        }
 
     def drawn(self, rng: np.random.Generator) -> Drawn:
         """Draw the same, a row of blocks at a time; what was given comes whole."""

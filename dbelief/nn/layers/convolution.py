@@ -17,7 +17,7 @@ import numpy as np
 from dbelief.nn.model import Array
 from dbelief.nn.workspace import Workspace
 
-from .layer import Arrays, Shape, at_least, uniform
+from .layer import Arrays, Shape, at_least, uniform_limit
 from .sliding_windows import bordered, inside, seen, taps, windows
 
 HOST_BYTES = 2**20
@@ -60,10 +60,10 @@ class Conv:
         """Of weight and bias."""
         return (self.kernel, self.kernel, inputs[2], self.maps), (self.maps,)
 
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Draw weight and bias."""
+    def limit(self, inputs: Shape, before_relu: bool) -> float:
+        """As above."""
         area = self.kernel**2
-        return uniform(rng, self.shapes(inputs), area * inputs[2], area * self.maps, before_relu)
+        return uniform_limit(area * inputs[2], area * self.maps, before_relu)
 
     def forward(self, work: Workspace, x: Array, parameters: Arrays, y: Array) -> None:
         """Write y."""

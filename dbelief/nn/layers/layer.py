@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import numpy as np
-
 from dbelief.nn.model import Array
 from dbelief.nn.workspace import Workspace
 
@@ -62,8 +60,8 @@ class Layer(Protocol):
         """Shapes of its parameters, in the order of `tensors`."""
         ...
 
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Draw its parameters as float32 arrays, one for each of `tensors`."""
+    def limit(self, inputs: Shape, before_relu: bool) -> float:
+        """Limit of the uniform distribution of its first tensor's initial values; all others begin with 0."""
         ...
 
     def forward(self, work: Workspace, x: Array, parameters: Arrays, y: Array) -> None:
@@ -107,9 +105,9 @@ class Dense:
         """Of weight and bias."""
         return (math.prod(inputs), self.units), (self.units,)
 
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Draw weight and bias."""
-        return uniform(rng, self.shapes(inputs), math.prod(inputs), self.units, before_relu)
+    def limit(self, inputs: Shape, before_relu: bool) -> float:
+        """As above."""
+        return uniform_limit(math.prod(inputs), self.units, before_relu)
 
     def forward(self, work: Workspace, x: Array, parameters: Arrays, y: Array) -> None:
         """Write y = x W + b."""
@@ -144,16 +142,10 @@ def above_zero(**numbers: float) -> None:
             raise ValueError(f"{name} is {value}, must be above 0")
 
 
-def uniform(
-    rng: np.random.Generator, shapes: tuple[Shape, ...], fan_in: int, fan_out: int, before_relu: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw weight and bias of these shapes as `Dense` does, for so many inputs and outputs of a neuron."""
-    weight, bias = shapes
-    limit = (6.0 / fan_in) ** 0.5 if before_relu else (6.0 / (fan_in + fan_out)) ** 0.5
-    drawn = rng.random(weight, dtype=np.float32)
-    drawn *= 2.0 * limit
-    drawn -= limit
-    return drawn, np.zeros(bias, np.float32)
+def uniform_limit(fan_in: int, fan_out: int, before_relu: bool) -> float:
+    """Limit that `Dense` draws its weights within, for so many inputs and outputs of a neuron."""
+    limit: float = (6.0 / (fan_in if before_relu else fan_in + fan_out)) ** 0.5
+    return limit
 
 
 class Fixed(ABC):
@@ -165,9 +157,9 @@ class Fixed(ABC):
         """It has no parameters."""
         return ()
 
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Nothing to draw."""
-        return ()
+    def limit(self, inputs: Shape, before_relu: bool) -> float:
+        """Nothing is drawn."""
+        return 0.0
 
     def backward(
         self, work: Workspace, x: Array, y: Array, dy: Array, parameters: Arrays, gradients: Arrays, dx: Array | None

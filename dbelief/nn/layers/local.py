@@ -17,15 +17,13 @@ batch innermost. Costs of m samples, with n blocks of F = block^2 maps neurons t
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from dbelief.errors import ModelError
 from dbelief.nn.kernels import Blocks, depth_to_space, space_to_depth
 from dbelief.nn.model import Array
 from dbelief.nn.workspace import Workspace
 
 from .image import image_shape
-from .layer import Arrays, Shape, at_least, uniform
+from .layer import Arrays, Shape, at_least, uniform_limit
 from .sliding_windows import seen, windows
 
 
@@ -97,10 +95,10 @@ class Local:
         blocks = self.blocks(inputs)
         return blocks.w_shape, blocks.norms_shape
 
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Draw weight and bias."""
+    def limit(self, inputs: Shape, before_relu: bool) -> float:
+        """As above."""
         blocks = self.blocks(inputs)
-        return uniform(rng, self.shapes(inputs), blocks.fan_in, blocks.window**2 * blocks.neurons, before_relu)
+        return uniform_limit(blocks.fan_in, blocks.window**2 * blocks.neurons, before_relu)
 
     def forward(self, work: Workspace, x: Array, parameters: Arrays, y: Array) -> None:
         """Write y."""

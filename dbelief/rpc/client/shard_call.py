@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from dbelief.arrays.push_source import DeviceSource
+from dbelief.arrays.push_source import PushSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Pusher
@@ -78,7 +78,7 @@ class ShardCall(ABC):
         self.warned = False
         self.reported_in = 0
         self.sent = self.received = self.shared_sent = self.shared_received = 0
-        self.arrays: Sequence[np.ndarray | DeviceSource | None] = ()
+        self.arrays: Sequence[np.ndarray | PushSource | None] = ()
         self.locations: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from dbelief.arrays.push_source import DeviceSource
+from dbelief.arrays.push_source import PushSource
 from dbelief.arrays.shared_memory import Block
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.codec import Codec
@@ -200,7 +200,7 @@ class ShardedParameterClient:
 
     def push(
         self,
-        values: np.ndarray | DeviceSource,
+        values: np.ndarray | PushSource,
         versions: np.ndarray,
         push: Push,
         fetch: Fetch | None = None,
@@ -239,7 +239,7 @@ class ShardedParameterClient:
         return _result(calls)
 
     def exchange(
-        self, values: np.ndarray | DeviceSource, out: np.ndarray, versions: np.ndarray, push: Push
+        self, values: np.ndarray | PushSource, out: np.ndarray, versions: np.ndarray, push: Push
     ) -> PushResult:
         """Send a worker's own weights, and receive "w" as it was before the rule moved it towards them.
 

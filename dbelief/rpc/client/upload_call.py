@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from dbelief.arrays.push_source import DeviceSource
+from dbelief.arrays.push_source import PushSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push
@@ -37,7 +37,7 @@ class Upload:
         Codec of an exchange's replies.
     """
 
-    values: np.ndarray | DeviceSource
+    values: np.ndarray | PushSource
     versions: np.ndarray
     push: Push
     rule: segments.Rule
@@ -103,7 +103,7 @@ class PushCall(ShardCall):
         origin, values = self._upload.origin, self._upload.values
         ranges = [(group[0].start - origin, group[-1].stop - origin) for group in groups]
         # of a device, each block is sent while the next one is copied
-        blocks = values.blocks(ranges) if isinstance(values, DeviceSource) else (values[a:b] for a, b in ranges)
+        blocks = (values[a:b] for a, b in ranges) if isinstance(values, np.ndarray) else values.blocks(ranges)
         for group, block in zip(groups, blocks, strict=True):
             pieces: list[bytes | memoryview] = []
             for span in group:

@@ -49,7 +49,7 @@ def check_layer(check_gradient: Check) -> CheckLayer:
     def check(layer: Layer, x: np.ndarray) -> None:
         rng, work = np.random.default_rng(x.size), Workspace(select_backend("cpu"))
         inputs = x.shape[1:]
-        parameters = [rng.standard_normal(p.shape) for p in layer.initial(inputs, rng, False)]
+        parameters = [rng.standard_normal(shape) for shape in layer.shapes(inputs)]
         c, y = (rng.standard_normal((len(x), *layer.outputs(inputs))) for _ in range(2))
 
         def value() -> float:

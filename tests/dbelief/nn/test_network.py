@@ -200,11 +200,11 @@ class Spy:
 
     def __init__(self, units: int) -> None:
         self._dense, self.asked = Dense(units), [False]
-        self.outputs, self.sees, self.shapes, self.initial, self.forward = (
+        self.outputs, self.sees, self.shapes, self.limit, self.forward = (
             self._dense.outputs,
             self._dense.sees,
             self._dense.shapes,
-            self._dense.initial,
+            self._dense.limit,
             self._dense.forward,
         )
 

@@ -25,6 +25,7 @@ from dbelief.nn.autoencoders.stacks import Stacks
 from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid, layout_of
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.initial_values import HeldTensors, InitialValues
 from dbelief.training.session import Session, _begin_part, _begin_whole, load_initial_from_run
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat
@@ -112,8 +113,9 @@ class Shards:
         self.assigned: list[np.ndarray] = []
         self.located: list[int] = []
 
-    def push(self, values: np.ndarray, *_: object) -> None:
-        self.assigned.append(values.copy())
+    def push(self, values: Any, *_: object) -> None:
+        whole = [(0, WHOLE.size)]
+        self.assigned.append((values if isinstance(values, np.ndarray) else next(values.blocks(whole))).copy())
 
     def locate(self, at_least: int) -> None:
         self.located.append(at_least)
@@ -137,7 +139,8 @@ def initialised(job: Job, told: bool) -> Shards:
         {},
     )
     session = Session(*made)
-    session._initialise(partial(_begin_whole, job, WHOLE, np.zeros(WHOLE.size, np.float32)))
+    zeros = HeldTensors(WHOLE, WHOLE.assemble(np.zeros(WHOLE.size, np.float32)))
+    session._initialise(partial(_begin_whole, job, InitialValues(WHOLE, lambda: zeros)))
     return parameters
 
 

@@ -15,7 +15,8 @@ from dbelief.job import Comparison, Job, Trial
 from dbelief.launch.local_cluster import LocalCluster
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.training.evaluation import evaluate
-from dbelief.training.session import build_model, initial_values
+from dbelief.training.initial_values import InitialValues
+from dbelief.training.session import build_model
 
 from .checkpointer import Watcher
 from .record import Evaluated, Point, Record, digest_of, key_of
@@ -54,7 +55,7 @@ class Examiner:
         """
         data, backend = self.data_of(job), select_backend(job.device)
         model, _ = build_model(job, data, backend)
-        layout, _ = initial_values(job, model)
+        layout = InitialValues.of(job, model).layout
         assert data.test is not None
         _, accuracy = evaluate(model, layout.views(backend.to_device(values)), data.test, layout, backend)
         if accuracy is None:

@@ -65,11 +65,8 @@ def test_some_samples_at_a_time_give_the_same_as_all(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("before_relu", "limit"), [(True, (6 / 200) ** 0.5), (False, (6 / 1450) ** 0.5)])
 def test_initial_values(before_relu: bool, limit: float) -> None:
-    weight, bias = Conv(50, 5).initial((28, 28, 8), np.random.default_rng(0), before_relu)
-    assert weight.shape == (5, 5, 8, 50)
-    assert weight.dtype == bias.dtype == np.float32
-    assert not bias.any()
-    assert 0.99 * limit < abs(weight).max() <= limit * (1 + 1e-6)
+    assert Conv(50, 5).shapes((28, 28, 8)) == ((5, 5, 8, 50), (50,))
+    assert Conv(50, 5).limit((28, 28, 8), before_relu) == pytest.approx(limit)
 
 
 @pytest.mark.parametrize("name", ["maps", "kernel", "stride"])

@@ -147,12 +147,9 @@ def test_it_keeps_its_kernels() -> None:
 @pytest.mark.parametrize(("before_relu", "limit"), [(True, (6 / 192) ** 0.5), (False, (6 / 492) ** 0.5)])
 def test_initial_values(before_relu: bool, limit: float) -> None:
     """A neuron sees 8 x 8 pixels of 3 numbers; a pixel is seen by 2 x 2 blocks of 5 x 5 x 3 neurons."""
-    weight, bias = Local(8, 5, 3, 4).initial((24, 20, 3), np.random.default_rng(0), before_relu)
-    assert weight.shape == (5, 4, 75, 2, 2, 48)
-    assert bias.shape == (5, 4, 75)
-    assert weight.dtype == bias.dtype == np.float32
-    assert not bias.any()
-    assert 0.999 * limit < abs(weight).max() <= limit * (1 + 1e-6)
+    layer = Local(8, 5, 3, 4)
+    assert layer.shapes((24, 20, 3)) == ((5, 4, 75, 2, 2, 48), (5, 4, 75))
+    assert layer.limit((24, 20, 3), before_relu) == pytest.approx(limit)
 
 
 @pytest.mark.parametrize("name", ["window", "block", "maps", "stride"])

@@ -35,7 +35,7 @@ def forward(layer: Layer, x: np.ndarray, parameters: Any) -> np.ndarray:
 def test_the_window_alone_gives_the_outputs(layer: Layer, data: st.DataObject) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 17, 15, 2))
-    parameters = [rng.standard_normal(p.shape) for p in layer.initial(x.shape[1:], rng, False)]
+    parameters = [rng.standard_normal(shape) for shape in layer.shapes(x.shape[1:])]
     whole = forward(layer, x, parameters)
     start = data.draw(st.integers(0, whole.shape[1] - 1))
     stop = data.draw(st.integers(start + 1, whole.shape[1]))
@@ -54,7 +54,7 @@ def test_the_window_alone_gives_the_outputs(layer: Layer, data: st.DataObject) -
 def test_window_is_exactly_the_receptive_field(layer: Layer) -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(0.5, 1, (1, 17, 15, 1))
-    parameters = [rng.standard_normal(p.shape) for p in layer.initial(x.shape[1:], rng, False)]
+    parameters = [rng.standard_normal(shape) for shape in layer.shapes(x.shape[1:])]
     plain = forward(layer, x, parameters)[:, 1]
     matters = []
     for row in range(17):
