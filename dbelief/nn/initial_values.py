@@ -2,7 +2,7 @@
 
 `numpy.random.Generator.random` makes a float32 from 32 bits, two from each step of PCG64, and PCG64 can be advanced by
 any number of steps at once. So number i of a tensor is a function of the seed and of its position among all numbers
-that are drawn, whoever draws it, and with whatever others.
+that are drawn, in whatever order and in however many threads they are drawn.
 """
 
 from __future__ import annotations

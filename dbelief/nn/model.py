@@ -36,7 +36,8 @@ class Batch:
 
 
 Drawn = Iterator[tuple[str, int, np.ndarray]]
-"""Initial values bit by bit: a tensor's name, its first row in what follows, and rows; all of them, in order."""
+"""Initial values bit by bit: a tensor's name, its first row in what follows, and rows; all of them, in order. Rows are
+valid until the next iteration."""
 
 
 class Model(Protocol):

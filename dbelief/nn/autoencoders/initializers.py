@@ -34,10 +34,11 @@ def initial_rows(blocks: Blocks, rng: np.random.Generator) -> Drawn:
     tr(W^T W) / tr((W^T W)^2). Two neurons that both see n numbers add n / K^2 to the latter.
     """
     k = blocks.fan_in
+    row = np.empty((1, *blocks.w_shape[1:]), np.float32)  # one for all: each new one is new memory
     for first in range(blocks.nr):
-        rows = rng.standard_normal((1, *blocks.w_shape[1:]), dtype=np.float32)
-        rows *= np.float32(1 / math.sqrt(k))
-        yield "weight", first, rows
+        rng.standard_normal(out=row, dtype=np.float32)
+        row *= np.float32(1 / math.sqrt(k))
+        yield "weight", first, row
     seen_by = (np.convolve(np.ones(sides), np.ones(blocks.window)) for sides in (blocks.nr, blocks.nc))
     rows, columns = ((blocks_there**2).sum() for blocks_there in seen_by)
     shared = blocks.depth * rows * columns * blocks.neurons**2 / k**2
