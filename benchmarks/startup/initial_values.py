@@ -61,7 +61,7 @@ def model_of(kind: str, millions: int, run: runs.Run) -> tuple[dict[str, Any], d
         shapes = {"first": (features, hidden), "second": (hidden, second)}
         (run.folder / "model.py").write_text(PYTHON.replace("SHAPES", repr(shapes)))
         return {"python": "model.py:Drawn"}, {**classes, "features": features}
-    side = 128 if millions else 16  # (side / 4)^2 blocks of 16 maps neurons, each with 16 * 16 weights
+    side = 128 if millions else 32  # (side / 4)^2 blocks of 16 maps neurons, each with 16 * 16 weights
     maps = max(1_000_000 * millions // ((side // 4 - 3) ** 2 * 16 * 256), 1)
     layer = {"window": 16, "block": 4, "maps": maps, "pool": 5, "image": [side, side, 1]}
     return {"autoencoder": layer}, {**classes, "features": side * side}
@@ -87,7 +87,14 @@ def measure(kind: str, millions: int, workers: int) -> tuple[float, float, float
         before = sum(map(processor_s, shards))
         began_s = time.monotonic()
         members = [run.start(f"worker-{number}", ["worker", *address]) for number in range(workers)]
-        runs.wait_for(lambda: any((run.run / "snapshots").glob("*")) or None, "the first set", DEADLINE_S)
+
+        def begun() -> bool | None:
+            """Whether the first set is begun; None: not yet."""
+            if any(member.poll() is not None for member in members):
+                raise SystemExit("\n".join(run.output("worker-0")))
+            return any((run.run / "snapshots").glob("*")) or None
+
+        runs.wait_for(begun, "the first set", DEADLINE_S)
         took_s = time.monotonic() - began_s
         peak = max(runs.status_kib(member.pid, "VmHWM") for member in members) / 1024
         return took_s, sum(map(processor_s, members)), sum(map(processor_s, shards)) - before, peak

@@ -1,5 +1,6 @@
-"""A session that cannot begin leaves nothing behind."""
+"""A session that cannot begin leaves nothing behind; one that begins draws what it pushes, and nothing else."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 
 from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
+from dbelief.data import load
 from dbelief.errors import Unavailable
+from dbelief.job import parse_job
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training import session as module
 from dbelief.training.session import JobContext, Session
@@ -66,3 +69,54 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
     order = ["parameters", "member could not begin", "client"]
     asked = ["client"] if breaks_at != "wait" else []
     assert ended == asked + order[{"wait": 2, "join": 2, "placement": 1, "initial": 0}[breaks_at] :]
+
+
+@pytest.mark.parametrize("pushes", [False, True])
+def test_only_the_worker_that_pushes_initial_values_draws_them(monkeypatch: pytest.MonkeyPatch, pushes: bool) -> None:
+    seeds: list[int] = []
+    states = [wire.STATE_INITIALISING, wire.STATE_READY] if pushes else [wire.STATE_READY]
+
+    class Member:
+        id = incarnation = run_id = 1
+        placement = SimpleNamespace(epoch=1, spans=[None])
+        placed = None
+        initialise = pushes
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.leave = lambda *_: None
+
+        state = property(lambda self: states[0])
+
+        def wait_for(self, happened: Any, *_: object) -> None:
+            assert happened()
+
+        def call(self, *_: object) -> None:
+            states.pop(0)
+
+        def beat(self) -> None:
+            pass
+
+    class Parameters:
+        placement = Member.placement
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.close = self.locate = lambda *_: None
+
+        def push(self, values: Any, *_: object) -> None:
+            assert len(next(values.blocks([(0, 100)]))) == 100
+
+    real = np.random.default_rng
+    monkeypatch.setattr(module, "CoordinatorClient", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(module, "MembershipClient", Member)
+    monkeypatch.setattr(module, "ShardedParameterClient", Parameters)
+    job = parse_job(LAYERS + "seed: 23\n", Path("."), "job")
+    task = JobContext("nowhere", job, load(job.data, job.folder), select_backend("cpu"))
+
+    def counted(seed: int) -> np.random.Generator:
+        seeds.append(seed)
+        return real(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", counted)
+    session = Session.open(task, wire.ROLE_REPLICA)
+    assert session.layout.size == 64 * 10 + 10
+    assert seeds == [23] * pushes

@@ -86,7 +86,7 @@ def under_way(job: Job, source: PushSource, after: int, sequence: int = 1) -> It
     """A push of A that stops after so many blocks; in the block it is stopped, after it the push goes on."""
     client, interrupted = job.client(A, refresh=lambda: job.placement), Interrupted(source, after)
     with ThreadPoolExecutor(1) as pool:
-        pushing = pool.submit(client.push, interrupted, job.held(0), Push(A, sequence, assign=True))  # type: ignore[arg-type]
+        pushing = pool.submit(client.push, interrupted, job.held(0), Push(A, sequence, assign=True))
         try:
             assert interrupted.stopped.wait(60)
             yield pushing
