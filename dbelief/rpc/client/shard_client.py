@@ -205,7 +205,7 @@ class ShardedParameterClient:
         push: Push,
         fetch: Fetch | None = None,
     ) -> PushResult:
-        """See `Parameters.push`; `values` may also be on a device.
+        """See `Parameters.push`; `values` may also be a source, which is read as messages are made, again on retries.
 
         Cost of `fetch`: a shard's segments are in the replies to its push. Where its stream broke or segments moved,
         they are pulled after all pushes. Where the fetch fails, the push may have been acknowledged.

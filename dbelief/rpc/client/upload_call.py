@@ -102,7 +102,7 @@ class PushCall(ShardCall):
         groups = list(_adjacent(left, bulk.FULL_BYTES))
         origin, values = self._upload.origin, self._upload.values
         ranges = [(group[0].start - origin, group[-1].stop - origin) for group in groups]
-        # of a device, each block is sent while the next one is copied
+        # a source copies or draws each block here, in this shard's stream
         blocks = (values[a:b] for a, b in ranges) if isinstance(values, np.ndarray) else values.blocks(ranges)
         for group, block in zip(groups, blocks, strict=True):
             pieces: list[bytes | memoryview] = []
