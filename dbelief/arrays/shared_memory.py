@@ -55,7 +55,7 @@ class Block:
     size
         Bytes, including the first page.
     name
-        32 hexadecimal digits; "" where no other process can open it.
+        32 hexadecimal digits, under which it is offered; "" where no other process can open it.
     token
         Content at the start of its first page.
     fd
@@ -92,7 +92,7 @@ class Block:
         here = offset >= HEADER_BYTES and offset + values.nbytes <= self.size
         return offset if here and values.flags.c_contiguous else None
 
-    # -- for the process that made it ----------------------------------------------------------------------
+    # -- for a process that offers it -----------------------------------------------------------------------
 
     def hold(self, fd: int) -> None:
         """Take ownership of the descriptor, to offer it."""
@@ -183,7 +183,7 @@ def make_block(room: int) -> Block | None:
 
 
 def open_block(name: str, token: bytes, size: int) -> Block:
-    """Open a block that another process offers.
+    """Open a block that another process offers. It can be offered in turn, under a name of its own.
 
     Raises
     ------
@@ -202,11 +202,23 @@ def open_block(name: str, token: bytes, size: int) -> Block:
         _check_ours(fd, size)
         if not hmac.compare_digest(os.pread(fd, named_socket.TOKEN_BYTES, 0), token):
             raise Rejected("the block has another token")
-        return Block(size, name, token, fd)
+        block = Block(size, named_socket.new_name(), token, fd)
     except OSError as error:
-        raise Rejected(f"the block cannot be mapped: {error.strerror}") from None
-    finally:
         os.close(fd)
+        raise Rejected(f"the block cannot be mapped: {error.strerror}") from None
+    except BaseException:
+        os.close(fd)
+        raise
+    block.hold(fd)
+    return block
+
+
+def block_of(values: np.ndarray) -> Block | None:
+    """The block that an array is over; None where it is in other memory."""
+    base: object = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, Block) else None
 
 
 def _pass_on(door: socket.socket, fd: int) -> None:

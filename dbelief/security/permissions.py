@@ -24,7 +24,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
         "Restore": frozenset({"coordinator"}),
         "Pull": frozenset({"worker", "coordinator"}),
         "Push": frozenset({"worker"}),
-        "Attach": frozenset({"worker"}),
+        "Attach": frozenset({"worker", "ps"}),  # a leader passes the memory of workers on to its follower
         "Exchange": frozenset({"worker"}),
         "Stats": ALL,
         "Give": frozenset({"coordinator"}),

@@ -34,6 +34,8 @@ class CarryStream:
     ----------
     sent
         Messages sent so far.
+    streams, watchdog
+        Of its connection.
 
     Raises
     ------
@@ -43,15 +45,15 @@ class CarryStream:
 
     def __init__(self, address: str, where: str, patience_s: float, clock: Clock | None = None) -> None:
         self._where = where
-        self._streams = StreamPool()
-        self._stream = self._streams.acquire(address, "Carry")
-        self._watchdog = Watchdog(patience_s, clock)
+        self.streams = StreamPool()
+        self._stream = self.streams.acquire(address, "Carry")
+        self.watchdog = Watchdog(patience_s, clock)
         self._window = runtime.semaphore(WINDOW)
         self.sent = 0
 
     def give(self, messages: Iterable[bytes]) -> None:
         """Queue a batch of messages; waits while `WINDOW` batches are unsent."""
-        with self._watchdog.watching(self._stream, progress=lambda: self.sent) as watch:
+        with self.watchdog.watching(self._stream, progress=lambda: self.sent) as watch:
             while not self._window.acquire(timeout=_LOOK_S):
                 if watch.expired:
                     raise self._stalled()
@@ -72,7 +74,7 @@ class CarryStream:
         progress
             See `Watchdog.watching`.
         """
-        with self._watchdog.watching(self._stream, progress=progress) as watch:
+        with self.watchdog.watching(self._stream, progress=progress) as watch:
             try:
                 with named_errors(self._where):
                     while (reply := self._stream.answer()) is not None:
@@ -95,8 +97,8 @@ class CarryStream:
     def close(self) -> None:
         """Cancel the stream, and close its channel."""
         self.cancel()
-        self._watchdog.close()
-        self._streams.close()
+        self.watchdog.close()
+        self.streams.close()
 
     def _counted(self, messages: Iterable[bytes]) -> Iterator[bytes]:
         for message in messages:
@@ -111,4 +113,4 @@ class CarryStream:
         return Unavailable(f"{self._where}: the stream ended before all messages were received")
 
     def _stalled(self) -> Unavailable:
-        return Unavailable(f"{self._where}: no progress for {self._watchdog.deadline_s:g} s")
+        return Unavailable(f"{self._where}: no progress for {self.watchdog.deadline_s:g} s")

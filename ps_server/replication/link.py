@@ -24,6 +24,8 @@ from ..store.journal import JournalRecord
 MOST_QUEUED = 64 << 20
 """Bytes of journal records that may be queued for a follower that catches up, before pushes block on it."""
 
+_LOOK_S = 0.5
+
 
 class LinkState(Enum):
     """State of the link between a shard and its follower."""
@@ -74,10 +76,15 @@ class ReplicationLink:
     # -- called by pushes ----------------------------------------------------------------------------------
 
     def append(self, record: JournalRecord) -> None:
-        """Queue the record of a change to a segment that the follower has, or is about to receive."""
+        """Queue the record of a change to a segment that the follower has, or is about to receive.
+
+        In sync the numbers stay where they are, which may be a worker's memory: the push waits for the follower, and a
+        worker whose push was not acknowledged leaves the memory to the shards (decision 0012). While the follower
+        catches up no push waits, and the worker changes them.
+        """
         with self._changed:
             if self.state in (LinkState.CATCHING_UP, LinkState.IN_SYNC):
-                self._records.append(record)
+                self._records.append(record if self.state is LinkState.IN_SYNC else record.owned())
                 self._queued += record.nbytes
                 self._appended += 1
                 self._changed.notify_all()
@@ -123,6 +130,12 @@ class ReplicationLink:
             self._queued -= filled
             self._changed.notify_all()
             return taken, self._appended - len(self._records)
+
+    def drain(self, epoch: int, records: int) -> None:
+        """Block until the follower has the first `records` journal records, or the link has ended."""
+        with self._changed:
+            while self._acknowledged < records and self._is_active(epoch):
+                self._changed.wait(_LOOK_S)
 
     @property
     def behind(self) -> bool:

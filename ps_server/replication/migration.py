@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from dbelief.core.layout import SegmentSpan
 from dbelief.errors import Moved, Rejected
 from dbelief.process.runtime import runtime
 
@@ -108,9 +109,23 @@ class Migration:
         Rejected
             The segment was not received, or its version differs from the leader's.
         """
-        if record.index not in self._received:
-            raise Rejected(f"segment {record.index}: a journal record for a segment that was not received")
-        apply(self._shard, self._received[record.index], record)
+        apply(self._shard, self._segment(record.index), record)
+
+    def span(self, index: int) -> SegmentSpan:
+        """Span of a segment that was received and is not served yet.
+
+        Raises
+        ------
+        Rejected
+            It was not received.
+        """
+        return self._segment(index).span
+
+    def _segment(self, index: int) -> Segment:
+        try:
+            return self._received[index]
+        except KeyError:
+            raise Rejected(f"segment {index}: a journal record for a segment that was not received") from None
 
     def promote(self, shard_epoch: int) -> None:
         """Prepare the received segments for promotion: this shard will own them in this incarnation."""
@@ -169,5 +184,9 @@ class Arrival:
         self._migration.receive(carried, self._generation)
 
     def apply(self, record: JournalRecord) -> None:
-        """See `Migration.follow`."""
+        """See `Migration.apply`."""
         self._migration.apply(record)
+
+    def span(self, index: int) -> SegmentSpan:
+        """See `Migration.span`."""
+        return self._migration.span(index)

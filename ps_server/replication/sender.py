@@ -2,31 +2,39 @@
 
 A segment is copied under its lock, and its changes are recorded from that moment; so its copy is sent before its first
 record. Copies are sent one at a time between the records of other segments: training continues meanwhile.
+
+To a follower on this host, pushes of workers that share memory are sent as references, over a local stream. A message
+takes another stream than the one before it only when the follower has all before it: so their order is one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from dbelief.core.placement import ShardPlacement
 from dbelief.errors import RuntimeFailure
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import runtime
+from dbelief.rpc.client.local_stream import LocalStream
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
-from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire import bulk, frames
 from dbelief.rpc.wire.convert import program_to_wire, push_to_wire
 
 from ..store.journal import DropStagedRecord, ForgetRecord, JournalRecord, ProgramRecord, PushRecord
 from ..store.shard import Shard
 from .carry_stream import CarryStream
+from .follower_memory import FollowerMemory
 from .link import ReplicationLink
 from .segment_state import capture
 from .wire import encode
 
 _LOOK_S = 0.5
+_TAKEN_BYTES = 16 << 20
+"""Most bytes of journal records that are encoded at a time: the follower applies them while the next ones are."""
 
 
 class FollowerMessages:
@@ -48,17 +56,26 @@ class FollowerMessages:
         self._link = link
         self._epoch = link.epoch
         self._rule = segments.Rule(name=shard.rule.name)
-        self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True, run_id=run_id)
+        opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True, run_id=run_id)
+        self.job, self.shard_epoch, self.run_id = job, shard_epoch, run_id
+        self._opening = wire.CarryRequest(opening=opening).SerializeToString()
         self._sent: deque[tuple[int, bool]] = deque()  # per message: records sent by then, whether all segments are
         self._records_sent = self.answered = 0
+        self._memory: FollowerMemory | None = None
+        self._local: LocalStream | None = None
+        self._goes_local = False  # the message before went over the local stream
 
-    def all(self) -> Iterator[bytes]:
-        """All messages, until the link of this epoch ends."""
+    def all(self, memory: FollowerMemory | None = None) -> Iterator[bytes]:
+        """All messages, until the link of this epoch ends, but for those that are sent over the local stream.
+
+        `memory`: of a follower that may be on this host.
+        """
+        self._memory = memory
         try:
-            yield self._noted(wire.CarryRequest(opening=self._opening).SerializeToString())
+            yield self._noted(self._opening)
             left = deque(sorted(self._shard.segments))
             complete = False
-            while (taken := self._link.take(self._epoch, bulk.FULL_BYTES, _LOOK_S if complete else 0.0)) is not None:
+            while (taken := self._link.take(self._epoch, _TAKEN_BYTES, _LOOK_S if complete else 0.0)) is not None:
                 yield from self._encoded(*taken)
                 if self._link.behind:
                     continue  # the queue must not grow while segments are copied
@@ -75,6 +92,26 @@ class FollowerMessages:
         self._sent.append((self._records_sent, complete))
         return message
 
+    def _routed(self, message: bytes, before: int) -> Iterator[bytes]:
+        """Send a message over the local stream, or yield it; `before`: journal records sent before it."""
+        if self._local is not None and len(message) < frames.LARGEST and (self._goes_local or not self._sent):
+            self._goes_local = True
+            self._local.post(self._noted(message))
+            return
+        if self._goes_local:
+            self._link.drain(self._epoch, before)
+            self._goes_local = False
+        yield self._noted(message)
+
+    def _open_local(self) -> None:
+        """Open the local stream, unless it is open or messages are under way: its opening is counted as one."""
+        if self._memory is None or self._local is not None or self._sent:
+            return
+        self._local = self._memory.open_stream(self.acknowledged, self.lost)
+        if self._local is not None:
+            self._goes_local = True
+            self._local.post(self._noted(self._opening))
+
     def _segment(self, index: int) -> Iterator[bytes]:
         segment = self._shard.segments.get(index)
         if segment is None:
@@ -88,18 +125,41 @@ class FollowerMessages:
             yield self._noted(message)
 
     def _encoded(self, records: Sequence[JournalRecord], count: int) -> Iterator[bytes]:
-        """Encode journal records in order; consecutive records of one push share a message."""
+        """Encode journal records in order; consecutive records of one push share a message, up to its size limit."""
         self._records_sent = count - len(records)
         for _, group in groupby(records, _together):
-            some = list(group)
-            self._records_sent += len(some)
-            first = some[0]
-            yield self._noted(_pushed(some, self._rule) if isinstance(first, PushRecord) else _encode_record(first))
+            some: list[Any] = list(group)
+            reference = self._reference(some) if isinstance(some[0], PushRecord) else None
+            if reference is not None:
+                self._open_local()
+            parts: Iterable[Sequence[Any]] = [some] if reference is not None else _up_to_full(some)
+            for part in parts:
+                before = self._records_sent
+                self._records_sent += len(part)
+                pushed = isinstance(part[0], PushRecord)
+                message = _pushed(part, self._rule, reference) if pushed else _encode_record(part[0])
+                yield from self._routed(message, before)
+            if self._memory is not None and isinstance(some[0], ForgetRecord):
+                self._memory.release()
 
-    def acknowledged(self, taken: int) -> None:
-        """Record that the follower has the first `taken` messages."""
+    def _reference(self, records: Sequence[PushRecord]) -> segments.SharedArray | None:
+        """Where the follower finds the numbers of all records, which are one array; None: they have to be sent."""
+        if self._memory is None:
+            return None
+        spans = [segment.span for one in records if (segment := self._shard.segments.get(one.index)) is not None]
+        if [span.length for span in spans] != [len(one.values) for one in records]:
+            return None  # a part of a segment; or one has migrated to another shard
+        start, address = min((span.start, _address(one)) for span, one in zip(spans, records, strict=True))
+        for span, one in zip(spans, records, strict=True):
+            if one.form is not None or _address(one) - address != one.values.itemsize * (span.start - start):
+                return None
+        first = min(records, key=_address)
+        return self._memory.reference(first.values, start)
+
+    def acknowledged(self, count: int) -> None:
+        """Record that the follower has the next `count` messages."""
         records, complete = 0, False
-        while self.answered < taken and self._sent:
+        for _ in range(min(count, len(self._sent))):
             self.answered += 1
             records, last = self._sent.popleft()
             complete = complete or last
@@ -124,7 +184,9 @@ class FollowerSender:
     def __init__(self, messages: FollowerMessages, address: str, patience_s: float, clock: Clock | None = None) -> None:
         self._messages = messages
         self._stream = CarryStream(address, f"follower at {address}", patience_s, clock)
-        self._stream.give(messages.all())
+        follower = ShardPlacement(-1, address, messages.shard_epoch, (), messages.run_id)
+        self._memory = FollowerMemory(messages.job, follower, self._stream.streams, self._stream.watchdog)
+        self._stream.give(messages.all(self._memory))
         self._stream.end()
         self._thread = runtime.spawn(self._read_acks, "follower")
 
@@ -132,13 +194,15 @@ class FollowerSender:
         """End the stream; called when the shard continues without this follower."""
         self._stream.cancel()
         self._thread.join()
+        self._memory.close()
         self._stream.close()
 
     def _read_acks(self) -> None:
-        why = "it ended the stream"
+        why, before = "it ended the stream", 0
         try:
-            for taken in self._stream.replies(lambda: self._messages.answered if self._messages.waits else None):
-                self._messages.acknowledged(taken)
+            for received in self._stream.replies(lambda: self._messages.answered if self._messages.waits else None):
+                self._messages.acknowledged(received - before)
+                before = received
         except RuntimeFailure as error:
             why = str(error)
         self._messages.lost(why)
@@ -149,17 +213,41 @@ def _together(record: JournalRecord) -> object:
     return (record.push, record.exchange, record.skipped) if isinstance(record, PushRecord) else id(record)
 
 
-def _pushed(records: Sequence[Any], rule: segments.Rule) -> bytes:
-    """Encode the segments of one push as a message."""
-    first: PushRecord = records[0]
+def _up_to_full(records: Sequence[JournalRecord]) -> Iterator[Sequence[JournalRecord]]:
+    """Split records into groups with at most `bulk.FULL_BYTES` of numbers, at least one record each."""
+    first = filled = 0
+    for number, record in enumerate(records):
+        if number > first and filled + record.nbytes > bulk.FULL_BYTES:
+            yield records[first:number]
+            first, filled = number, 0
+        filled += record.nbytes
+    yield records[first:]
+
+
+def _pushed(records: Sequence[PushRecord], rule: segments.Rule, reference: segments.SharedArray | None) -> bytes:
+    """Encode the segments of one push as a message; `reference`: where their numbers are, None: in the message."""
+    first = records[0]
     opening = push_to_wire(first.push, wire.Target(), rule, len(records))
     opening.exchange, opening.skipped = first.exchange, first.skipped
-    pieces: list[bytes | memoryview] = [bulk.head(opening.SerializeToString())]
+    if reference is None:
+        return b"".join([bulk.head(opening.SerializeToString()), *_payloads(records)])
+    opening.shared.CopyFrom(reference)
+    numbers = bulk.in_shared([one.index for one in records], [one.version for one in records])
+    return bulk.head(opening.SerializeToString()) + numbers
+
+
+def _address(record: PushRecord) -> int:
+    """Where the record's numbers are in memory."""
+    address: int = record.values.__array_interface__["data"][0]
+    return address
+
+
+def _payloads(records: Sequence[PushRecord]) -> Iterator[bytes | memoryview]:
+    """The numbers of records, encoded."""
     for record in records:
         form = record.form or bulk.part_of(record.index, 0, record.values)
         index, version, offset, length = record.index, record.version, record.offset, len(record.values)
-        pieces += bulk.pieces(bulk.SegmentPayload(index, version, offset, length, form.codec, data=form.data))
-    return b"".join(pieces)
+        yield from bulk.pieces(bulk.SegmentPayload(index, version, offset, length, form.codec, data=form.data))
 
 
 def _encode_record(record: JournalRecord) -> bytes:

@@ -173,9 +173,26 @@ class Receiver(Protocol):
     def apply(self, record: JournalRecord) -> None:
         """Apply a journal record to a received segment."""
 
+    def span(self, index: int) -> SegmentSpan:
+        """Span of a received segment."""
+
+
+class Area(Protocol):
+    """Numbers of a flat vector in shared memory."""
+
+    def of(self, span: SegmentSpan) -> np.ndarray:
+        """(length,) float32 numbers of a segment, in place."""
+
+
+Areas = Callable[[segments.SharedArray], Area]
+
+
+def _no_area(reference: segments.SharedArray) -> Area:
+    raise Rejected(f"has no block {reference.block[:32]!r}")
+
 
 def receive(
-    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Receiver]
+    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Receiver], areas: Areas = _no_area
 ) -> Iterator[parameters.CarryReply]:
     """Receive one stream, and yield the count of received messages: in a follower stream after each, else at its end.
 
@@ -183,6 +200,8 @@ def receive(
     ----------
     begin
         Called with the opening, returns the receiver.
+    areas
+        Finds numbers in the memory that the sender shares.
     """
     receiver: Receiver | None = None
     reader, taken, follows = Decoder(), 0, False
@@ -197,7 +216,8 @@ def receive(
         elif begun is not None or request.HasField("record"):
             if not follows:
                 raise Rejected("a journal record for a shard that is no follower")
-            for record in _push_records(begun, parts) if begun is not None else [_record(request.record)]:
+            pushed = _push_records(begun, parts, receiver, areas) if begun is not None else [_record(request.record)]
+            for record in pushed:
                 receiver.apply(record)
         elif (carried := reader.take(request)) is not None:
             receiver.receive(carried)
@@ -209,15 +229,20 @@ def receive(
         yield parameters.CarryReply(received=taken)
 
 
-def _push_records(begun: bytes, parts: Sequence[bulk.SegmentPayload]) -> Iterator[JournalRecord]:
+def _push_records(
+    begun: bytes, parts: Sequence[bulk.SegmentPayload], receiver: Receiver, areas: Areas
+) -> Iterator[JournalRecord]:
     opening = bulk.parse(parameters.PushOpening, begun)
     push = push_from_wire(opening)
+    area = areas(opening.shared) if opening.HasField("shared") else None
     for part in parts:
+        if part.shared and area is None:
+            raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         yield PushRecord(
             part.index,
             part.version,
             push,
-            payloads.numbers(part),
+            area.of(receiver.span(part.index)) if part.shared and area is not None else payloads.numbers(part),
             part.offset,
             exchange=opening.exchange,
             skipped=opening.skipped,

@@ -15,7 +15,9 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.pb import coordination_pb2
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
-from dbelief.rpc.server.local_streams import MOST_STREAMS, LocalContext, LocalStreams
+from dbelief.rpc.pb.segments_pb2 import SharedArray
+from dbelief.rpc.server.auth import must_be_for
+from dbelief.rpc.server.local_streams import MOST_STREAMS, Handler, LocalContext, LocalStreams
 from dbelief.rpc.server.server import HANDLERS
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
@@ -27,7 +29,7 @@ from ..store.shard import Shard
 from .exchange import ExchangeHandler
 from .pull import PullHandler
 from .push import PushHandler
-from .shared_memory import SharedMemoryRegistry
+from .shared_memory import BlockView, SharedMemoryRegistry
 from .upload import handle_stream
 
 _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
@@ -98,7 +100,8 @@ class ShardService(stubs.ParametersServicer):
         self._local_streams = StreamLimiter(MOST_STREAMS)  # which have threads of their own: it is never exceeded
         self._attached = SharedMemoryRegistry(shares_memory)
         local = ("Pull", "Push", "Exchange") if shares_memory else ()
-        self._local = LocalStreams({name: getattr(self, name) for name in local})
+        methods: dict[str, Handler] = {name: getattr(self, name) for name in local}
+        self._local = LocalStreams({**methods, "Carry": self._carry_locally} if methods else methods)
 
     def register(self, server: grpc.Server) -> None:
         """Register this service with a server."""
@@ -178,7 +181,14 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
-        yield from receive(messages, self.controller.migration_for)
+        yield from receive(messages, self.controller.migration_for, lambda array: self._area(context, array))
+
+    def _carry_locally(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        for reply in self.Carry(messages, context):
+            yield reply.SerializeToString()
+
+    def _area(self, context: grpc.ServicerContext | LocalContext, array: SharedArray) -> BlockView:
+        return self._attached.of(context.peer()).area(array)
 
     def _limiter(self, context: grpc.ServicerContext | LocalContext) -> StreamLimiter:
         return self._local_streams if isinstance(context, LocalContext) else self._streams
@@ -209,6 +219,7 @@ class ShardService(stubs.ParametersServicer):
                     yield answer(request)
                     continue
                 try:
+                    must_be_for(request.stream.method, context)
                     open_stream(request.stream.name, request.stream.token, request.stream.method)
                 except Rejected as error:
                     yield wire.AttachReply(refusal=str(error))

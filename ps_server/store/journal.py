@@ -7,22 +7,13 @@ follower checks by it that it lacks no record. `replication/apply.py` applies th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dbelief.core.push import Push
 from dbelief.core.vector_program import Operation
-
-
-def owned_copy(values: np.ndarray) -> np.ndarray:
-    """Numbers that a journal record may keep: those of a message as they are (they are read-only), of others a copy.
-
-    A worker that shares memory changes what it has pushed as soon as that is acknowledged or aborted, and no push waits
-    for a follower that is still catching up.
-    """
-    return values.copy() if values.flags.writeable else values
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class PushRecord:
     push
         With the rate that it was applied at.
     offset, values
-        See `Shard.push`; unchanged until the follower has them: see `owned_copy`.
+        See `Shard.push`; unchanged until the push is acknowledged, or its client has left the memory to the shard.
     form
         Encoded form of the values, where they were encoded: an object of the wire layer.
     exchange
@@ -59,6 +50,10 @@ class PushRecord:
         """Bytes of the record's numbers."""
         return self.values.nbytes
 
+    def owned(self) -> Self:
+        """The record with numbers that it may keep beyond the push: a message's are read-only; of others a copy."""
+        return replace(self, values=self.values.copy()) if self.values.flags.writeable else self
+
 
 @dataclass(frozen=True)
 class _WithoutNumbers:
@@ -67,6 +62,10 @@ class _WithoutNumbers:
     index: int
     version: int
     nbytes: ClassVar[int] = 0
+
+    def owned(self) -> Self:
+        """The record itself."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dbelief.process.runtime import runtime
 
 from .admission import PushAdmission
 from .exchange_cache import Answer, ExchangeReplyCache
-from .journal import PushRecord, owned_copy
+from .journal import PushRecord
 from .segment import Outcome, Segment
 from .staleness import StalenessBarrier
 
@@ -62,7 +62,7 @@ def _new_array(span: SegmentSpan) -> np.ndarray:
 
 
 def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> PushRecord:
-    return PushRecord(index, version, push, owned_copy(weights), exchange=message)
+    return PushRecord(index, version, push, weights, exchange=message)
 
 
 class Shard:
@@ -288,7 +288,7 @@ class Shard:
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
                 segment.append_journal(
                     lambda: PushRecord(
-                        index, version, replace(push, rate=rate), owned_copy(gradient), offset, form, skipped=skipped
+                        index, version, replace(push, rate=rate), gradient, offset, form, skipped=skipped
                     )
                 )
         if self.staleness is not None and not push.assign and push.bundle is None:

@@ -23,6 +23,8 @@ from dbelief.security.same_user import same_user
 class LocalStream:
     """What `Stream` is over gRPC. One thread uses it, and ends it; any thread may cancel it.
 
+    Where requests are sent by `post` alone, another thread may read the replies.
+
     Parameters
     ----------
     connection
@@ -51,6 +53,21 @@ class LocalStream:
         self._begun = self._refused = False
         self._send()
         return self._begun or not (self.stale and self._refused)
+
+    def post(self, request: bytes) -> None:
+        """Send one request; waits for room.
+
+        Raises
+        ------
+        grpc.RpcError
+            The stream is broken.
+        Rejected
+            It is too large.
+        """
+        try:
+            self._socket.send(frames.message(request))
+        except OSError as error:
+            raise frames.StreamEnded(grpc.StatusCode.UNAVAILABLE, error.strerror or str(error)) from None
 
     def credit(self) -> None:
         """Allow one more message: a reply has answered one."""

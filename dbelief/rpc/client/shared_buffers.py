@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dbelief.arrays.backend import aligned_float32
-from dbelief.arrays.shared_memory import HEADER_BYTES, Block, log_unavailable, make_block
+from dbelief.arrays.shared_memory import HEADER_BYTES, Block, block_of, log_unavailable, make_block
 from dbelief.core.placement import ShardPlacement
 from dbelief.errors import RuntimeFailure
 from dbelief.process.runtime import runtime
@@ -92,7 +92,7 @@ class SharedBuffers:
     def __init__(self, job: str, streams: StreamPool, watchdog: Watchdog, wanted: bool, logs: bool) -> None:
         self._job, self._streams, self._watchdog = job, streams, watchdog
         self._wanted, self._logs = wanted, logs
-        self._blocks: list[weakref.ref[Block]] = []
+        self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
         self._peers: dict[str, _Peer] = {}
         self._logged: set[int] = set()
         self._lock = runtime.lock()
@@ -102,21 +102,21 @@ class SharedBuffers:
         block = make_block(4 * size) if self._wanted and size else None
         if block is None:
             return aligned_float32(size)
-        with self._lock:
-            self._blocks.append(weakref.ref(block, self._blocks.remove))
+        self.add(block)
         return block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
+
+    def add(self, block: Block) -> None:
+        """Add a block, made here or opened, to those that shards are offered."""
+        with self._lock:
+            self._blocks.add(block)
 
     def find(self, values: np.ndarray) -> Location | None:
         """Location of a float32 array, if it is in a block of this client that has a name."""
-        base: object = values
-        while isinstance(base, np.ndarray):
-            base = base.base
-        if not isinstance(base, Block) or not base.name or values.dtype != np.float32:
+        block = block_of(values)
+        if block is None or not block.name or values.dtype != np.float32 or block not in self._blocks:
             return None
-        if all(block() is not base for block in tuple(self._blocks)):
-            return None
-        offset = base.offset_of(values)
-        return None if offset is None else Location(base, offset)
+        offset = block.offset_of(values)
+        return None if offset is None else Location(block, offset)
 
     def references(
         self, place: ShardPlacement, locations: Sequence[Location | None], origin: int
@@ -160,7 +160,7 @@ class SharedBuffers:
         """Attach these blocks at all shards that accept shared memory, and detach blocks that are gone."""
         with self._lock:
             peers = [self._peer(place) for place in places]
-            alive = {block.name for reference in tuple(self._blocks) if (block := reference()) is not None}
+            alive = {block.name for block in self._blocks}
             gone = {peer: sorted(peer.names - alive) for peer in peers if peer.names - alive}
             self._ask({peer: wire.AttachRequest(released=names) for peer, names in gone.items()})
             for block in blocks:

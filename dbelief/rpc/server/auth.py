@@ -41,6 +41,29 @@ def must_be(*roles: str) -> None:
         raise Rejected(f"the caller's token is for {caller()}, and this is for {' or '.join(roles)}")
 
 
+def must_be_for(method: str, context: grpc.ServicerContext) -> None:
+    """Check that the caller of a stream of the shards' service may call another method of it, too.
+
+    The role is that of the certificate, which was compared with that of the token. Without credentials every caller
+    passes.
+
+    Raises
+    ------
+    Rejected
+        It may not.
+    """
+    shown = _certified(context)
+    allowed = PERMISSIONS.get(f"/dbelief.v1.Parameters/{method}", ALL)
+    if shown and shown[0] not in allowed:
+        raise Rejected(f"{method} is for {', '.join(sorted(allowed))}, and the caller's certificate for {shown[0]}")
+
+
+def _certified(context: grpc.ServicerContext) -> list[str]:
+    """Roles of the caller's certificate; none without TLS."""
+    proven: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # its real type
+    return [name.decode(errors="replace") for name in proven.get("x509_common_name", ())]
+
+
 def must_be_in(run_id: int, named: int) -> None:
     """Check that the current call is from the run of this process.
 
@@ -138,8 +161,7 @@ class AuthInterceptor(grpc.ServerInterceptor):
     @contextlib.contextmanager
     def _admitted(self, role: str, context: grpc.ServicerContext) -> Iterator[None]:
         """Check that the certificate matches the token's role, and count the call while it runs."""
-        proven: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # its real type
-        shown = [name.decode(errors="replace") for name in proven.get("x509_common_name", ())]
+        shown = _certified(context)
         if role and shown != [role]:
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, f"a token for {role} under a certificate for {' '.join(shown)}"

@@ -19,7 +19,8 @@ from dbelief.rpc.wire import frames
 from dbelief.security import named_socket
 from dbelief.security.same_user import same_user
 
-Methods = Mapping[str, Callable[[Iterator[bytes], Any], Iterator[bytes]]]
+Handler = Callable[[Iterator[bytes], Any], Iterator[bytes]]
+Methods = Mapping[str, Handler]
 """By name: the handler."""
 
 MOST_STREAMS = 1024

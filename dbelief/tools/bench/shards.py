@@ -41,6 +41,7 @@ class _Front(coordination_stubs.CoordinatorServicer):
 
     def __init__(self) -> None:
         self.joined: dict[int, str] = {}
+        self.followed: set[int] = set()
         self.changed = threading.Condition()
 
     def Status(self, request: coordination.StatusRequest, context: Any) -> coordination.StatusReply:
@@ -57,7 +58,11 @@ class _Front(coordination_stubs.CoordinatorServicer):
         )
 
     def Beat(self, request: coordination.BeatRequest, context: Any) -> coordination.BeatReply:
-        """Report that the job trains."""
+        """Report that the job trains; a heartbeat shows whether a shard's follower is in sync."""
+        if request.shard.in_sync:
+            with self.changed:
+                self.followed.add(request.id)
+                self.changed.notify_all()
         return coordination.BeatReply(state=coordination.STATE_READY, member=True)
 
 
@@ -70,6 +75,8 @@ class Shards:
         For their logs.
     lock_free
         Whether pushes to one segment run concurrently.
+    followed
+        Whether each has a follower, a further process on this host.
     credentials
         Folder made by `dbelief certs`: TLS and tokens; clients use this process's own credentials. None: plain text.
 
@@ -92,6 +99,7 @@ class Shards:
         rule: str = "adagrad",
         options: Mapping[str, float] | None = None,
         lock_free: bool = False,
+        followed: bool = False,
         credentials: Path | None = None,
     ) -> None:
         mine = Credentials.read(credentials / "coordinator") if credentials is not None else None
@@ -116,7 +124,7 @@ class Shards:
                     + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
                     folder / f"ps-{number}-of-{self.name}.log",
                 )
-                for number in range(count)
+                for number in range(2 * count if followed else count)
             ]
             stack.callback(terminate_all, self.children)
             for child in self.children:
@@ -128,10 +136,12 @@ class Shards:
                 self.spans,
                 tuple(ShardPlacement(number, front.joined[number], 1, (runs[number],)) for number in range(count)),
             )
-            for where in self.placement.places:
-                channel = stack.enter_context(open_channel(where.address, "ps", mine))
+            for number in range(len(self.children)):
+                channel = stack.enter_context(open_channel(front.joined[number], "ps", mine))
                 self._stubs.append(stubs.ParametersStub(channel))
             self._fill(size)
+            if followed:
+                self._follow(front)
             self._stack = stack.pop_all()
 
     def _await(self, front: _Front) -> None:
@@ -168,6 +178,22 @@ class Shards:
             client.close()
         for where in self.placement.places:
             self._configure(where.shard, ready=True)
+
+    def _follow(self, front: _Front) -> None:
+        """Attach a follower to each shard; returns when all are in sync."""
+        count = len(self.placement.places)
+        assignment = wire.Assignment(
+            rule=segments.Rule(name=self.rule[0], options=self.rule[1]),
+            max_segment_length=max(span.length for span in self.spans),
+            snapshots="/",
+        )
+        for shard in range(count):
+            follower = wire.FollowerLink(epoch=1, address=front.joined[count + shard], shard_epoch=2)
+            self._configure(count + shard, job=JOB, shard_epoch=2, assignment=assignment)
+            self._configure(shard, link=follower)
+        with front.changed:
+            if not front.changed.wait_for(lambda: len(front.followed) == count, START_S):
+                raise Unavailable(f"{len(front.followed)} of {count} shards have a follower after {START_S:g} s")
 
     def client(self, pusher: Pusher | None) -> ShardedParameterClient:
         """A client like a worker's; the caller closes it."""
@@ -210,5 +236,5 @@ class Shards:
         """End the processes."""
         with self._stack:
             if error is None:
-                for where in self.placement.places:
-                    self._configure(where.shard, stop=True)
+                for number in range(len(self.children)):
+                    self._configure(number, stop=True)

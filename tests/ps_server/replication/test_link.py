@@ -79,7 +79,8 @@ class Pair:
         for _ in range(messages):
             if not self.waits:
                 return
-            self._messages.acknowledged(next(self._answers).received)
+            next(self._answers)
+            self._messages.acknowledged(1)
 
     @property
     def waits(self) -> bool:
