@@ -850,7 +850,7 @@ class LocalStream(_message.Message):
     token: _builtins.bytes
     """32 bytes"""
     method: _builtins.str
-    """Pull, Push or Exchange"""
+    """Pull, Push or Exchange; of a leader to its follower: Carry"""
     def __init__(
         self,
         *,
@@ -1212,6 +1212,7 @@ class CarryRequest(_message.Message):
 
     PUSH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     OPENING_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
     ARRAY_FIELD_NUMBER: _builtins.int
@@ -1223,6 +1224,10 @@ class CarryRequest(_message.Message):
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """with the version that each had before"""
+
+    @_builtins.property
+    def shared(self) -> _segments_pb2.SharedSegments:
+        """in place of `segments`: in the push's `shared`"""
 
     @_builtins.property
     def opening(self) -> Global___CarryOpening:
@@ -1245,14 +1250,15 @@ class CarryRequest(_message.Message):
         *,
         push: Global___PushOpening | None = ...,
         segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+        shared: _segments_pb2.SharedSegments | None = ...,
         opening: Global___CarryOpening | None = ...,
         head: _replication_pb2.SegmentHead | None = ...,
         array: _replication_pb2.SegmentArray | None = ...,
         record: Global___JournalRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_head", b"_head", "_opening", b"_opening", "_push", b"_push", "_record", b"_record", "array", b"array", "head", b"head", "opening", b"opening", "push", b"push", "record", b"record"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_head", b"_head", "_opening", b"_opening", "_push", b"_push", "_record", b"_record", "array", b"array", "head", b"head", "opening", b"opening", "push", b"push", "record", b"record", "shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_head", b"_head", "_opening", b"_opening", "_push", b"_push", "_record", b"_record", "array", b"array", "head", b"head", "opening", b"opening", "push", b"push", "record", b"record", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_head", b"_head", "_opening", b"_opening", "_push", b"_push", "_record", b"_record", "array", b"array", "head", b"head", "opening", b"opening", "push", b"push", "record", b"record", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
     _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015

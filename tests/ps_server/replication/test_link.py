@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +19,7 @@ from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.process.clock import ManualClock
 from dbelief.process.runtime import Event
-from dbelief.rpc.channel import open_channel
 from dbelief.rpc.pb import parameters_pb2 as wire
-from dbelief.rpc.pb import parameters_pb2_grpc as stubs
-from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
 from ps_server.programs import ProgramExecutor
@@ -36,7 +31,8 @@ from ps_server.rpc.servicer import ShardService
 from ps_server.store.journal import JournalRecord, PushRecord, RoundRecord
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
-from tests.ps_server.servers import A, B, Job, status, wait_until
+from tests.ps_server.replication.chained import Chained
+from tests.ps_server.servers import A, B, status, wait_until
 
 LENGTH = 5
 SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
@@ -306,12 +302,28 @@ def test_follower_is_in_sync_after_all_earlier_records() -> None:
 def test_pushes_wait_for_a_follower_that_does_not_keep_up() -> None:
     link = ReplicationLink()
     link.begin(1, followed=True)
-    large = PushRecord(0, 0, Push(A, 1), np.zeros(MOST_QUEUED // 4 + 1, np.float32))
+    numbers = np.zeros(MOST_QUEUED // 4 + 1, np.float32)
+    numbers.setflags(write=False)  # of a message
+    large = PushRecord(0, 0, Push(A, 1), numbers)
     link.append(large)
     with pytest.raises(Moved, match="which has not acknowledged it yet"):
         link.wait(0.0)
     assert link.take(1, 1, 0.0) == ([large], 1)
     link.wait(0.0)
+
+
+def test_numbers_are_copied_while_the_follower_catches_up_alone() -> None:
+    """Until then nobody waits for it: a push is acknowledged, and its memory used again."""
+    link, numbers = ReplicationLink(), np.ones(3, np.float32)
+    link.begin(1, followed=True)
+    link.append(PushRecord(0, 0, Push(A, 1), numbers))
+    link.has_segments(1)
+    link.append(PushRecord(0, 1, Push(A, 2), numbers))
+    taken = link.take(1, 100, 0.0)
+    assert taken is not None
+    before, after = (record.values for record in taken[0] if isinstance(record, PushRecord))
+    assert not np.may_share_memory(before, numbers)
+    assert after is numbers
 
 
 def test_follower_lost_while_catching_up_is_not_waited_for() -> None:
@@ -328,69 +340,6 @@ def _record() -> JournalRecord:
 
 
 # -- over gRPC -----------------------------------------------------------------------------------------------
-
-
-class Chained(Job):
-    """Two shards, each of which has a follower, and a word for who is killed."""
-
-    def __init__(self, rule: str = "sgd") -> None:
-        super().__init__(rule=rule)
-        self.followers: list[tuple[ShardService, Server, int]] = []
-        self.epochs = itertools.count(100)
-        self.chains = [0, 0]
-        self.extra: list[tuple[grpc.Channel, Server, ShardService]] = []
-        for number in range(2):
-            self.followers.append(self.follow(number))
-
-    def follow(self, number: int) -> tuple[ShardService, Server, int]:
-        """Have a new shard follow shard `number`."""
-        service, epoch = ShardService(Metrics("ps"), 10.0), next(self.epochs)
-        service.controller.index = number
-        server = Server("127.0.0.1:0", service.register)
-        channel = open_channel(server.address)
-        self.extra.append((channel, server, service))
-        assignment = wire.Assignment(rule=self.rule)
-        stub = stubs.ParametersStub(channel)
-        stub.Configure(
-            wire.ConfigureRequest(command=self.command(), job="digits", shard_epoch=epoch, assignment=assignment)
-        )
-        self.chains[number] += 1
-        self.configure(
-            number, link=wire.FollowerLink(epoch=self.chains[number], address=server.address, shard_epoch=epoch)
-        )
-        return service, server, epoch
-
-    def whole(self, number: int) -> None:
-        """Wait until a shard's follower has all."""
-        wait_until(lambda: self.services[number].controller.link.confirmed, "the follower to catch up")
-
-    def promote(self, number: int) -> None:
-        """The shard is dead; its follower goes on, alone."""
-        self.servers[number].close(0.0)
-        service, server, _ = self.followers[number]
-        epoch = next(self.epochs)
-        self.services[number], self.servers[number] = service, server
-        channel = open_channel(server.address)
-        self.channels.append(channel)
-        self.stubs[number] = stubs.ParametersStub(channel)
-        place = self.placement.places[number]
-        runs = [segments.SegmentRun(first=first, count=count) for first, count in place.runs]
-        self.chains[number] = 0
-        self.configure(
-            number, job="digits", shard_epoch=epoch, promoted=True, holdings=wire.Holdings(runs=runs), ready=True
-        )
-        places = list(self.placement.places)
-        places[number] = dataclasses.replace(place, address=server.address, shard_epoch=epoch)
-        self.placement = dataclasses.replace(self.placement, epoch=self.placement.epoch + 1, places=tuple(places))
-
-    def close(self) -> None:
-        super().close()
-        for channel, server, service in self.extra:
-            channel.close()
-            server.close(0.0)
-            service.controller.close()
-        for service in self.services:
-            service.controller.close()
 
 
 @pytest.fixture

@@ -491,24 +491,3 @@ def test_a_wait_that_runs_out_leaves_memory_shared(start: Callable[..., Job], mo
 
 def member(pusher: Pusher) -> Any:
     return wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[pusher.replica])])
-
-
-@pytest.mark.parametrize("rule", ["sgd", "elastic"])
-def test_journal_copies_values_from_shared_memory(start: Callable[..., Job], rule: str) -> None:
-    """Until a follower has caught up nobody waits for it: a push is acknowledged, and its memory used again."""
-    job = start(rule=rule)
-    deeds: list[Any] = []
-    for service in job.services:
-        for segment in service.controller.require_shard().segments.values():
-            segment.journal = deeds.append
-    client = job.client(A)
-    values, out = client.array(job.placement.size), client.array(job.placement.size)
-    values[:] = 1.0
-    if rule == "elastic":
-        client.exchange(values, out, job.held(), Push(A, 1, np.float32(0.5)))
-    else:
-        client.push(values, job.held(), Push(A, 1, np.float32(0.5)))
-    values[:] = 1e9
-    assert len(deeds) == len(job.placement.spans)
-    for deed in deeds:
-        np.testing.assert_array_equal(deed.values, 1.0)

@@ -1,0 +1,259 @@
+"""Followers on the host of the workers: they apply pushes from the workers' memory, in the leader's order."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.arrays.shared_memory import block_of
+from dbelief.core.push import Push
+from dbelief.errors import RuntimeFailure
+from dbelief.rpc.client.local_stream import LocalStream
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import parameters_pb2_grpc as stubs
+from dbelief.rpc.pb.segments_pb2 import SharedArray
+from dbelief.rpc.server import auth
+from dbelief.rpc.wire.convert import pusher_to_wire
+from ps_server.replication.migration import Migration
+from ps_server.rpc.servicer import ShardService
+from ps_server.store.journal import PushRecord
+from tests.examples import examples
+from tests.ps_server.replication.chained import Chained
+from tests.ps_server.servers import A, B, status, wait_until
+
+pytestmark = pytest.mark.processes
+
+
+class Watched:
+    """What followers apply: whether its numbers were in shared memory; and messages that came over local streams."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shared: list[bool] = []
+        self.local = 0
+        apply, post = Migration.apply, LocalStream.post
+
+        def applies(migration: Migration, record: Any) -> None:
+            if isinstance(record, PushRecord):
+                self.shared.append(block_of(record.values) is not None)
+            apply(migration, record)
+
+        def posts(stream: LocalStream, request: bytes) -> None:
+            self.local += 1
+            post(stream, request)
+
+        monkeypatch.setattr(Migration, "apply", applies)
+        monkeypatch.setattr(LocalStream, "post", posts)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def whole(job: Chained) -> None:
+    for number in range(2):
+        job.whole(number)
+
+
+def assert_copies_are_equal(job: Chained) -> None:
+    """Every follower has its leader's bits, versions and ledger."""
+    for number, (service, _, _) in enumerate(job.followers):
+        copies = service.controller._migration._received  # type: ignore[union-attr]
+        segments = job.services[number].controller.require_shard().segments
+        assert copies.keys() == segments.keys()
+        for index, segment in segments.items():
+            np.testing.assert_array_equal(copies[index].vectors["w"], segment.vectors["w"])
+            assert (copies[index].version, copies[index].ledger.last) == (segment.version, segment.ledger.last)
+
+
+# -- the same numbers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "elastic"])
+def test_pushes_are_applied_from_the_workers_memory(rule: str, watched: Watched) -> None:
+    job = Chained(rule)
+    try:
+        whole(job)
+        client = job.client(A)
+        values, out = client.array(job.placement.size), client.array(job.placement.size)
+        for number in range(1, 6):
+            values[:] = number
+            push = Push(A, number, np.float32(0.5))
+            if rule == "elastic":
+                client.exchange(values, out, job.held(0), push)
+            else:
+                client.push(values, job.held(0), push)
+        assert_copies_are_equal(job)
+        assert watched.shared == 5 * len(job.placement.spans) * [True]
+        assert watched.local >= 2 * 5  # and the openings
+    finally:
+        job.close()
+
+
+ways = st.lists(st.tuples(st.sampled_from([A, B]), st.booleans()), min_size=1, max_size=12)
+
+
+@given(ways)
+@examples(12)
+def test_messages_of_both_ways_keep_their_order(orders: list[tuple[Any, bool]]) -> None:
+    """A push through shared memory after one over TCP, and the other way: the follower refuses a wrong order."""
+    job = Chained("adagrad")
+    try:
+        whole(job)
+        clients = {(who, shared): job.client(who, shares_memory=shared) for who in (A, B) for shared in (True, False)}
+        numbers = {A: 0, B: 0}
+        for who, shared in orders:
+            client = clients[who, shared]
+            values = client.array(job.placement.size)
+            numbers[who] += 1
+            values[:] = numbers[who] * who.replica
+            client.push(values, job.held(0), Push(who, numbers[who], np.float32(0.1)))
+        assert_copies_are_equal(job)
+    finally:
+        job.close()
+
+
+def test_pushers_at_the_same_time(watched: Watched) -> None:
+    job, failed = Chained("sgd"), list[BaseException]()
+
+    def pushes(who: Any, shared: bool) -> None:
+        try:
+            client = job.client(who, shares_memory=shared)
+            values = client.array(job.placement.size)
+            for number in range(1, 41):
+                values[:] = who.replica
+                client.push(values, job.held(0), Push(who, number, np.float32(1)))
+        except BaseException as error:
+            failed.append(error)
+
+    try:
+        whole(job)
+        threads = [threading.Thread(target=pushes, args=one) for one in ((A, True), (B, False))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(90)
+        assert not failed
+        assert_copies_are_equal(job)
+        np.testing.assert_array_equal(job.read(), -40.0 * (A.replica + B.replica))
+        assert any(watched.shared)
+        assert not all(watched.shared)
+    finally:
+        job.close()
+
+
+# -- failures ------------------------------------------------------------------------------------------------
+
+
+def test_memory_of_a_failed_push_is_left_to_the_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The push has failed and the worker uses its array again, while the follower has yet to read it."""
+    held, apply = threading.Event(), Migration.apply
+
+    def applies(migration: Migration, record: Any) -> None:
+        if isinstance(record, PushRecord) and record.push.sequence == 2:
+            assert held.wait(60)
+        apply(migration, record)
+
+    monkeypatch.setattr(Migration, "apply", applies)
+    job = Chained("sgd")
+    try:
+        whole(job)
+        for service in job.services:
+            service.controller.deadline_s = 0.3
+        client = job.client(A, deadline_s=0.5, refresh=lambda: job.placement)
+        values = client.array(job.placement.size)
+        values[:] = 1.0
+        client.push(values, job.held(0), Push(A, 1, np.float32(1)))
+        with pytest.raises(RuntimeFailure, match="has not acknowledged it yet"):
+            client.push(values, job.held(0), Push(A, 2, np.float32(1)))
+        values[:] = 1e9
+        held.set()
+        for number in range(2):
+            link = job.services[number].controller.link
+            wait_until(lambda link=link: link._acknowledged == link._appended, "the follower to have it")  # type: ignore[misc]
+        assert_copies_are_equal(job)
+        np.testing.assert_array_equal(job.read(), -2.0)
+    finally:
+        held.set()
+        job.close()
+
+
+def test_a_follower_that_is_replaced_gets_the_memory_too(watched: Watched) -> None:
+    job = Chained("sgd")
+    try:
+        whole(job)
+        client = job.client(A, refresh=lambda: job.placement)
+        values = client.array(job.placement.size)
+        values[:] = 1.0
+        client.push(values, job.held(0), Push(A, 1, np.float32(1)))
+        for number in range(2):
+            job.promote(number)
+            job.followers[number] = job.follow(number)
+        whole(job)
+        watched.shared.clear()
+        for number in (2, 3):
+            client.push(values, job.held(0), Push(A, number, np.float32(1)))
+        assert any(watched.shared)
+        assert_copies_are_equal(job)
+        np.testing.assert_array_equal(job.read(), -3.0)
+    finally:
+        job.close()
+
+
+def test_blocks_of_a_worker_that_has_ended_are_released() -> None:
+    job = Chained("sgd")
+    try:
+        whole(job)
+        client = job.client(A)
+        values = client.array(job.placement.size)
+        client.push(values, job.held(0), Push(A, 1, np.float32(1)))
+        follower: ShardService = job.followers[0][0]
+        assert follower._attached._bytes > 0
+        del values
+        client.close()
+        leader = job.services[0]
+        wait_until(lambda: leader._attached._bytes == 0, "the leader to have detached them")
+        job.configure(0, forgotten=[pusher_to_wire(A)])
+        wait_until(lambda: follower._attached._bytes == 0, "the follower to have detached them")
+    finally:
+        job.close()
+
+
+# -- permissions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "refused"), [("worker", "Carry", True), ("ps", "Push", True), ("ps", "Carry", False)]
+)
+def test_a_local_stream_needs_the_permission_for_its_method(
+    monkeypatch: pytest.MonkeyPatch, role: str, method: str, refused: bool
+) -> None:
+    monkeypatch.setattr(auth, "_certified", lambda context: [role])
+    job = Chained("sgd")
+    try:
+        target = job.target(0)
+        stream = wire.LocalStream(name="0" * 32, token=bytes(32), method=method)
+        (reply,) = job.stubs[0].Attach(iter([wire.AttachRequest(target=target, stream=stream)]))
+        assert (f"the caller's certificate for {role}" in reply.refusal) == refused, reply
+        assert reply.refusal  # no process listens
+    finally:
+        job.close()
+
+
+def test_a_reference_to_memory_that_was_not_attached_is_refused() -> None:
+    job = Chained("sgd")
+    try:
+        whole(job)
+        channel, _, _ = job.extra[0]
+        epoch = job.followers[0][2]
+        messages = [
+            wire.CarryRequest(opening=wire.CarryOpening(job="digits", shard_epoch=epoch, follow=True)),
+            wire.CarryRequest(push=wire.PushOpening(vector="w", shared=SharedArray(block="0" * 32))),
+        ]
+        _, why = status(lambda: list(stubs.ParametersStub(channel).Carry(iter(messages))))
+        assert "has no block" in why
+    finally:
+        job.close()
