@@ -50,6 +50,8 @@ class SimulatedJob:
         Most samples behind a push.
     report_s
         Interval at which workers report their progress; 0: after every step, as where steps take long.
+    batch
+        Samples of a mini-batch, where that is not 4: the faults of a job are spread over its mini-batches.
     leases
         Samples of a lease, one of which a seed has; None: the job's default, which is small. The strategies that
         average by all-reduce push the result of a block only, a lease of each replica: here one of two steps.
@@ -67,8 +69,14 @@ class SimulatedJob:
     epochs: int = EPOCHS
     limits: str = ""
     push_samples: int = 4
+    batch: int = 4
     report_s: float = 0.4
     leases: tuple[int | None, ...] = (None, 64, 64)
+
+    @property
+    def stretch(self) -> float:
+        """Mini-batches of this job for each one of most jobs, which have 4 epochs of mini-batches of 4."""
+        return self.epochs / EPOCHS * 4 / self.batch
 
     def text(self, data: Path, lease: int | None) -> str:
         """The job file; `lease`: samples of a lease, for strategies that lease data."""
@@ -123,16 +131,17 @@ JOBS = {
     "hogwild-easgd": SimulatedJob("name: hogwild-easgd, batch: 4, rate: 0.1", replication=1),
     "sync-easgd": SimulatedJob("name: sync-easgd, batch: 4, rate: 0.1"),
     "sync-easgd-2": SimulatedJob(
-        "name: sync-easgd, batch: 1, rate: 0.1, form: 2", groups=True, best=True, epochs=6, leases=_BLOCKS
+        "name: sync-easgd, batch: 1, rate: 0.1, form: 2", groups=True, best=True, epochs=6, batch=1, leases=_BLOCKS
     ),
     "sync-easgd-3": SimulatedJob(
-        "name: sync-easgd, batch: 1, rate: 0.1, form: 3", groups=True, epochs=6, leases=_BLOCKS
+        "name: sync-easgd, batch: 1, rate: 0.1, form: 3", groups=True, epochs=6, batch=1, leases=_BLOCKS
     ),
     "sync-sgd": SimulatedJob(
         "name: sync-sgd, batch: 1, rule: {name: sgd, rate: 3}",
         groups=True,
         averages=True,
         epochs=6,
+        batch=1,
         report_s=0,
         leases=_BLOCKS,
     ),

@@ -9,7 +9,11 @@ from tests.simulation.models.marks import SAMPLES
 
 BATCHES = 160
 """Mini-batches during which most faults begin; a fifth begin before the first, and a fifth at the end of the job."""
-LAST = EPOCHS * SAMPLES // 4 - 2
+LEFT = 2
+"""Mini-batches that are left when the end of a job begins."""
+LAST = EPOCHS * SAMPLES // 4 - LEFT
+NEAR_END = 4
+"""Mini-batches before that which belong to the end, too."""
 END_S = 1.5
 """Seconds after the last mini-batches in which a job tests, writes a set and the model, and ends."""
 MACHINES = ("leader-0", "leader-1", "shard-0", "shard-1", "shard-2", "shard-3", "worker-0", "worker-1", "worker-2")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tests.simulation.models.jobs import COORDINATORS, JOBS
 
-from .fault import BATCHES, END_S, LAST, MACHINES, Fault
+from .fault import BATCHES, END_S, LAST, LEFT, MACHINES, NEAR_END, Fault
 from .scenarios import scenarios
 
 METHODS = {
@@ -110,10 +110,18 @@ def draw_plan(seed: int) -> Plan:
     faults = tuple(_fault(draw, weights, batches, after_s, near) for batches, after_s in moments)
     faults = tuple(_at_message(draw, fault) if draw.random() < 0.5 else fault for fault in faults)
     faults = tuple(sorted((*faults, *scenarios(seed, job)), key=lambda fault: fault.batches))
+    faults = tuple(replace(fault, batches=_stretched(fault.batches, JOBS[job].stretch)) for fault in faults)
     preempt, delay_s, drift = (draw.choice(of) for of in ([0.01, 0.05, 0.1], [0.0002, 0.001, 0.005], [0.0, 0.03]))
     stall_rare, lease = draw.choice([0.0, 0.03, 0.1]), draw.choice(JOBS[job].leases)
     far = draw.choice([0.0, 0.2])
     return Plan(seed, job, faults, preempt, delay_s, batch_s, drift, stall_rare, lease, far)
+
+
+def _stretched(batches: int, stretch: float) -> int:
+    """The same moment of a job with so many times the mini-batches; moments at its end are as far from it."""
+    if batches > LAST - NEAR_END:
+        return batches + round((LAST + LEFT) * (stretch - 1))
+    return round(batches * stretch)
 
 
 def _weights(draw: random.Random) -> dict[str, float]:

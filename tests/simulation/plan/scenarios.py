@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tests.simulation.models.jobs import HEARTBEAT_TIMEOUT_S, LEASE_TTL_S
 
-from .fault import BATCHES, END_S, FEWEST, LAST, MACHINES, Fault
+from .fault import BATCHES, END_S, FEWEST, LAST, MACHINES, NEAR_END, Fault
 
 SHARE = 0.05
 """Share of the seeds in which a scenario occurs."""
@@ -73,7 +73,7 @@ def _resharding(draw: random.Random) -> Iterator[Fault]:
 
 def _failing_writer(draw: random.Random) -> Iterator[Fault]:
     """A worker fails near the end of the job, when it writes the group's result or has just reported steps."""
-    batches, seconds = LAST - draw.randrange(4), draw.expovariate(1 / 0.3)
+    batches, seconds = LAST - draw.randrange(NEAR_END), draw.expovariate(1 / 0.3)
     method, worker = draw.choice(["Report", "Push", "Push"]), f"worker-{draw.randrange(3)}"
     late = method == "Report"
     yield Fault("kill", batches, 0.0, worker, seconds=seconds, method=method, client=True, late=late)
