@@ -28,6 +28,8 @@ from dbelief.rpc.wire import bulk
 
 KINDS = {"made": 40, "noise": 15, "cut": 15, "bent": 15, "repeated": 14.9, "long": 0.1}
 """How often each comes, in hundredths."""
+LONG = 1 << 20, 4 << 20
+"""Bytes after a long message that a server takes in."""
 STREAMED = frozenset({"Pull", "Push", "Exchange", "Attach"})
 _DEEPEST = 3
 _INTS = {
@@ -90,6 +92,13 @@ class Fuzzer:
         call = Call(method, tuple(getattr(self, f"_{kind}")(method)), kind)
         return self.call() if kind != "repeated" and self._alive & set(self._speaks_for(call)) else call
 
+    def longest(self) -> Iterator[Call]:
+        """For each genuine call one with the longest message that a server takes in."""
+        for method in sorted(self._genuine):
+            call = Call(method, (b"".join((*self._one(method), bytes(LONG[-1]))),), "long")
+            if not self._alive & set(self._speaks_for(call)):
+                yield call
+
     def _speaks_for(self, call: Call) -> Iterator[int]:
         """Lives that its messages name."""
         for message in call.messages:
@@ -127,7 +136,7 @@ class Fuzzer:
 
     def _long(self, method: str) -> list[bytes]:
         _, longest = MESSAGES
-        more = self._random.choice((1 << 20, 1 << 20, 4 << 20, longest + 1))
+        more = self._random.choice((LONG[0], *LONG, longest + 1))
         return [b"".join((*self._one(method), bytes(more)))]
 
     def _one(self, method: str) -> Sequence[bytes]:
