@@ -1,6 +1,7 @@
 """Followers on the host of the workers: they apply pushes from the workers' memory, in the leader's order."""
 
 import threading
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,7 @@ def assert_copies_are_equal(job: Chained) -> None:
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "elastic"])
 def test_pushes_are_applied_from_the_workers_memory(rule: str, watched: Watched) -> None:
-    job = Chained(rule)
-    try:
+    with closing(Chained(rule)) as job:
         whole(job)
         client = job.client(A)
         values, out = client.array(job.placement.size), client.array(job.placement.size)
@@ -89,8 +89,6 @@ def test_pushes_are_applied_from_the_workers_memory(rule: str, watched: Watched)
         assert_copies_are_equal(job)
         assert watched.shared == 5 * len(job.placement.spans) * [True]
         assert watched.local >= 2 * 5  # and the openings
-    finally:
-        job.close()
 
 
 ways = st.lists(st.tuples(st.sampled_from([A, B]), st.booleans()), min_size=1, max_size=12)
@@ -100,8 +98,7 @@ ways = st.lists(st.tuples(st.sampled_from([A, B]), st.booleans()), min_size=1, m
 @examples(12)
 def test_messages_of_both_ways_keep_their_order(orders: list[tuple[Any, bool]]) -> None:
     """A push through shared memory after one over TCP, and the other way: the follower refuses a wrong order."""
-    job = Chained("adagrad")
-    try:
+    with closing(Chained("adagrad")) as job:
         whole(job)
         clients = {(who, shared): job.client(who, shares_memory=shared) for who in (A, B) for shared in (True, False)}
         numbers = {A: 0, B: 0}
@@ -112,14 +109,12 @@ def test_messages_of_both_ways_keep_their_order(orders: list[tuple[Any, bool]]) 
             values[:] = numbers[who] * who.replica
             client.push(values, job.held(0), Push(who, numbers[who], np.float32(0.1)))
         assert_copies_are_equal(job)
-    finally:
-        job.close()
 
 
 def test_pushers_at_the_same_time(watched: Watched) -> None:
-    job, failed = Chained("sgd"), list[BaseException]()
+    failed: list[BaseException] = []
 
-    def pushes(who: Any, shared: bool) -> None:
+    def pushes(job: Chained, who: Any, shared: bool) -> None:
         try:
             client = job.client(who, shares_memory=shared)
             values = client.array(job.placement.size)
@@ -129,9 +124,9 @@ def test_pushers_at_the_same_time(watched: Watched) -> None:
         except BaseException as error:
             failed.append(error)
 
-    try:
+    with closing(Chained("sgd")) as job:
         whole(job)
-        threads = [threading.Thread(target=pushes, args=one) for one in ((A, True), (B, False))]
+        threads = [threading.Thread(target=pushes, args=(job, *one)) for one in ((A, True), (B, False))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -141,8 +136,6 @@ def test_pushers_at_the_same_time(watched: Watched) -> None:
         np.testing.assert_array_equal(job.read(), -40.0 * (A.replica + B.replica))
         assert any(watched.shared)
         assert not all(watched.shared)
-    finally:
-        job.close()
 
 
 # -- failures ------------------------------------------------------------------------------------------------
@@ -182,8 +175,7 @@ def test_memory_of_a_failed_push_is_left_to_the_follower(monkeypatch: pytest.Mon
 
 
 def test_a_follower_that_is_replaced_gets_the_memory_too(watched: Watched) -> None:
-    job = Chained("sgd")
-    try:
+    with closing(Chained("sgd")) as job:
         whole(job)
         client = job.client(A, refresh=lambda: job.placement)
         values = client.array(job.placement.size)
@@ -199,13 +191,10 @@ def test_a_follower_that_is_replaced_gets_the_memory_too(watched: Watched) -> No
         assert any(watched.shared)
         assert_copies_are_equal(job)
         np.testing.assert_array_equal(job.read(), -3.0)
-    finally:
-        job.close()
 
 
 def test_blocks_of_a_worker_that_has_ended_are_released() -> None:
-    job = Chained("sgd")
-    try:
+    with closing(Chained("sgd")) as job:
         whole(job)
         client = job.client(A)
         values = client.array(job.placement.size)
@@ -218,8 +207,6 @@ def test_blocks_of_a_worker_that_has_ended_are_released() -> None:
         wait_until(lambda: leader._attached._bytes == 0, "the leader to have detached them")
         job.configure(0, forgotten=[pusher_to_wire(A)])
         wait_until(lambda: follower._attached._bytes == 0, "the follower to have detached them")
-    finally:
-        job.close()
 
 
 # -- permissions ---------------------------------------------------------------------------------------------
@@ -232,20 +219,16 @@ def test_a_local_stream_needs_the_permission_for_its_method(
     monkeypatch: pytest.MonkeyPatch, role: str, method: str, refused: bool
 ) -> None:
     monkeypatch.setattr(auth, "_certified", lambda context: [role])
-    job = Chained("sgd")
-    try:
+    with closing(Chained("sgd")) as job:
         target = job.target(0)
         stream = wire.LocalStream(name="0" * 32, token=bytes(32), method=method)
         (reply,) = job.stubs[0].Attach(iter([wire.AttachRequest(target=target, stream=stream)]))
         assert (f"the caller's certificate for {role}" in reply.refusal) == refused, reply
         assert reply.refusal  # no process listens
-    finally:
-        job.close()
 
 
 def test_a_reference_to_memory_that_was_not_attached_is_refused() -> None:
-    job = Chained("sgd")
-    try:
+    with closing(Chained("sgd")) as job:
         whole(job)
         channel, _, _ = job.extra[0]
         epoch = job.followers[0][2]
@@ -255,5 +238,3 @@ def test_a_reference_to_memory_that_was_not_attached_is_refused() -> None:
         ]
         _, why = status(lambda: list(stubs.ParametersStub(channel).Carry(iter(messages))))
         assert "has no block" in why
-    finally:
-        job.close()
