@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Operator
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
+
+from .conftest import Operator, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -70,7 +73,7 @@ def test_residual_of_a_dead_worker_is_reported(operator: Operator, write_job: Ca
     coordinator, address = operator.coordinator(job)
     operator.members(address, 2, 0)
     workers = operator.members(address, 0, 2)
-    operator.until_samples("coded", 3_000)
+    _wait_for_reports(address, 2)  # a worker that dies before its first report has no residual that is known
     workers[0].kill()
     assert coordinator.ends() == 0
     assert workers[1].ends() == 0
@@ -79,3 +82,17 @@ def test_residual_of_a_dead_worker_is_reported(operator: Operator, write_job: Ca
     assert 0 < died["residual"] < summary["residual_lost"]
     assert summary["samples"] == 80 * 1257
     assert summary["test_accuracy"] > 0.94
+
+
+def _wait_for_reports(address: str, replicas: int) -> None:
+    """Wait until the coordinator has a report of trained samples from so many replicas."""
+    client = CoordinatorClient(address)
+
+    def look() -> bool | None:
+        reported = [m for m in client.status().members if m.role == wire.ROLE_REPLICA and m.samples]
+        return True if len(reported) >= replicas else None
+
+    try:
+        wait_for(look, f"a report from each of {replicas} replicas")
+    finally:
+        client.close()
