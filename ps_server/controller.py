@@ -123,6 +123,7 @@ class ShardController:
         self.threads = ThreadPool()
         self.turn = runtime.lock()
         self._follower: FollowerSender | None = None
+        self._messages: FollowerMessages | None = None  # to the follower
         self._programs: ProgramExecutor | None = None
         self._migration: Migration | None = None
         self._snapshots: Path | None = None  # folder that contains the snapshot sets
@@ -280,18 +281,20 @@ class ShardController:
         self.link.begin(command.epoch, followed=bool(command.address))
         if self._follower is not None:
             self._follower.close()
-            self._follower = None
+            self._follower = self._messages = None
         if command.address:
-            messages = FollowerMessages(shard, self.link, self.job, command.shard_epoch, self.run_id)
-            self._follower = FollowerSender(messages, command.address, command.timeout_s or math.inf)
+            self._messages = FollowerMessages(shard, self.link, self.job, command.shard_epoch, self.run_id)
+            self._follower = FollowerSender(self._messages, command.address, command.timeout_s or math.inf)
 
     @property
     def replicates(self) -> bool:
         """Whether there is a follower, or there is to be one."""
         return self.link.state is not LinkState.UNREPLICATED
 
-    def wait_replicated(self, patience_s: float = LOOK_AGAIN_S) -> None:
+    def wait_replicated(self, patience_s: float = LOOK_AGAIN_S, records: int | None = None) -> None:
         """Wait until the follower, if there is one, has acknowledged all changes so far.
+
+        `records`: as `replicate` has returned it, and only the changes sent by then; None: sends them first.
 
         Raises
         ------
@@ -299,7 +302,19 @@ class ShardController:
             Timeout.
         """
         if self.replicates:
-            self.link.wait(min(self.deadline_s, patience_s))
+            if records is None:
+                records = self.replicate()
+            self.link.wait(records, min(self.deadline_s, patience_s), self._messages)
+
+    def replicate(self) -> int:
+        """Send the follower, if there is one, all changes so far; returns their number, for `wait_replicated`.
+
+        Cost: that of a message to a follower on this host.
+        """
+        records = self.link.appended
+        if (messages := self._messages) is not None:
+            messages.send()
+        return records
 
     def confirm_leads(self, shard: Shard) -> None:
         """Check before the reply to a read that no follower had been promoted when its numbers were read.

@@ -20,13 +20,11 @@ from dbelief.rpc.client.local_stream import LocalStream
 from dbelief.rpc.client.shared_buffers import SharedBuffers
 from dbelief.rpc.client.stream_pool import StreamPool
 from dbelief.rpc.client.watchdog import Watchdog
-from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray
-from dbelief.rpc.wire import bulk
 
 
 class FollowerMemory:
-    """Blocks and the local stream of one follower; used by the thread that makes its messages.
+    """Blocks that one follower shares, and its local stream; used by one thread at a time.
 
     Parameters
     ----------
@@ -41,8 +39,6 @@ class FollowerMemory:
     def __init__(self, job: str, follower: ShardPlacement, streams: StreamPool, watchdog: Watchdog) -> None:
         self._follower = follower
         self._sharing = SharedBuffers(job, streams, watchdog, wanted=True, logs=False)
-        self._stream: LocalStream | None = None
-        self._reader: Thread | None = None
 
     def reference(self, numbers: np.ndarray, origin: int) -> SharedArray | None:
         """Where the follower finds numbers that begin at number `origin` of the vector; None: it cannot read them.
@@ -64,38 +60,11 @@ class FollowerMemory:
         """Detach the blocks of workers that have ended."""
         self._sharing.attach([], [self._follower])
 
-    def open_stream(self, acknowledged: Callable[[int], None], lost: Callable[[str], None]) -> LocalStream | None:
-        """Open the local stream; None where the follower is on another host, or has no block yet.
-
-        Parameters
-        ----------
-        acknowledged, lost
-            Called by another thread: with the number of messages acknowledged since the call before; at the end, with
-            the reason.
-        """
-        self._stream = self._sharing.local_stream(self._follower, "Carry")
-        if self._stream is not None:
-            self._reader = runtime.spawn(_read, "follower-local", self._stream, acknowledged, lost)
-        return self._stream
+    def open_stream(self) -> LocalStream | None:
+        """Open the local stream; None where the follower is on another host, or has no block yet."""
+        return self._sharing.local_stream(self._follower, "Carry")
 
     def close(self) -> None:
-        """End the local stream, and detach all blocks."""
-        if self._stream is not None and self._reader is not None:
-            self._stream.cancel()
-            self._reader.join()
-            self._stream.end()
+        """Detach all blocks."""
         self._sharing.close()
 
-
-def _read(stream: LocalStream, acknowledged: Callable[[int], None], lost: Callable[[str], None]) -> None:
-    """Read acknowledgements until the stream ends."""
-    before, why = 0, "it ended the local stream"
-    try:
-        with named_errors("follower"):
-            while (reply := stream.answer()) is not None:
-                received = bulk.parse(wire.CarryReply, reply).received
-                acknowledged(received - before)
-                before = received
-    except RuntimeFailure as error:
-        why = str(error)
-    lost(why)

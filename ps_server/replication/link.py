@@ -14,7 +14,9 @@ effect is then as if the worker had never read it. A head that may have been rep
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 from dbelief.errors import Moved
 from dbelief.process.runtime import runtime
@@ -23,6 +25,9 @@ from ..store.journal import JournalRecord
 
 MOST_QUEUED = 64 << 20
 """Bytes of journal records that may be queued for a follower that catches up, before pushes block on it."""
+
+EARLY_BYTES = 1 << 20
+"""Bytes of a record that is sent while the rest of its push is applied; smaller ones are sent when a call waits."""
 
 _LOOK_S = 0.5
 
@@ -34,6 +39,17 @@ class LinkState(Enum):
     CATCHING_UP = "catching up"
     IN_SYNC = "in sync"
     LOST = "lost"
+
+
+class Sender(Protocol):
+    """Sender of records to the follower, part of whose work a thread that waits for the follower does itself."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the next acknowledgement has to be read by `receive`; otherwise another thread reads it."""
+
+    def receive(self) -> None:
+        """Read the next acknowledgement; waits for it, for some time at most. One thread at a time."""
 
 
 class ReplicationLink:
@@ -49,6 +65,8 @@ class ReplicationLink:
         Whether the follower has everything that was acknowledged.
     why
         Why the follower was lost; "" while it is not.
+    appended
+        Number of journal records so far, over all epochs.
     """
 
     def __init__(self) -> None:
@@ -56,12 +74,14 @@ class ReplicationLink:
         self.state = LinkState.UNREPLICATED
         self.confirmed = False
         self.why = ""
-        self._appended = self._acknowledged = 0  # journal records
+        self.appended = self._acknowledged = 0  # journal records
         self._needed: int | None = None  # records appended when the last segment was sent: with them it is in sync
         self._complete = False  # the follower has acknowledged every segment
         self._queued = 0  # bytes
         self._records: deque[JournalRecord] = deque()
+        self._reading = False  # whether a waiting thread reads acknowledgements
         self._changed = runtime.condition()
+        self._work = runtime.event()  # for the sender's thread
 
     def begin(self, epoch: int, followed: bool) -> None:
         """Begin a link epoch, with a follower or without one; calls that wait for the previous follower return."""
@@ -70,8 +90,9 @@ class ReplicationLink:
             self.state = LinkState.CATCHING_UP if followed else LinkState.UNREPLICATED
             self.why = ""
             self._clear()
-            self._acknowledged = self._appended
+            self._acknowledged = self.appended
             self._changed.notify_all()
+        self._work.set()
 
     # -- called by pushes ----------------------------------------------------------------------------------
 
@@ -83,43 +104,89 @@ class ReplicationLink:
         catches up no push waits, and the worker changes them.
         """
         with self._changed:
-            if self.state in (LinkState.CATCHING_UP, LinkState.IN_SYNC):
-                self._records.append(record if self.state is LinkState.IN_SYNC else record.owned())
-                self._queued += record.nbytes
-                self._appended += 1
-                self._changed.notify_all()
+            if self.state not in (LinkState.CATCHING_UP, LinkState.IN_SYNC):
+                return
+            self._records.append(record if self.state is LinkState.IN_SYNC else record.owned())
+            self._queued += record.nbytes
+            self.appended += 1
+            early = self.state is LinkState.CATCHING_UP or record.nbytes >= EARLY_BYTES
+        if early:
+            self._work.set()
 
-    def wait(self, timeout_s: float) -> None:
-        """Block until the follower has every record appended so far, or until no follower has to be waited for.
+    def wake_sender(self) -> None:
+        """Wake the thread that waits in `wait_for_records`."""
+        self._work.set()
+
+    def wait(self, records: int, timeout_s: float, sender: Sender | None = None) -> None:
+        """Block until the follower has the first `records` journal records, or no follower has to be waited for.
+
+        Parameters
+        ----------
+        sender
+            Sender of this link, whose acknowledgements the calling thread reads where no other thread does: a
+            thread between costs two wake-ups in each push.
 
         Raises
         ------
         Moved
             After `timeout_s`; a retry may succeed.
         """
-        with self._changed:
-            epoch, appended = self.epoch, self._appended
+        epoch = self.epoch
 
-            def done() -> bool:
-                free = self.state is LinkState.UNREPLICATED or self.epoch != epoch
-                free = free or (self.state is LinkState.CATCHING_UP and self._queued <= MOST_QUEUED)
-                return free or (self.state is LinkState.IN_SYNC and self._acknowledged >= appended)
+        def done() -> bool:
+            if self.state is LinkState.IN_SYNC and self.epoch == epoch:
+                return self._acknowledged >= records
+            free = self.state is LinkState.UNREPLICATED or self.epoch != epoch
+            return free or (self.state is LinkState.CATCHING_UP and self._queued <= MOST_QUEUED)
 
-            if not self._changed.wait_for(done, timeout_s):
-                why = f"was lost: {self.why}" if self.state is LinkState.LOST else "has not acknowledged it yet"
-                raise Moved(f"nothing is acknowledged without the follower, which {why}")
+        if not self._wait_for(done, epoch, timeout_s, sender):
+            why = f"was lost: {self.why}" if self.state is LinkState.LOST else "has not acknowledged it yet"
+            raise Moved(f"nothing is acknowledged without the follower, which {why}")
+
+    def _wait_for(self, done: Callable[[], bool], epoch: int, timeout_s: float, sender: Sender | None) -> bool:
+        """Wait until `done`, reading acknowledgements where no other thread does; False after `timeout_s`."""
+        until_s = runtime.monotonic() + timeout_s
+
+        def reads() -> bool:
+            return sender is not None and not self._reading and self._is_active(epoch) and sender.is_local
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: done() or reads(), max(0.0, until_s - runtime.monotonic()))
+                if done():
+                    return True
+                if sender is None or not reads() or runtime.monotonic() >= until_s:
+                    return False
+                self._reading = True
+            self._read(sender, lambda: done() or not self._is_active(epoch), until_s)
+
+    def _read(self, sender: Sender, done: Callable[[], bool], until_s: float) -> None:
+        """Read acknowledgements until `done` or the deadline; another waiting thread goes on then."""
+        try:
+            while sender.is_local and runtime.monotonic() < until_s:
+                sender.receive()
+                with self._changed:
+                    if done():
+                        return
+        finally:
+            with self._changed:
+                self._reading = False
+                self._changed.notify_all()
 
     # -- called by the follower stream ---------------------------------------------------------------------
 
-    def take(self, epoch: int, most_bytes: int, timeout_s: float) -> tuple[list[JournalRecord], int] | None:
-        """Next records, and the count taken including them; no records after `timeout_s`; None if the link has ended.
+    def wait_for_records(self, timeout_s: float) -> None:
+        """Wait until records may be queued, or the link has changed; `timeout_s` at most."""
+        if not self._records:
+            self._work.wait(timeout_s)
+        self._work.clear()
+
+    def take(self, epoch: int, most_bytes: int) -> tuple[list[JournalRecord], int] | None:
+        """The queued records, up to `most_bytes`, and the count taken including them; None if the link has ended.
 
         Each record is returned only once: a caller that fails to send it must call `lose`.
         """
-        until_s = runtime.monotonic() + timeout_s
         with self._changed:
-            while not self._records and self._is_active(epoch) and (left_s := until_s - runtime.monotonic()) > 0:
-                self._changed.wait(left_s)
             if not self._is_active(epoch):
                 return None
             taken: list[JournalRecord] = []
@@ -128,14 +195,23 @@ class ReplicationLink:
                 taken.append(self._records.popleft())
                 filled += taken[-1].nbytes
             self._queued -= filled
-            self._changed.notify_all()
-            return taken, self._appended - len(self._records)
+            if self.state is LinkState.CATCHING_UP:
+                self._changed.notify_all()  # pushes wait for room in the queue
+            return taken, self.appended - len(self._records)
 
-    def drain(self, epoch: int, records: int) -> None:
-        """Block until the follower has the first `records` journal records, or the link has ended."""
+    def drain(self, epoch: int, records: int, sender: Sender | None = None) -> None:
+        """Block until the follower has the first `records` journal records, or the link has ended; see `wait`."""
+
+        def done() -> bool:
+            return self._acknowledged >= records or not self._is_active(epoch)
+
+        while not self._wait_for(done, epoch, _LOOK_S, sender):
+            pass
+
+    def wake_waiting(self) -> None:
+        """Let waiting threads look again whether one of them has to read acknowledgements."""
         with self._changed:
-            while self._acknowledged < records and self._is_active(epoch):
-                self._changed.wait(_LOOK_S)
+            self._changed.notify_all()
 
     @property
     def behind(self) -> bool:
@@ -158,7 +234,7 @@ class ReplicationLink:
         """Record that every segment has been sent: from now on acknowledgements wait for the follower."""
         with self._changed:
             if self._is_active(epoch):
-                self.state, self._needed = LinkState.IN_SYNC, self._appended
+                self.state, self._needed = LinkState.IN_SYNC, self.appended
 
     def acknowledged(self, epoch: int, records: int, complete: bool) -> None:
         """Record that the follower has the first `records` journal records; `complete`: and every segment."""
@@ -177,3 +253,4 @@ class ReplicationLink:
                 self.why = why or "it ended"
                 self._clear()
                 self._changed.notify_all()
+        self._work.set()

@@ -4,7 +4,8 @@ A segment is copied under its lock, and its changes are recorded from that momen
 record. Copies are sent one at a time between the records of other segments: training continues meanwhile.
 
 To a follower on this host, pushes of workers that share memory are sent as references, over a local stream. A message
-takes another stream than the one before it only when the follower has all before it: so their order is one.
+takes another stream than the one before it only when the follower has all before it: so their order is one. The calls
+that wait for the follower send over the local stream, and read its replies; gRPC's stream has threads for both.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from dbelief.core.placement import ShardPlacement
 from dbelief.errors import RuntimeFailure
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import runtime
+from dbelief.rpc.channel import named_errors
 from dbelief.rpc.client.local_stream import LocalStream
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -33,7 +36,9 @@ from .segment_state import capture
 from .wire import encode
 
 _LOOK_S = 0.5
-_TAKEN_BYTES = 16 << 20
+_UNREAD_S = 0.05
+"""Wait for further records, in seconds, before the sender's thread reads acknowledgements that no call waits for."""
+_TAKEN_BYTES = bulk.FULL_BYTES
 """Most bytes of journal records that are encoded at a time: the follower applies them while the next ones are."""
 
 
@@ -64,6 +69,10 @@ class FollowerMessages:
         self._memory: FollowerMemory | None = None
         self._local: LocalStream | None = None
         self._goes_local = False  # the message before went over the local stream
+        self._received = 0  # messages of the local stream that the follower has
+        self._sending = runtime.lock()  # held while records are taken and sent: in the journal's order
+        self._receiving = runtime.lock()
+        self._handed_over: deque[bytes] = deque()  # by a waiting thread, for the stream's own
 
     def all(self, memory: FollowerMemory | None = None) -> Iterator[bytes]:
         """All messages, until the link of this epoch ends, but for those that are sent over the local stream.
@@ -75,8 +84,14 @@ class FollowerMessages:
             yield self._noted(self._opening)
             left = deque(sorted(self._shard.segments))
             complete = False
-            while (taken := self._link.take(self._epoch, _TAKEN_BYTES, _LOOK_S if complete else 0.0)) is not None:
-                yield from self._encoded(*taken)
+            while True:
+                self._link.wait_for_records((_UNREAD_S if self._unread else _LOOK_S) if complete else 0.0)
+                with self._sending:
+                    taken = self._send_queued()
+                if taken is None:
+                    return
+                while self._handed_over:
+                    yield self._handed_over.popleft()
                 if self._link.behind:
                     continue  # the queue must not grow while segments are copied
                 if left:
@@ -85,8 +100,81 @@ class FollowerMessages:
                     complete = True
                     self._link.has_segments(self._epoch)
                     yield self._noted(b"", complete=True)
+                elif self._unread and not taken:  # records that no call waits for, as that of a round
+                    self._link.drain(self._epoch, self._records_sent, self)
         except Exception as error:  # any failure: pushes wait on the link, which must report it
-            self._link.lose(self._epoch, f"{type(error).__name__}: {error}")
+            self._lose(error)
+
+    def send(self) -> None:
+        """Send the queued records: over the local stream by the calling thread, otherwise by the stream's own."""
+        if self._goes_local and self._sending.acquire(blocking=False):
+            try:
+                self._send_queued()
+            except Exception as error:  # as in `all`
+                self._lose(error)
+            finally:
+                self._sending.release()
+        if self._link.behind or self._handed_over:
+            self._link.wake_sender()
+
+    def _send_queued(self) -> int | None:
+        """Send queued records over the local stream, or hand them to the thread of `all`; `_sending` is held.
+
+        Returns
+        -------
+        int | None
+            Records; None where the link has ended.
+        """
+        if (taken := self._link.take(self._epoch, _TAKEN_BYTES)) is None:
+            return None
+        self._handed_over.extend(self._encoded(*taken))
+        return len(taken[0])
+
+    def _lose(self, error: Exception) -> None:
+        self.lost(f"{type(error).__name__}: {error}")
+
+    @property
+    def is_local(self) -> bool:
+        """See `Sender`."""
+        return self._goes_local
+
+    def receive(self) -> None:
+        """See `Sender`."""
+        with self._receiving:
+            try:
+                why = self._receive()
+            except RuntimeFailure as error:
+                why = str(error)
+        if why:
+            self.lost(why)
+
+    def _receive(self) -> str:
+        """Read an acknowledgement; why there will be no further one, or ""."""
+        if self._local is None:
+            return "the local stream is closed"
+        with named_errors("follower"):
+            if not self._local.readable(_LOOK_S):
+                return ""
+            reply = self._local.answer()
+        if reply is None:
+            return "it ended the local stream"
+        received = bulk.parse(wire.CarryReply, reply).received
+        self.acknowledged(received - self._received)
+        self._received = received
+        return ""
+
+    @property
+    def _unread(self) -> bool:
+        """Whether acknowledgements are to come over the local stream."""
+        return self._goes_local and self.waits
+
+    def close(self) -> None:
+        """Close the local stream; threads that send or read return."""
+        if (local := self._local) is not None:
+            local.cancel()
+            with self._sending, self._receiving:
+                self._local, self._goes_local = None, False
+                local.end()
 
     def _noted(self, message: bytes, complete: bool = False) -> bytes:
         self._sent.append((self._records_sent, complete))
@@ -95,11 +183,11 @@ class FollowerMessages:
     def _routed(self, message: bytes, before: int) -> Iterator[bytes]:
         """Send a message over the local stream, or yield it; `before`: journal records sent before it."""
         if self._local is not None and len(message) < frames.LARGEST and (self._goes_local or not self._sent):
-            self._goes_local = True
             self._local.post(self._noted(message))
+            self._go_local()
             return
         if self._goes_local:
-            self._link.drain(self._epoch, before)
+            self._link.drain(self._epoch, before, self)
             self._goes_local = False
         yield self._noted(message)
 
@@ -107,10 +195,16 @@ class FollowerMessages:
         """Open the local stream, unless it is open or messages are under way: its opening is counted as one."""
         if self._memory is None or self._local is not None or self._sent:
             return
-        self._local = self._memory.open_stream(self.acknowledged, self.lost)
+        self._local = self._memory.open_stream()
         if self._local is not None:
-            self._goes_local = True
             self._local.post(self._noted(self._opening))
+            self._go_local()
+
+    def _go_local(self) -> None:
+        """Let waiting threads read acknowledgements, unless they do already."""
+        if not self._goes_local:
+            self._goes_local = True
+            self._link.wake_waiting()
 
     def _segment(self, index: int) -> Iterator[bytes]:
         segment = self._shard.segments.get(index)
@@ -146,14 +240,16 @@ class FollowerMessages:
         """Where the follower finds the numbers of all records, which are one array; None: they have to be sent."""
         if self._memory is None:
             return None
-        spans = [segment.span for one in records if (segment := self._shard.segments.get(one.index)) is not None]
-        if [span.length for span in spans] != [len(one.values) for one in records]:
-            return None  # a part of a segment; or one has migrated to another shard
-        start, address = min((span.start, _address(one)) for span, one in zip(spans, records, strict=True))
-        for span, one in zip(spans, records, strict=True):
-            if one.form is not None or _address(one) - address != one.values.itemsize * (span.start - start):
-                return None
-        first = min(records, key=_address)
+        places: list[tuple[int, int, PushRecord]] = []
+        for one in records:
+            segment = self._shard.segments.get(one.index)
+            if segment is None or one.form is not None or segment.span.length != len(one.values):
+                return None  # it has migrated to another shard; or is encoded; or a part of a segment
+            places.append((_address(one), segment.span.start, one))
+        address, start, first = min(places, key=itemgetter(0))
+        size = first.values.itemsize
+        if any(at - address != size * (begin - start) for at, begin, _ in places):
+            return None
         return self._memory.reference(first.values, start)
 
     def acknowledged(self, count: int) -> None:
@@ -182,7 +278,7 @@ class FollowerSender:
     """
 
     def __init__(self, messages: FollowerMessages, address: str, patience_s: float, clock: Clock | None = None) -> None:
-        self._messages = messages
+        self.messages = messages
         self._stream = CarryStream(address, f"follower at {address}", patience_s, clock)
         follower = ShardPlacement(-1, address, messages.shard_epoch, (), messages.run_id)
         self._memory = FollowerMemory(messages.job, follower, self._stream.streams, self._stream.watchdog)
@@ -194,18 +290,19 @@ class FollowerSender:
         """End the stream; called when the shard continues without this follower."""
         self._stream.cancel()
         self._thread.join()
+        self.messages.close()
         self._memory.close()
         self._stream.close()
 
     def _read_acks(self) -> None:
         why, before = "it ended the stream", 0
         try:
-            for received in self._stream.replies(lambda: self._messages.answered if self._messages.waits else None):
-                self._messages.acknowledged(received - before)
+            for received in self._stream.replies(lambda: self.messages.answered if self.messages.waits else None):
+                self.messages.acknowledged(received - before)
                 before = received
         except RuntimeFailure as error:
             why = str(error)
-        self._messages.lost(why)
+        self.messages.lost(why)
 
 
 def _together(record: JournalRecord) -> object:

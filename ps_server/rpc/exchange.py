@@ -16,7 +16,7 @@ from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
 from ..store.exchange_cache import Answer
-from .upload import Blocks, UploadHandler, Wait
+from .upload import WAITS, Blocks, UploadHandler, Wait
 
 Numbers = list[tuple[int, np.ndarray]]
 """Segments by index, and a worker's own weights for each."""
@@ -65,7 +65,10 @@ class ExchangeHandler(UploadHandler):
         taken = self._controller.threads.map(self._exchange, messages, sum(array.nbytes for _, array in numbers))
         answers = [answer for some, _, _ in taken for answer in some]
         self._metrics.duplicates_total.inc(sum(duplicates for _, duplicates, _ in taken))
-        self._controller.wait_replicated()
+        if self._controller.replicates:
+            records = self._controller.replicate()
+            yield WAITS
+            self._controller.wait_replicated(records=records)
         self.check_incarnation()  # an earlier incarnation's answer must not be sent under this epoch
         if self._based:
             yield wire.ExchangeReply(lost=max(lost for _, _, lost in taken)).SerializeToString()

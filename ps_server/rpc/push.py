@@ -15,7 +15,7 @@ from ..controller import ShardController
 from ..store.segment import Outcome
 from ..store.shard import SegmentResult
 from .pull import PullHandler
-from .upload import Blocks, UploadHandler, Wait
+from .upload import WAITS, Blocks, UploadHandler, Wait
 
 ACKNOWLEDGE_EVERY = 16
 """Segments per acknowledgement: a reply to each segment costs a fifth of the push throughput."""
@@ -57,6 +57,9 @@ class PushHandler(UploadHandler):
         for part, one in zip(parts, taken, strict=True):
             self._count_in(part, one)
         for acknowledgement in self._replies(self.complete):
+            if acknowledgement is WAITS:
+                yield WAITS
+                continue
             encoded = bulk.head(acknowledgement.SerializeToString())
             if self._pull is None or not self.complete:
                 yield encoded
@@ -65,7 +68,9 @@ class PushHandler(UploadHandler):
 
     def end(self) -> Iterator[bytes]:
         """Acknowledge all applied segments: a push whose opening has no count ends with its stream."""
-        yield from (bulk.head(acknowledgement.SerializeToString()) for acknowledgement in self._replies(ended=True))
+        for acknowledgement in self._replies(ended=True):
+            if acknowledgement is not WAITS:
+                yield bulk.head(acknowledgement.SerializeToString())
 
     def _apply(self, part: bulk.SegmentPayload) -> SegmentResult:
         """Apply one segment."""
@@ -97,7 +102,10 @@ class PushHandler(UploadHandler):
             return
         if ended and self._staged:  # with staleness bound 0, a push is done when its round is applied
             self._wait("pushes", self._shard, self._staged, self._push.clock + 1)
-        self._controller.wait_replicated()
+        if self._controller.replicates:
+            records = self._controller.replicate()
+            yield WAITS
+            self._controller.wait_replicated(records=records)
         self.check_incarnation()  # an earlier incarnation's pushes must not be acknowledged under this epoch
         if ended and self._reply.acknowledged:
             self._record_metrics()

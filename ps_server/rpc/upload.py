@@ -24,6 +24,8 @@ Wait = Callable[[str, Shard, list[int], int], None]
 or "pushes"."""
 TURN_S = 0.1
 """How long a small message waits for its turn, in seconds: one that is stuck does not hold up the others for longer."""
+WAITS = None
+"""In the place of a reply: the next one waits for another process, and is not made in the turn."""
 Blocks = Callable[[], ConnectionBlocks]
 
 
@@ -36,12 +38,15 @@ def _in_turn(
     turns they wait for each other there, ten times in a push, which costs as much as the push.
     """
     if not (_is_short(controller, parts) and controller.turn.acquire(timeout=TURN_S)):
-        yield from replies
+        yield from (reply for reply in replies if reply is not WAITS)
         return
     made: list[Any] = []
     error: Exception | None = None
     try:
-        made.extend(replies)
+        for reply in replies:
+            if reply is WAITS:
+                break
+            made.append(reply)
     except Exception as raised:  # the replies made before it are in the list
         error = raised
     finally:
@@ -49,6 +54,7 @@ def _in_turn(
     yield from made  # not within the turn: a client may be slow to read
     if error is not None:
         raise error
+    yield from replies
 
 
 def _is_short(controller: ShardController, parts: Sequence[bulk.SegmentPayload]) -> bool:
@@ -57,7 +63,7 @@ def _is_short(controller: ShardController, parts: Sequence[bulk.SegmentPayload])
     Lock-free pushes are concurrent on purpose.
     """
     shard = controller.shard
-    if shard is None or shard.lock_free or shard.staleness is not None or controller.replicates:
+    if shard is None or shard.lock_free or shard.staleness is not None:
         return False
     table = shard.segments
     total = sum([table[part.index].nbytes for part in parts if part.index in table])

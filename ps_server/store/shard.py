@@ -286,10 +286,9 @@ class Shard:
                     self.barrier.applied(segment, push)
             skipped = push.assign and outcome is Outcome.DUPLICATE
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
+                applied = push if rate == push.rate else replace(push, rate=rate)
                 segment.append_journal(
-                    lambda: PushRecord(
-                        index, version, replace(push, rate=rate), gradient, offset, form, skipped=skipped
-                    )
+                    lambda: PushRecord(index, version, applied, gradient, offset, form, skipped=skipped)
                 )
         if self.staleness is not None and not push.assign and push.bundle is None:
             self.barrier.arrived(segment, push)

@@ -290,9 +290,9 @@ class Recorder:
         finally:
             del self._request[self._task, "link"]
 
-    def _wait_replicated(self, real: Real, controller: Any, *patience: float) -> None:
+    def _wait_replicated(self, real: Real, controller: Any, *patience: float, **named: bool) -> None:
         self._waited.pop(self._task, None)
-        real(controller, *patience)
+        real(controller, *patience, **named)
         request = self._request.get(self._task)
         fenced = {pusher.incarnation for pusher in getattr(request, "fenced", ())}
         if fenced and controller.shard is not None:

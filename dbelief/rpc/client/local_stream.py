@@ -82,7 +82,7 @@ class LocalStream:
             The shard has refused a request, or the stream is broken.
         """
         self._send()
-        while self._unsent is not None and not self._readable():
+        while self._unsent is not None and not self._replied():
             self._send()
         try:
             size = self._receive()
@@ -93,6 +93,12 @@ class LocalStream:
         content = frames.content(self._buffer[:size])
         self.stale = False
         return content
+
+    def readable(self, timeout_s: float) -> bool:
+        """Wait until `answer` returns at once; False after `timeout_s`."""
+        waits = select.poll()
+        waits.register(self._socket, select.POLLIN)
+        return bool(waits.poll(1000 * timeout_s))
 
     def _receive(self) -> int:
         try:
@@ -135,7 +141,7 @@ class LocalStream:
         self._unsent = frames.message(request)
         return True
 
-    def _readable(self) -> bool:
+    def _replied(self) -> bool:
         """Wait until a reply can be read, or a request sent; whether the former."""
         waits = select.poll()
         waits.register(self._socket, select.POLLIN | select.POLLOUT)

@@ -111,7 +111,8 @@ def test_messages_of_both_ways_keep_their_order(orders: list[tuple[Any, bool]]) 
         assert_copies_are_equal(job)
 
 
-def test_pushers_at_the_same_time(watched: Watched) -> None:
+@pytest.mark.parametrize("others_share", [False, True])
+def test_pushers_at_the_same_time(others_share: bool, watched: Watched) -> None:
     failed: list[BaseException] = []
 
     def pushes(job: Chained, who: Any, shared: bool) -> None:
@@ -126,7 +127,7 @@ def test_pushers_at_the_same_time(watched: Watched) -> None:
 
     with closing(Chained("sgd")) as job:
         whole(job)
-        threads = [threading.Thread(target=pushes, args=(job, *one)) for one in ((A, True), (B, False))]
+        threads = [threading.Thread(target=pushes, args=(job, *one)) for one in ((A, True), (B, others_share))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -135,7 +136,25 @@ def test_pushers_at_the_same_time(watched: Watched) -> None:
         assert_copies_are_equal(job)
         np.testing.assert_array_equal(job.read(), -40.0 * (A.replica + B.replica))
         assert any(watched.shared)
-        assert not all(watched.shared)
+        assert all(watched.shared) == others_share
+
+
+def test_a_record_that_no_call_waits_for_is_acknowledged(watched: Watched) -> None:
+    """Calls that wait read the acknowledgements of a local stream; here there is none."""
+    with closing(Chained("sgd")) as job:
+        whole(job)
+        client = job.client(A)
+        client.push(client.array(job.placement.size), job.held(0), Push(A, 1, np.float32(1)))
+        controller = job.services[0].controller
+        messages = controller._messages
+        assert messages is not None
+        assert messages.is_local
+        before = watched.local
+        controller.require_shard().append_empty_record()
+        controller.replicate()
+        assert watched.local == before + 1
+        wait_until(lambda: not messages.waits, "its acknowledgement")
+        assert controller.link.confirmed
 
 
 # -- failures ------------------------------------------------------------------------------------------------
@@ -166,7 +185,7 @@ def test_memory_of_a_failed_push_is_left_to_the_follower(monkeypatch: pytest.Mon
         held.set()
         for number in range(2):
             link = job.services[number].controller.link
-            wait_until(lambda link=link: link._acknowledged == link._appended, "the follower to have it")  # type: ignore[misc]
+            wait_until(lambda link=link: link._acknowledged == link.appended, "the follower to have it")  # type: ignore[misc]
         assert_copies_are_equal(job)
         np.testing.assert_array_equal(job.read(), -2.0)
     finally:

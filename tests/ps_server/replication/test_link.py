@@ -81,7 +81,7 @@ class Pair:
     @property
     def waits(self) -> bool:
         """Whether there is something that the follower has not."""
-        return not (self.link.confirmed and self.link._acknowledged == self.link._appended)
+        return not (self.link.confirmed and self.link._acknowledged == self.link.appended)
 
     def settle(self) -> None:
         """All that is told arrives."""
@@ -263,24 +263,24 @@ def test_record_out_of_sequence_is_refused() -> None:
 
 def test_acknowledgement_wait_depends_on_link_state() -> None:
     link, record = ReplicationLink(), _record()
-    link.wait(0.0)
+    link.wait(link.appended, 0.0)
     link.begin(1, followed=True)
     link.append(record)
-    link.wait(0.0)  # it catches up: nobody counts on it
+    link.wait(link.appended, 0.0)  # it catches up: nobody counts on it
     link.has_segments(1)
     with pytest.raises(Moved, match="which has not acknowledged it yet"):
-        link.wait(0.0)
-    assert link.take(1, 100, 0.0) == ([record], 1)
+        link.wait(link.appended, 0.0)
+    assert link.take(1, 100) == ([record], 1)
     link.acknowledged(1, 1, complete=True)
-    link.wait(0.0)
+    link.wait(link.appended, 0.0)
     assert link.confirmed
     link.append(record)
     link.lose(1, "its cable was cut")
     with pytest.raises(Moved, match="which was lost: its cable was cut"):
-        link.wait(0.0)
-    assert (link.state, link.confirmed, link.take(1, 100, 0.0)) == (LinkState.LOST, False, None)
+        link.wait(link.appended, 0.0)
+    assert (link.state, link.confirmed, link.take(1, 100)) == (LinkState.LOST, False, None)
     link.begin(2, followed=False)
-    link.wait(0.0)
+    link.wait(link.appended, 0.0)
     link.lose(1, "what was said of the one before")
     assert (link.state, link.why) == (LinkState.UNREPLICATED, "")
 
@@ -290,7 +290,7 @@ def test_follower_is_in_sync_after_all_earlier_records() -> None:
     link.begin(1, followed=True)
     for _ in range(3):
         link.append(record)
-    assert link.take(1, 0, 0.0) == ([record, record, record], 3)
+    assert link.take(1, 0) == ([record, record, record], 3)
     link.append(record)
     link.has_segments(1)
     link.acknowledged(1, 3, complete=True)
@@ -307,9 +307,9 @@ def test_pushes_wait_for_a_follower_that_does_not_keep_up() -> None:
     large = PushRecord(0, 0, Push(A, 1), numbers)
     link.append(large)
     with pytest.raises(Moved, match="which has not acknowledged it yet"):
-        link.wait(0.0)
-    assert link.take(1, 1, 0.0) == ([large], 1)
-    link.wait(0.0)
+        link.wait(link.appended, 0.0)
+    assert link.take(1, 1) == ([large], 1)
+    link.wait(link.appended, 0.0)
 
 
 def test_numbers_are_copied_while_the_follower_catches_up_alone() -> None:
@@ -319,7 +319,7 @@ def test_numbers_are_copied_while_the_follower_catches_up_alone() -> None:
     link.append(PushRecord(0, 0, Push(A, 1), numbers))
     link.has_segments(1)
     link.append(PushRecord(0, 1, Push(A, 2), numbers))
-    taken = link.take(1, 100, 0.0)
+    taken = link.take(1, 100)
     assert taken is not None
     before, after = (record.values for record in taken[0] if isinstance(record, PushRecord))
     assert not np.may_share_memory(before, numbers)
@@ -331,8 +331,88 @@ def test_follower_lost_while_catching_up_is_not_waited_for() -> None:
     link.begin(1, followed=True)
     link.append(_record())
     link.lose(1, "gone")
-    link.wait(0.0)
+    link.wait(link.appended, 0.0)
     assert (link.state, link.why) == (LinkState.UNREPLICATED, "gone")
+
+
+class Acknowledgements:
+    """Sender whose acknowledgements of one record each arrive when a test says so."""
+
+    is_local = True
+
+    def __init__(self, link: ReplicationLink) -> None:
+        self.readers: list[int] = []  # the thread of each acknowledgement
+        self._link, self._count, self._arrived = link, 0, threading.Semaphore(0)
+
+    def arrive(self) -> None:
+        self._arrived.release()
+
+    def receive(self) -> None:
+        if self._arrived.acquire(timeout=0.05):
+            self._count += 1
+            self.readers.append(threading.get_ident())
+            self._link.acknowledged(1, self._count, complete=True)
+
+
+def _in_sync() -> tuple[ReplicationLink, Acknowledgements]:
+    link = ReplicationLink()
+    link.begin(1, followed=True)
+    link.has_segments(1)
+    return link, Acknowledgements(link)
+
+
+def test_waiting_thread_hands_the_reading_over() -> None:
+    """The first to wait reads until it has its own acknowledgement; the other reads from then on."""
+    link, sender = _in_sync()
+    threads = []
+    for records in (1, 2):
+        link.append(_record())
+        threads.append(threading.Thread(target=link.wait, args=(records, 60.0, sender)))
+        threads[-1].start()
+        wait_until(lambda: link._reading)
+    for number, thread in enumerate(threads, 1):
+        sender.arrive()
+        thread.join(60.0)
+        assert not thread.is_alive()
+        assert link._acknowledged == number
+    assert sender.readers == [thread.ident for thread in threads]
+    assert not link._reading
+
+
+def test_thread_that_reads_waits_no_longer_than_its_timeout() -> None:
+    link, sender = _in_sync()
+    link.append(_record())
+    with pytest.raises(Moved, match="which has not acknowledged it yet"):
+        link.wait(1, 0.01, sender)
+    sender.arrive()
+    link.wait(1, 60.0, sender)
+    assert sender.readers == [threading.get_ident()]
+
+
+def test_thread_that_reads_returns_when_the_link_ends() -> None:
+    link, sender = _in_sync()
+    link.append(_record())
+    thread = threading.Thread(target=link.wait, args=(1, 60.0, sender))
+    thread.start()
+    wait_until(lambda: link._reading)
+    link.begin(2, followed=False)
+    thread.join(60.0)
+    assert not thread.is_alive()
+    assert not sender.readers
+
+
+def test_threads_that_wait_read_once_the_stream_is_local() -> None:
+    link, sender = _in_sync()
+    sender.is_local = False
+    link.append(_record())
+    thread = threading.Thread(target=link.wait, args=(1, 60.0, sender))
+    thread.start()
+    sender.arrive()
+    sender.is_local = True
+    link.wake_waiting()
+    thread.join(60.0)
+    assert not thread.is_alive()
+    assert sender.readers == [thread.ident]
 
 
 def _record() -> JournalRecord:
