@@ -7,15 +7,10 @@ needs the follower, or their block is left to the processes that have it (decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dbelief.arrays.shared_memory import block_of
 from dbelief.core.placement import ShardPlacement
-from dbelief.errors import RuntimeFailure
-from dbelief.process.runtime import Thread, runtime
-from dbelief.rpc.channel import named_errors
 from dbelief.rpc.client.local_stream import LocalStream
 from dbelief.rpc.client.shared_buffers import SharedBuffers
 from dbelief.rpc.client.stream_pool import StreamPool
@@ -67,4 +62,3 @@ class FollowerMemory:
     def close(self) -> None:
         """Detach all blocks."""
         self._sharing.close()
-

@@ -47,7 +47,7 @@ class ExchangeHandler(UploadHandler):
         """Whether all segments counted by the opening have arrived."""
         return self._taken == self._count
 
-    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes]:
+    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes | None]:
         """See `UploadHandler.answers`: the lost count if a base was sent, then the previous centre in one message."""
         if not parts:
             raise Rejected("an exchange begins with its opening and some segments")

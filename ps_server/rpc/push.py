@@ -44,7 +44,7 @@ class PushHandler(UploadHandler):
         """Whether all segments counted by the opening have arrived; False if the opening has no count."""
         return 0 < self._count == self._reply.acknowledged
 
-    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes]:
+    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes | None]:
         """See `UploadHandler.answers`."""
         left = self._count - self._reply.acknowledged if self._count else len(parts)
         if len(parts) > left:
@@ -95,7 +95,7 @@ class PushHandler(UploadHandler):
         if taken.outcome is Outcome.APPLIED and not push.assign:
             self._metrics.staleness.observe(taken.staleness)
 
-    def _replies(self, ended: bool) -> Iterator[wire.PushAcknowledgement]:
+    def _replies(self, ended: bool) -> Iterator[wire.PushAcknowledgement | None]:
         """Acknowledgement that is due now: at the end of the push, or after `ACKNOWLEDGE_EVERY` more segments."""
         due = self._reply.acknowledged - self._acknowledged >= ACKNOWLEDGE_EVERY and not self._staged
         if not (ended or due):

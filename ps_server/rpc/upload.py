@@ -108,7 +108,7 @@ class UploadHandler(ABC):
 
     @abstractmethod
     def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[Any]:
-        """Apply the segments of one message, and yield the replies that are due now."""
+        """Apply the segments of one message, and yield the replies that are due now; see `WAITS`."""
 
     def end(self) -> Iterator[Any]:
         """Replies that are due if the stream ends before this upload is complete."""

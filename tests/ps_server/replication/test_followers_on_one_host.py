@@ -139,6 +139,33 @@ def test_pushers_at_the_same_time(others_share: bool, watched: Watched) -> None:
         assert all(watched.shared) == others_share
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_turn_ends_before_the_wait_for_the_follower(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+    at_the_follower, go_on, apply = threading.Event(), threading.Event(), Migration.apply
+
+    def applies(migration: Migration, record: Any) -> None:
+        at_the_follower.set()
+        assert go_on.wait(60)
+        apply(migration, record)
+
+    with closing(Chained("sgd")) as job:
+        whole(job)
+        monkeypatch.setattr(Migration, "apply", applies)
+        client = job.client(A, shares_memory=shared)
+        values = client.array(job.placement.size)
+        push = threading.Thread(target=client.push, args=(values, job.held(0), Push(A, 1, np.float32(1))))
+        push.start()
+        try:
+            assert at_the_follower.wait(60)
+            turn = job.services[0].controller.turn
+            assert turn.acquire(timeout=60), "the push waits outside its turn"
+            turn.release()
+        finally:
+            go_on.set()
+            push.join(60)
+        assert not push.is_alive()
+
+
 def test_a_record_that_no_call_waits_for_is_acknowledged(watched: Watched) -> None:
     """Calls that wait read the acknowledgements of a local stream; here there is none."""
     with closing(Chained("sgd")) as job:
