@@ -4,6 +4,9 @@
 
 All processes are on this host. A push is timed from its call to its acknowledgement; processor time is the shard's,
 the follower's included. Pushes to the two shards are interleaved; figures are medians.
+
+The floor is the same ratio without messages: all cores of this process apply the rule to the segments of two copies,
+to both while the gradient of a segment is in the cache, over the time for one copy.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +25,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import options, timing
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
+from dbelief.optim import make_rule
+from dbelief.optim.apply import apply_rule
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.grpc_settings import prepare_process
 from dbelief.tools.bench.shards import Shards
+from ps_server.store.concurrency import ThreadPool
 
 PUSHER = Pusher(1, 2)
 
@@ -45,6 +53,35 @@ class _Side:
         self.client.push(self.gradient, versions, Push(PUSHER, self.number, np.float32(1e-6)))
 
 
+class _Floor:
+    """Time to apply a push to two copies of the parameters, over that for one copy."""
+
+    def __init__(self, side: _Side, rule: str) -> None:
+        self._spans, self._gradient, self._rule = side.shards.spans, side.gradient, make_rule(rule, {})
+        self._pool = ThreadPool()
+        self._copies = [self._copy(), self._copy()]
+        self.ratios: list[float] = []
+
+    def _copy(self) -> list[np.ndarray]:
+        """Parameters and optimiser state."""
+        return [np.full(self._gradient.size, 0.1, np.float32) for _ in range(1 + len(self._rule.state))]
+
+    def measure(self, pushes: int) -> None:
+        """Add a ratio."""
+        one, two = (timing.seconds(partial(self._push, self._copies[:count], pushes)) for count in (1, 2))
+        self.ratios.append(two / one)
+
+    def _push(self, copies: Sequence[list[np.ndarray]], pushes: int) -> None:
+        for _ in range(pushes):
+            self._pool.map(partial(self._apply, copies), self._spans, self._gradient.nbytes)
+
+    def _apply(self, copies: Sequence[list[np.ndarray]], span: SegmentSpan) -> None:
+        part = slice(span.start, span.start + span.length)
+        for parameters, *state in copies:
+            states = tuple(one[part] for one in state)
+            apply_rule(self._rule, parameters[part], self._gradient[part], states, np.float32(1e-6), 1)
+
+
 def measure(size: int, rule: str, rounds: int, pushes: int, tcp: bool) -> dict[str, Any]:
     """All figures, by side and as ratios."""
     wall: dict[str, list[float]] = defaultdict(list)
@@ -52,6 +89,7 @@ def measure(size: int, rule: str, rounds: int, pushes: int, tcp: bool) -> dict[s
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         sides = {kind: _side(stack, folder, size, rule, kind == "replicated", tcp) for kind in ("plain", "replicated")}
+        floor = _Floor(sides["plain"], rule)
         for one in sides.values():
             one.push()
         for _, kind in timing.interleaved(sorted(sides), rounds):
@@ -59,12 +97,15 @@ def measure(size: int, rule: str, rounds: int, pushes: int, tcp: bool) -> dict[s
             before_s = one.shards.cpu_s()
             wall[kind].append(timing.seconds(partial(_several, one, pushes)) / pushes)
             cpu[kind].append((one.shards.cpu_s() - before_s) / pushes)
+            if kind == "plain":
+                floor.measure(pushes)
     ratios = [with_s / without_s for with_s, without_s in zip(wall["replicated"], wall["plain"], strict=True)]
     return {
         **{f"{kind}_ms": 1e3 * statistics.median(times) for kind, times in wall.items()},
         **{f"{kind}_cpu_ms": 1e3 * statistics.median(times) for kind, times in cpu.items()},
         "ratio": statistics.median(ratios),
         "ratios": ratios,
+        "floor": statistics.median(floor.ratios),
     }
 
 
@@ -99,6 +140,7 @@ def main() -> None:
         return
     for kind in ("plain", "replicated"):
         print(f"{kind:<11} {found[f'{kind}_ms']:9.2f} ms a push, {found[f'{kind}_cpu_ms']:9.2f} ms of the shard")
+    print(f"floor       {found['floor']:9.2f}, the rule applied to two copies without messages")
     print(f"ratio       {found['ratio']:9.2f}, of {', '.join(f'{one:.2f}' for one in found['ratios'])}")
 
 

@@ -38,7 +38,10 @@ from .wire import encode
 _LOOK_S = 0.5
 _UNREAD_S = 0.05
 """Wait for further records, in seconds, before the sender's thread reads acknowledgements that no call waits for."""
-_TAKEN_BYTES = bulk.FULL_BYTES
+_WINDOW = 2
+"""Unacknowledged messages of the local stream before the sender's thread waits: the records that come meanwhile are sent
+as one message, whose segments the follower's threads share."""
+_TAKEN_BYTES = 32 << 20
 """Most bytes of journal records that are encoded at a time: the follower applies them while the next ones are."""
 
 
@@ -86,6 +89,8 @@ class FollowerMessages:
             complete = False
             while True:
                 self._link.wait_for_records((_UNREAD_S if self._unread else _LOOK_S) if complete else 0.0)
+                if self._goes_local and len(unread := list(self._sent)) >= _WINDOW:
+                    self._link.drain(self._epoch, unread[1 - _WINDOW][0], self)
                 with self._sending:
                     taken = self._send_queued()
                 if taken is None:

@@ -191,8 +191,20 @@ def _no_area(reference: segments.SharedArray) -> Area:
     raise Rejected(f"has no block {reference.block[:32]!r}")
 
 
+Each = Callable[[Callable[[JournalRecord], None], Sequence[JournalRecord], int], object]
+"""Calls a function with each record; the last argument is the bytes of all. See `ThreadPool.map`."""
+
+
+def _in_order(apply: Callable[[JournalRecord], None], records: Sequence[JournalRecord], nbytes: int) -> None:
+    for record in records:
+        apply(record)
+
+
 def receive(
-    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Receiver], areas: Areas = _no_area
+    requests: Iterator[bytes],
+    begin: Callable[[parameters.CarryOpening], Receiver],
+    areas: Areas = _no_area,
+    each: Each = _in_order,
 ) -> Iterator[parameters.CarryReply]:
     """Receive one stream, and yield the count of received messages: in a follower stream after each, else at its end.
 
@@ -202,6 +214,8 @@ def receive(
         Called with the opening, returns the receiver.
     areas
         Finds numbers in the memory that the sender shares.
+    each
+        Applies the records of one message whose numbers are in that memory: each is of another segment.
     """
     receiver: Receiver | None = None
     reader, taken, follows = Decoder(), 0, False
@@ -216,9 +230,12 @@ def receive(
         elif begun is not None or request.HasField("record"):
             if not follows:
                 raise Rejected("a journal record for a shard that is no follower")
-            pushed = _push_records(begun, parts, receiver, areas) if begun is not None else [_record(request.record)]
-            for record in pushed:
-                receiver.apply(record)
+            if begun is None:
+                receiver.apply(_record(request.record))
+            else:
+                records = list(_push_records(begun, parts, receiver, areas))
+                all_shared = all([part.shared for part in parts])
+                (each if all_shared else _in_order)(receiver.apply, records, sum([record.nbytes for record in records]))
         elif (carried := reader.take(request)) is not None:
             receiver.receive(carried)
         if follows:

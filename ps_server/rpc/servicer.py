@@ -181,7 +181,8 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
-        yield from receive(messages, self.controller.migration_for, lambda array: self._area(context, array))
+        areas = functools.partial(self._area, context)
+        yield from receive(messages, self.controller.migration_for, areas, self.controller.threads.map)
 
     def _carry_locally(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
         for reply in self.Carry(messages, context):

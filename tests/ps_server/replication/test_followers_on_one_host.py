@@ -18,8 +18,11 @@ from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.server import auth
 from dbelief.rpc.wire.convert import pusher_to_wire
+from ps_server.replication import link
 from ps_server.replication.migration import Migration
+from ps_server.rpc import upload
 from ps_server.rpc.servicer import ShardService
+from ps_server.store import concurrency
 from ps_server.store.journal import PushRecord
 from tests.examples import examples
 from tests.ps_server.replication.chained import Chained
@@ -73,8 +76,16 @@ def assert_copies_are_equal(job: Chained) -> None:
 # -- the same numbers ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "elastic"])
-def test_pushes_are_applied_from_the_workers_memory(rule: str, watched: Watched) -> None:
+def test_pushes_are_applied_from_the_workers_memory(
+    rule: str, large: bool, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`large`: segments are sent while others are applied, and the threads of leader and follower share them."""
+    if large:
+        monkeypatch.setattr(link, "EARLY_BYTES", 1)
+        monkeypatch.setattr(concurrency, "MIN_BYTES_PER_THREAD", 1)
+        monkeypatch.setattr(upload, "MIN_BYTES_PER_THREAD", 1)
     with closing(Chained(rule)) as job:
         whole(job)
         client = job.client(A)
@@ -211,8 +222,8 @@ def test_memory_of_a_failed_push_is_left_to_the_follower(monkeypatch: pytest.Mon
         values[:] = 1e9
         held.set()
         for number in range(2):
-            link = job.services[number].controller.link
-            wait_until(lambda link=link: link._acknowledged == link.appended, "the follower to have it")  # type: ignore[misc]
+            chain = job.services[number].controller.link
+            wait_until(lambda chain=chain: chain._acknowledged == chain.appended, "the follower to have it")  # type: ignore[misc]
         assert_copies_are_equal(job)
         np.testing.assert_array_equal(job.read(), -2.0)
     finally:
