@@ -234,7 +234,7 @@ def receive(
                 receiver.apply(_record(request.record))
             else:
                 records = list(_push_records(begun, parts, receiver, areas))
-                all_shared = all([part.shared for part in parts])
+                all_shared = all(part.shared for part in parts)
                 (each if all_shared else _in_order)(receiver.apply, records, sum([record.nbytes for record in records]))
         elif (carried := reader.take(request)) is not None:
             receiver.receive(carried)
