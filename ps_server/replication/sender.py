@@ -39,8 +39,8 @@ _LOOK_S = 0.5
 _UNREAD_S = 0.05
 """Wait for further records, in seconds, before the sender's thread reads acknowledgements that no call waits for."""
 _WINDOW = 2
-"""Unacknowledged messages of the local stream before the sender's thread waits: the records that come meanwhile are sent
-as one message, whose segments the follower's threads share."""
+"""Unacknowledged messages of the local stream before the sender's thread waits: the records that come meanwhile are
+sent as one message, whose segments the follower's threads share."""
 _TAKEN_BYTES = 32 << 20
 """Most bytes of journal records that are encoded at a time: the follower applies them while the next ones are."""
 
