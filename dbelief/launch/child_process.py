@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -129,6 +130,14 @@ class ChildProcess:
         """Exit code of the program; None while it runs."""
         code = None if self.process is None else self.process.poll()
         return code if code is None else self.way.fate(code)[0]
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it ends, for `timeout_s` at most; for as long where it does not run."""
+        if self.process is None or self.process.poll() is not None:
+            time.sleep(timeout_s)
+            return
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
 
     def restart_if_due(self, now_s: float) -> bool:
         """Restart a failed process once its back-off is over; False where no restart is allowed. Call repeatedly."""

@@ -16,6 +16,7 @@ from typing import Any
 from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
 from dbelief.job import Job
 from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, ChildProcess, describe_exit, terminate_all
+from dbelief.launch.pictures import Pictures, are_wanted
 from dbelief.launch.site import Loopback, Site
 from dbelief.monitor.status import to_dict
 from dbelief.process.console import interrupt_event
@@ -88,6 +89,7 @@ class LocalCluster:
         self._abandoned: set[str] = set()
         self._registry: EmbeddedRegistry | None = None
         self._registry_restarts = 0
+        self._pictures = Pictures(self.folder, job.name) if are_wanted() else None
 
     def run(self) -> int:
         """Run the job to its end; return the exit code: 0 done, 1 failed, 2 user error, the site's if stopped."""
@@ -117,7 +119,7 @@ class LocalCluster:
     def _coordinator(self, registry: str, scratch: Path, listen: str, resume: bool) -> list[str]:
         arguments = ["coordinator", str(self._job_file), "--listen", listen, "--registry", registry]
         arguments += ["--name", f"{socket.gethostname()}:{os.getpid()}"]
-        arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
+        arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address"), "--no-pictures"]
         arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
         arguments += ["--page", self._page] if self._page is not None else []
         return [*arguments, *["--resume"] * resume, *self._site.arguments("coordinator")]
@@ -219,6 +221,8 @@ class LocalCluster:
                 heard_s = time.monotonic()
                 self._show(to_dict(status))
                 self._site.look(status, self._shards.values())
+                if self._pictures is not None:
+                    self._pictures.look(status)
                 if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
                     self._scale(status.wanted_replicas, client.address)
                 # With replication no single process is needed: the coordinator detects a shard without any process.
@@ -232,11 +236,13 @@ class LocalCluster:
                     raise RuntimeFailure(
                         f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
                     ) from error
-            time.sleep(LOOK_S)
+            coordinator.wait(LOOK_S)
         if not (self.folder / "summary.json").exists():
             terminate_all(self._children, grace_s=0.0)  # no coordinator notifies them of the end
             hint = "; `--resume` continues from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
+        if self._pictures is not None:
+            self._pictures.draw()
         return coordinator.code or (self._site.stopped if interrupted() else 0)
 
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from .reduction import Reduction
 
 
+def load_drawing_code() -> None:
+    """Import what `draw_pictures` imports. Cost: half a second."""
+    from . import curves, pass_timeline, reduction  # noqa: F401
+
+
 def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
     """Draw the plots that the run has data for: curves.png, last_pass.png of a batch method with a complete pass, and
     reduction.png of workers that sum among themselves.

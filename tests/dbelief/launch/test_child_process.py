@@ -86,6 +86,17 @@ def test_one_that_was_not_started_has_no_end(child: MakeChild) -> None:
     one.end(0.0)
 
 
+def test_wait_returns_at_the_end(child: MakeChild) -> None:
+    one = child("exit", "3")
+    one.wait(0.01)  # not started: as a sleep
+    one.start()
+    one.wait(60.0)
+    assert one.code == 3
+    other = started(child("stay", "0"))
+    other.wait(0.01)
+    assert other.code is None
+
+
 def test_its_end_and_its_last_words_are_known(child: MakeChild) -> None:
     one = child("exit", "3")
     one.start()
