@@ -107,9 +107,12 @@ def train_command(
 ) -> None:
     """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes."""
     from dbelief.launch.train import run_job
+    from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
+    pictures = PicturesAtEnd if are_wanted() else None
     with cli_errors():
-        code = run_job(job_file, parse_overrides(overrides), resume, quiet, page, shared_memory)
+        fields = parse_overrides(overrides)
+        code = run_job(job_file, fields, resume, quiet, page, shared_memory, pictures=pictures)
     raise SystemExit(code)
 
 

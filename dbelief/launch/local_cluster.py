@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
 from dbelief.job import Job
 from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, ChildProcess, describe_exit, terminate_all
-from dbelief.launch.pictures import Pictures, are_wanted
 from dbelief.launch.site import Loopback, Site
 from dbelief.monitor.status import to_dict
 from dbelief.process.console import interrupt_event
@@ -37,6 +36,16 @@ STOP_S = 60.0
 """Time limit for a clean shutdown after Ctrl-C, in seconds."""
 
 
+class Pictures(Protocol):
+    """Pictures of the run, which are drawn in this process at its end."""
+
+    def look(self, status: wire.StatusReply) -> None:
+        """Prepare for the end; called with each status."""
+
+    def draw(self) -> None:
+        """Draw them into the run folder."""
+
+
 class LocalCluster:
     """Registry, coordinator, shards and workers of one job.
 
@@ -54,6 +63,8 @@ class LocalCluster:
         Whether workers and shards share memory.
     site
         Where all processes run; None: on this machine, on loopback.
+    pictures
+        Called with the run folder and the job's name; None: the coordinator draws the pictures.
     """
 
     def __init__(
@@ -67,6 +78,7 @@ class LocalCluster:
         page: str | None = None,
         shared_memory: bool = True,
         site: Site | None = None,
+        pictures: Callable[[Path, str], Pictures] | None = None,
     ) -> None:
         self.job = job
         self._site = site or Loopback()
@@ -89,7 +101,7 @@ class LocalCluster:
         self._abandoned: set[str] = set()
         self._registry: EmbeddedRegistry | None = None
         self._registry_restarts = 0
-        self._pictures = Pictures(self.folder, job.name) if are_wanted() else None
+        self._pictures = pictures(self.folder, job.name) if pictures is not None else None
 
     def run(self) -> int:
         """Run the job to its end; return the exit code: 0 done, 1 failed, 2 user error, the site's if stopped."""
@@ -119,7 +131,8 @@ class LocalCluster:
     def _coordinator(self, registry: str, scratch: Path, listen: str, resume: bool) -> list[str]:
         arguments = ["coordinator", str(self._job_file), "--listen", listen, "--registry", registry]
         arguments += ["--name", f"{socket.gethostname()}:{os.getpid()}"]
-        arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address"), "--no-pictures"]
+        arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
+        arguments += ["--no-pictures"] * (self._pictures is not None)
         arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
         arguments += ["--page", self._page] if self._page is not None else []
         return [*arguments, *["--resume"] * resume, *self._site.arguments("coordinator")]

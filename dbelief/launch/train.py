@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.console import Console
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import RuntimeFailure
 from dbelief.job import load_job
-from dbelief.launch.local_cluster import LocalCluster
+from dbelief.launch.local_cluster import LocalCluster, Pictures
 from dbelief.launch.site import Site
 from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
@@ -33,12 +33,13 @@ def run_job(
     page: str | None = None,
     shared_memory: bool = True,
     site: Site | None = None,
+    pictures: Callable[[Path, str], Pictures] | None = None,
 ) -> int:
     """Run a job with a live view, and a status page at `page` (`host:port`); return the exit code.
 
-    It runs at `site`; None: on this machine.
+    It runs at `site`; None: on this machine. `pictures`: see `LocalCluster`.
     """
-    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site)
+    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site, pictures)
     log.info(verdict(read_summary(folder / "summary.json"), folder))
     return code
 
@@ -51,6 +52,7 @@ def _run_cluster(
     page: str | None = None,
     shared_memory: bool = True,
     site: Site | None = None,
+    pictures: Callable[[Path, str], Pictures] | None = None,
 ) -> tuple[int, Path]:
     """Exit code and run folder of a cluster's run."""
     job = load_job(job_file, overrides)
@@ -61,7 +63,15 @@ def _run_cluster(
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
         cluster = LocalCluster(
-            job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory, site=site
+            job,
+            job_file,
+            overrides,
+            resume,
+            show,
+            page=page,
+            shared_memory=shared_memory,
+            site=site,
+            pictures=pictures,
         )
         return cluster.run(), cluster.folder
 

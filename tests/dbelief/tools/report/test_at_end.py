@@ -10,9 +10,9 @@ import click
 import pytest
 
 from dbelief.errors import WriteFailed
-from dbelief.launch import pictures as module
-from dbelief.launch.pictures import SOON_S, Pictures, are_wanted
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.tools.report import at_end as module
+from dbelief.tools.report.at_end import SOON_S, PicturesAtEnd, are_wanted
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_drawing_code_is_loaded_towards_the_end(
     state: wire.State.ValueType, eta_s: float, expected: bool, tmp_path: Path, loads: list[str]
 ) -> None:
-    pictures = Pictures(tmp_path, "digits")
+    pictures = PicturesAtEnd(tmp_path, "digits")
     for _ in range(2):
         pictures.look(wire.StatusReply(state=state, eta_s=eta_s))
     pictures.draw()
@@ -48,7 +48,7 @@ def test_drawing_code_is_loaded_towards_the_end(
 def test_pictures_of_a_run_are_drawn_into_its_folder(tmp_path: Path) -> None:
     event = {"event": "progress", "elapsed_s": 1.0, "samples": 100, "epoch": 1.0, "loss": 0.5, "staleness": 0.0}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
-    Pictures(tmp_path, "digits").draw()
+    PicturesAtEnd(tmp_path, "digits").draw()
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -56,7 +56,7 @@ def test_error_names_a_picture_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("")
     (tmp_path / "curves.png").mkdir()
     with pytest.raises(WriteFailed, match=r"curves\.png: the pictures cannot be written: Is a directory"):
-        Pictures(tmp_path, "digits").draw()
+        PicturesAtEnd(tmp_path, "digits").draw()
 
 
 @pytest.mark.parametrize("value", ["1", "0", "true", "False", "yes", "NO", "on", "off", "t", "f", "y", "n"])
