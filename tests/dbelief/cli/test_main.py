@@ -15,7 +15,7 @@ def test_the_report_of_no_run_is_one_line(tmp_path: Path) -> None:
 
 
 def test_early_ctrl_c_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*arguments: object) -> int:
+    def interrupted(*arguments: object, **named: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dbelief.launch.train.run_job", interrupted)
