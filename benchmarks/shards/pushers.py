@@ -134,7 +134,7 @@ def main() -> None:
             first += count
             report.progress(row)
             rows.append(row)
-    table = Table("pushers", "processor time of a push, ms", "delay, median", "99 %", "threads", "memory, MiB", "refused")
+    table = Table("pushers", "processor time, ms", "delay, median", "99 %", "threads", "memory, MiB", "refused")
     found = {}
     for (count,), some in timing.grouped(rows, "pushers").items():
         found[count] = timing.medians(some, *FIGURES)
