@@ -1,119 +1,138 @@
 """A shard with many pushers: processor time and delay of a push at the same total rate from 16 and from 1,000.
 
-    python -m benchmarks.shards.pushers [--pushers 16,1000] [--rate 100] [--seconds 20] [--rounds 5] [--parameters 16384]
+    python -m benchmarks.shards.pushers [--pushers 16,1000] [--rate 100] [--seconds 20] [--rounds 5]
 
-Every pusher has the client of a worker, with a connection and a kept stream of its own, over TCP; they are in this
-process, and push in turn, so that each has pushed before the clock starts. A push is timed from when it is due to its
-acknowledgement. Processor time is the shard's alone. Groups are interleaved; figures are medians over the rounds.
+Every pusher has a connection and a kept stream of its own, as a worker over TCP, and has pushed before the clock
+starts. All are in this process, which writes the messages of a worker and reads the replies in one thread. A push is
+timed from when it is due to its acknowledgement. Processor time is the shard's. Groups are interleaved; figures are
+medians over the rounds.
 """
 
 from __future__ import annotations
 
-import queue
+import asyncio
 import statistics
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import numpy as np
 from rich.table import Table
 
 from benchmarks.harness import options, report, timing
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import DbeliefError
-from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.channel import CLIENT_AHEAD, OPTIONS
 from dbelief.rpc.grpc_settings import prepare_process
-from dbelief.tools.bench.shards import Shards
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.token_channel import BEARER, KEY
+from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire.convert import push_to_wire
+from dbelief.security.loopback import Loopback, loopback_address
+from dbelief.tools.bench.shards import JOB, Shards
 
-THREADS = 16
-"""Threads that push: a push that is due waits for one of them, never for another push of the same pusher."""
 FIGURES = ("cpu_ms", "p50_ms", "p99_ms", "threads", "resident_mib")
 
 
-class _Pushers:
-    """So many pushers, each with a client of its own."""
+class _Group:
+    """So many pushers; those of all groups differ."""
 
     def __init__(self, shards: Shards, count: int, first: int) -> None:
-        self._shards = shards
-        self._gradient = np.full(shards.placement.size, 1e-3, np.float32)
-        self._held = np.zeros(len(shards.spans), np.int64)
+        (place,) = shards.placement.places
+        self._address = loopback_address(place.address) or place.address
+        self._target = wire.Target(job=JOB, shard_epoch=place.shard_epoch)
+        self._rule = segments.Rule(name=shards.rule[0], options=shards.rule[1])
+        gradient = np.full(shards.placement.size, 1e-3, np.float32)
+        parts = [bulk.part_of(span.index, 0, gradient[span.start :][: span.length]) for span in shards.spans]
+        self._numbers = b"".join([piece for part in parts for piece in bulk.pieces(part)])
+        self._count = len(shards.spans)
         self._pushers = [Pusher(first + n, first + n) for n in range(count)]
-        self._clients: list[ShardedParameterClient] = [shards.client(pusher) for pusher in self._pushers]
         self._sequence = [0] * count
-        self.refused = 0
+        self._streams: list[Any] = []
 
-    def push(self, number: int) -> None:
-        """One push of one of them."""
+    async def run(self, shards: Shards, rate: float, seconds: float) -> dict[str, Any]:
+        """Figures of a round: all push in turn, at this total rate."""
+        channels = [self._channel(number) for number in range(len(self._pushers))]
+        token = Loopback(self._address).text()
+        self._streams = [
+            channel.stream_stream("/dbelief.v1.Parameters/Push")(metadata=((KEY, BEARER + token),))
+            for channel in channels
+        ]
+        try:
+            for number in range(len(self._pushers)):
+                await self._push(number)
+            (process,) = [child.process for child in shards.children]
+            assert process is not None
+            cpu_s = shards.cpu_s()
+            delays = sorted(await self._pushes(rate, seconds))
+            cpu_s = shards.cpu_s() - cpu_s
+            return {
+                "pushers": len(self._pushers),
+                "pushes": len(delays),
+                "cpu_ms": 1e3 * cpu_s / len(delays),
+                "p50_ms": 1e3 * statistics.median(delays),
+                "p99_ms": 1e3 * delays[int(0.99 * len(delays))],
+                "threads": len(list(Path(f"/proc/{process.pid}/task").iterdir())),
+                "resident_mib": _resident_mib(process.pid),
+            }
+        finally:
+            for channel in channels:
+                await channel.close()
+
+    def _channel(self, number: int) -> grpc.aio.Channel:
+        """A channel with a connection of its own: gRPC joins those whose options are equal."""
+        return grpc.aio.insecure_channel(self._address, [*OPTIONS, CLIENT_AHEAD, ("dbelief.pusher", number)])
+
+    async def _pushes(self, rate: float, seconds: float) -> list[float]:
+        began_s = time.perf_counter()
+
+        async def push(turn: int) -> float:
+            await self._push(turn % len(self._pushers))
+            return time.perf_counter() - (began_s + turn / rate)
+
+        tasks = []
+        for turn in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, began_s + turn / rate - time.perf_counter()))
+            tasks.append(asyncio.create_task(push(turn)))
+        return [await task for task in tasks]
+
+    async def _push(self, number: int) -> None:
+        """One push; raises what the shard refuses it with."""
         self._sequence[number] += 1
         push = Push(self._pushers[number], self._sequence[number], np.float32(1e-6))
-        try:
-            self._clients[number].push(self._gradient, self._held, push)
-        except DbeliefError:
-            self.refused += 1
-
-    def run(self, rate: float, seconds: float) -> list[float]:
-        """Push in turn at this total rate; returns the delay of each push, in seconds."""
-        due: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
-        delays: list[float] = []
-
-        def work() -> None:
-            while (task := due.get()) is not None:
-                number, due_s = task
-                self.push(number)
-                delays.append(time.perf_counter() - due_s)
-
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        began_s = time.perf_counter()
-        for turn in range(int(rate * seconds)):
-            due_s = began_s + turn / rate
-            time.sleep(max(0.0, due_s - time.perf_counter()))
-            due.put((turn % len(self._clients), due_s))
-        for _ in threads:
-            due.put(None)
-        for thread in threads:
-            thread.join()
-        return delays
-
-    def close(self) -> None:
-        """Close their connections."""
-        for client in self._clients:
-            client.close()
-
-
-def _figures(shards: Shards, count: int, first: int, rate: float, seconds: float) -> dict[str, Any]:
-    """Figures of one round."""
-    pushers = _Pushers(shards, count, first)
-    try:
-        for number in range(count):
-            pushers.push(number)
-        cpu_s = shards.cpu_s()
-        delays = sorted(pushers.run(rate, seconds))
-        cpu_s = shards.cpu_s() - cpu_s
-        (process,) = [child.process for child in shards.children]
-        assert process is not None
-        return {
-            "pushers": count,
-            "pushes": len(delays),
-            "refused": pushers.refused,
-            "cpu_ms": 1e3 * cpu_s / len(delays),
-            "p50_ms": 1e3 * statistics.median(delays),
-            "p99_ms": 1e3 * delays[int(0.99 * len(delays))],
-            "threads": len(list(Path(f"/proc/{process.pid}/task").iterdir())),
-            "resident_mib": _resident_mib(process.pid),
-        }
-    finally:
-        pushers.close()
+        opening = push_to_wire(push, self._target, self._rule, self._count)
+        await self._streams[number].write(bulk.head(opening.SerializeToString()) + self._numbers)
+        acknowledged = 0
+        while acknowledged < self._count:
+            reply = await self._streams[number].read()
+            if reply is grpc.aio.EOF:
+                raise SystemExit(f"pusher {number}: {await self._streams[number].details()}")
+            acknowledgement, _ = bulk.decode(reply)
+            assert acknowledgement is not None
+            acknowledged = bulk.parse(wire.PushAcknowledgement, acknowledgement).acknowledged
 
 
 def _resident_mib(pid: int) -> float:
     """Resident memory of a process, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+async def _measure(size: int, counts: list[int], rate: float, seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """A row for each round and group; in one event loop, which is all that gRPC allows."""
+    rows = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
+        shards = stack.enter_context(Shards(folder, size))
+        groups = {count: _Group(shards, count, 1 + 10_000 * number) for number, count in enumerate(counts)}
+        for number, count in timing.interleaved(counts, rounds):
+            row = {"round": number, **await groups[count].run(shards, rate, seconds)}
+            report.progress(row)
+            rows.append(row)
+    return rows
 
 
 def main() -> None:
@@ -124,22 +143,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parameters", type=int, default=16_384)
     words = parser.parse_args()
-    rows = []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
-        shards = stack.enter_context(Shards(folder, words.parameters))
-        first = 1
-        for number, count in timing.interleaved(words.pushers, words.rounds):
-            row = {"round": number, **_figures(shards, count, first, words.rate, words.seconds)}
-            first += count
-            report.progress(row)
-            rows.append(row)
-    table = Table("pushers", "processor time, ms", "delay, median", "99 %", "threads", "memory, MiB", "refused")
+    rows = asyncio.run(_measure(words.parameters, words.pushers, words.rate, words.seconds, words.rounds))
+    table = Table("pushers", "processor time, ms", "delay, median", "99 %", "threads", "memory, MiB")
     found = {}
     for (count,), some in timing.grouped(rows, "pushers").items():
         found[count] = timing.medians(some, *FIGURES)
-        refused = sum(row["refused"] for row in some)
-        table.add_row(str(count), *(f"{found[count][name]:.4g}" for name in FIGURES), str(refused))
+        table.add_row(str(count), *(f"{found[count][name]:.4g}" for name in FIGURES))
     report.show(table, {"medians": found, "rows": rows})
 
 
