@@ -334,8 +334,8 @@ class ShardController:
         self.wait_replicated()
 
     def close(self) -> None:
-        """Stop the background threads."""
-        self.link.begin(self.link.epoch + 1, followed=False)
+        """Stop the background threads; calls that wait for the follower fail."""
+        self.link.close()
         if self._follower is not None:
             self._follower.close()
         if self._programs is not None:

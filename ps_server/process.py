@@ -71,6 +71,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
         service = ShardService(metrics, record=recorder.note, shares_memory=options.shared_memory)
         server = Server(options.listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
         stack.callback(service.controller.close)
+        stack.callback(service.end_local_streams)
         stack.callback(server.close)
         client = CoordinatorClient(options.coordinator)
         stack.callback(client.close)
@@ -104,6 +105,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
                 _drain_until_snapshot(member, service.controller.stopped)
         if member.lost:
             server.close(0.0)  # further pushes to an incarnation that has ended would be lost
+            service.end_local_streams()
         elif member.over and service.controller.has_segments and not service.controller.stopped.is_set():
             service.controller.stopped.wait(5.0)  # the coordinator sends stop after its last snapshot and export
         recorder.write(options.record, member.id)

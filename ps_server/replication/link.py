@@ -80,6 +80,7 @@ class ReplicationLink:
         self._queued = 0  # bytes
         self._records: deque[JournalRecord] = deque()
         self._reading = False  # whether a waiting thread reads acknowledgements
+        self._closed = False
         self._changed = runtime.condition()
         self._work = runtime.event()  # for the sender's thread
 
@@ -91,6 +92,14 @@ class ReplicationLink:
             self.why = ""
             self._clear()
             self._acknowledged = self.appended
+            self._changed.notify_all()
+        self._work.set()
+
+    def close(self) -> None:
+        """End the link with its shard's process: calls that wait for the follower fail, for it may lead already."""
+        with self._changed:
+            self._closed = True
+            self.lose(self.epoch, "this shard ends")
             self._changed.notify_all()
         self._work.set()
 
@@ -152,10 +161,11 @@ class ReplicationLink:
 
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: done() or reads(), max(0.0, until_s - runtime.monotonic()))
+                left_s = max(0.0, until_s - runtime.monotonic())
+                self._changed.wait_for(lambda: done() or self._closed or reads(), left_s)
                 if done():
                     return True
-                if sender is None or not reads() or runtime.monotonic() >= until_s:
+                if sender is None or self._closed or not reads() or runtime.monotonic() >= until_s:
                     return False
                 self._reading = True
             self._read(sender, lambda: done() or not self._is_active(epoch), until_s)

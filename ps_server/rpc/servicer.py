@@ -111,6 +111,10 @@ class ShardService(stubs.ParametersServicer):
         }
         server.add_registered_method_handlers("dbelief.v1.Parameters", bulk)
 
+    def end_local_streams(self) -> None:
+        """End the calls that do not end with the server: those over local streams."""
+        self._local.close()
+
     @property
     def where(self) -> str:
         """Prefix of every error message."""

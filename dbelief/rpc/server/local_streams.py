@@ -27,6 +27,7 @@ MOST_STREAMS = 1024
 """Limit over all clients; each stream has a thread."""
 MOST_OF_CLIENT = 64
 """Limit of a client: it has one for each method that it uses at a time."""
+_CLOSED = "this server opens no local streams any more"
 
 
 class LocalContext:
@@ -47,6 +48,10 @@ class LocalContext:
     def ended(self) -> bool:
         """Whether messages that are read from now on are not processed."""
         return self._ended.is_set()
+
+    def end(self) -> None:
+        """End it: messages that are read from now on are not processed."""
+        self._ended.set()
 
     def peer(self) -> str:
         """Name of the client's connection."""
@@ -69,6 +74,8 @@ class LocalStreams:
     def __init__(self, methods: Methods, most: int = MOST_STREAMS) -> None:
         self._methods, self._most = methods, most
         self._open = 0
+        self._closed = False
+        self._connections: dict[socket.socket, LocalContext] = {}
         self._lock = runtime.lock()
 
     @contextmanager
@@ -95,28 +102,43 @@ class LocalStreams:
                 with suppress(OSError):  # its thread has closed it
                     connection.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        """End all streams, and open no further one: no message is read from now on. Their threads end by themselves."""
+        with self._lock:
+            self._closed = True
+            for connection, context in self._connections.items():
+                context.end()
+                with suppress(OSError):  # the client has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
+
     def _begin(self, name: str, token: bytes, method: str, context: LocalContext) -> socket.socket:
         if method not in self._methods:
             raise Rejected(f"no local stream has the method {method[:32]!r}")
         if not named_socket.is_name(name) or len(token) != named_socket.TOKEN_BYTES:
             raise Rejected("no process listens under such a name, or shows such a token")
         with self._lock:
+            if self._closed:
+                raise Rejected(_CLOSED)
             if self._open >= self._most:
                 raise Rejected(f"there are {self._most} local streams already")
             self._open += 1
+        connection = None
         try:
             connection = _connected(name, token)
             self._spawn(connection, method, context)
         except BaseException:
-            self._leave()
+            self._leave(connection)
             raise
         return connection
 
     def _spawn(self, connection: socket.socket, method: str, context: LocalContext) -> None:
+        with self._lock:
+            if self._closed:
+                raise Rejected(_CLOSED)
+            self._connections[connection] = context
         try:
             runtime.spawn(self._serve, "local-stream", connection, method, context)
         except RuntimeError as error:  # the system allows no further thread
-            connection.close()
             raise Rejected(str(error)) from None
 
     def _serve(self, connection: socket.socket, method: str, context: LocalContext) -> None:
@@ -129,12 +151,14 @@ class LocalStreams:
         except OSError:
             pass  # the client has gone
         finally:
-            connection.close()
-            self._leave()
+            self._leave(connection)
 
-    def _leave(self) -> None:
+    def _leave(self, connection: socket.socket | None) -> None:
         with self._lock:
             self._open -= 1
+            if connection is not None:
+                self._connections.pop(connection, None)
+                connection.close()
 
 
 def _connected(name: str, token: bytes) -> socket.socket:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbelief.arrays.shared_memory import block_of
 from dbelief.core.push import Push
-from dbelief.errors import RuntimeFailure
+from dbelief.errors import Rejected, RuntimeFailure
 from dbelief.rpc.client.local_stream import LocalStream
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
@@ -196,6 +196,45 @@ def test_a_record_that_no_call_waits_for_is_acknowledged(watched: Watched) -> No
 
 
 # -- failures ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_shard_that_ends_acknowledges_nothing_that_its_follower_lacks(
+    monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """As one that was suspended, and learns that its follower leads: its threads end after its server has closed."""
+    at_the_follower, go_on = threading.Event(), threading.Event()
+
+    def refuses(migration: Migration, record: Any) -> None:
+        at_the_follower.set()
+        assert go_on.wait(60)
+        raise Rejected("this shard leads now")
+
+    job = Chained("sgd")
+    try:
+        whole(job)
+        monkeypatch.setattr(Migration, "apply", refuses)
+        client = job.client(A, shares_memory=shared, deadline_s=1.0, refresh=lambda: job.placement)
+        outcome: list[BaseException | None] = []
+
+        def pushes() -> None:
+            try:
+                client.push(client.array(job.placement.size), job.held(0), Push(A, 1, np.float32(1)))
+            except RuntimeFailure as error:
+                outcome.append(error)
+            else:
+                outcome.append(None)
+
+        push = threading.Thread(target=pushes)
+        push.start()
+        assert at_the_follower.wait(60)
+        for service in job.services:
+            service.controller.link.close()
+        push.join(60)
+        assert "this shard ends" in str(outcome)
+    finally:
+        go_on.set()
+        job.close()
 
 
 def test_memory_of_a_failed_push_is_left_to_the_follower(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,6 +335,38 @@ def test_follower_lost_while_catching_up_is_not_waited_for() -> None:
     assert (link.state, link.why) == (LinkState.UNREPLICATED, "gone")
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_calls_that_wait_fail_when_the_shard_ends(lost: bool) -> None:
+    link = ReplicationLink()
+    link.begin(1, followed=True)
+    link.has_segments(1)
+    link.append(_record())
+    if lost:
+        link.lose(1, "gone")
+    failed: list[Moved] = []
+
+    def waits() -> None:
+        try:
+            link.wait(1, 60.0)
+        except Moved as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    link.close()
+    thread.join(60.0)
+    assert not thread.is_alive()
+    assert failed
+    with pytest.raises(Moved):
+        link.wait(1, 60.0)
+
+
+def test_no_call_of_an_unreplicated_shard_fails_when_it_ends() -> None:
+    link = ReplicationLink()
+    link.close()
+    link.wait(0, 0.0)
+
+
 class Acknowledgements:
     """Sender whose acknowledgements of one record each arrive when a test says so."""
 

@@ -142,6 +142,15 @@ def test_streams_end_with_the_call_that_asked_for_them(local: LocalStreams, serv
     connection.close()
 
 
+def test_streams_end_with_the_server(local: LocalStreams, service: Service) -> None:
+    with local.connected(PEER) as opens, opened(opens) as connection:
+        local.close()
+        assert connection.recv(100) == b""
+        assert service.ended.wait(60)
+        with pytest.raises(Rejected, match="no local streams any more"):
+            opened(opens)
+
+
 def test_streams_are_limited(local: LocalStreams) -> None:
     with local.connected(PEER) as opens:
         first, second = opened(opens), opened(opens)
