@@ -238,3 +238,5 @@ class Shards:
             if error is None:
                 for number in range(len(self.children)):
                     self._configure(number, stop=True)
+            else:
+                terminate_all(self.children, grace_s=0.0)  # none of them ends unasked
