@@ -90,7 +90,7 @@ class FollowerMessages:
             while True:
                 self._link.wait_for_records((_UNREAD_S if self._unread else _LOOK_S) if complete else 0.0)
                 if self._goes_local and len(unread := list(self._sent)) >= _WINDOW:
-                    self._link.drain(self._epoch, unread[1 - _WINDOW][0], self)
+                    self._link.drain(self._epoch, unread[-_WINDOW][0], self)
                 with self._sending:
                     taken = self._send_queued()
                 if taken is None:
