@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbelief.errors import RankFailure
 from dbelief.process.atomic_file import atomic_write, use_disk
 from dbelief.process.runtime import Empty, use_runtime
 from tests.examples import examples
+from worker.comm.engine import Message
+from worker.comm.threads import ThreadEngine
 
 from .world.disk import SimulatedDisk
+from .world.groups import ProcessGroup
 from .world.network import SimulatedNetwork
 from .world.runtime import SimulatedLock, SimulatedRuntime
 from .world.scheduler import RARE, Scheduler, Task
@@ -62,6 +68,36 @@ def test_a_task_stalls_at_a_place_only_while_it_is_rare() -> None:
     run_all(scheduler, [scheduler.spawn(scheduler.process("one"), "task", operate)])
     assert all(seconds > 0 for seconds in stalled_s[:RARE])
     assert stalled_s[RARE:] == [0.0] * RARE
+
+
+@examples(30)
+@given(st.integers(0, 10_000), st.integers(0, 8))
+def test_a_process_of_a_group_that_ends_ends_the_waits_of_the_others(seed: int, step: int) -> None:
+    scheduler = Scheduler(seed, preempt=1.0)
+    with use_runtime(SimulatedRuntime(scheduler)):
+        group = ProcessGroup(2)
+    waiting, ending = scheduler.process("waiting"), scheduler.process("ending")
+
+    def receive() -> None:
+        with suppress(RankFailure):
+            ThreadEngine(group, 0).start([Message(False, np.zeros(3), 1, 0)]).wait(5.0)
+
+    def send() -> None:
+        with suppress(RankFailure):
+            ThreadEngine(group, 1).start([Message(True, np.ones(3), 0, 0)]).wait(5.0)
+
+    def end() -> None:
+        for _ in range(step):
+            scheduler.maybe_switch()
+        scheduler.end(ending)
+        group.fail("rank 1", RankFailure("its process has ended"))
+
+    with use_runtime(SimulatedRuntime(scheduler)):
+        received = scheduler.spawn(waiting, "receive", receive)
+        scheduler.spawn(ending, "send", send)
+        scheduler.spawn(scheduler.process("killer"), "end", end)
+        scheduler.run(100.0)
+    assert received.over
 
 
 @examples(30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from dbelief.errors import RankFailure, Unavailable
 from dbelief.process.runtime import Event, runtime
 from worker.comm import Communicator
@@ -11,9 +13,20 @@ from worker.rendezvous import GroupSpec
 from .scheduler import Process, Scheduler
 
 
+class ProcessGroup(Group):
+    """A group whose ranks are processes: none is preempted within a copy, where its end would leave the other waiting.
+
+    The ranks for which `Group` is made are threads of one process, which end together.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._lock = nullcontext()  # type: ignore[assignment]
+
+
 class _Meeting:
     def __init__(self, size: int) -> None:
-        self.group = Group(size)
+        self.group = ProcessGroup(size)
         self.processes: dict[int, Process] = {}
         self.complete: Event = runtime.event()
 
