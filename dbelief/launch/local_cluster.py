@@ -254,9 +254,16 @@ class LocalCluster:
             terminate_all(self._children, grace_s=0.0)  # no coordinator notifies them of the end
             hint = "; `--resume` continues from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
-        if self._pictures is not None:
-            self._pictures.draw()
+        self._draw_pictures()
         return coordinator.code or (self._site.stopped if interrupted() else 0)
+
+    def _draw_pictures(self) -> None:
+        """Draw the pictures, where this process does; the job has succeeded without them."""
+        try:
+            if self._pictures is not None:
+                self._pictures.draw()
+        except DbeliefError as error:
+            log.error(f"{error}; `dbelief report {self.folder}` draws them later")
 
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:
         """Whether the coordinator runs, or is restarted because it ended before it closed the run."""

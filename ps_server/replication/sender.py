@@ -89,8 +89,7 @@ class FollowerMessages:
             complete = False
             while True:
                 self._link.wait_for_records((_UNREAD_S if self._unread else _LOOK_S) if complete else 0.0)
-                if self._goes_local and len(unread := list(self._sent)) >= _WINDOW:
-                    self._link.drain(self._epoch, unread[-_WINDOW][0], self)
+                self._wait_for_window()
                 with self._sending:
                     taken = self._send_queued()
                 if taken is None:
@@ -109,6 +108,15 @@ class FollowerMessages:
                     self._link.drain(self._epoch, self._records_sent, self)
         except Exception as error:  # any failure: pushes wait on the link, which must report it
             self._lose(error)
+
+    def _wait_for_window(self) -> None:
+        """Wait until fewer than `_WINDOW` messages of the local stream are unacknowledged."""
+        try:
+            records, _ = self._sent[-_WINDOW]
+        except IndexError:  # acknowledged, perhaps just now by another thread
+            return
+        if self._goes_local:
+            self._link.drain(self._epoch, records, self)
 
     def send(self) -> None:
         """Send the queued records: over the local stream by the calling thread, otherwise by the stream's own."""

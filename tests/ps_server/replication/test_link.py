@@ -365,6 +365,7 @@ def test_no_call_of_an_unreplicated_shard_fails_when_it_ends() -> None:
     link = ReplicationLink()
     link.close()
     link.wait(0, 0.0)
+    assert (link.state, link.why) == (LinkState.UNREPLICATED, "")
 
 
 class Acknowledgements:
