@@ -193,7 +193,7 @@ class Run:
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 state, parent, *_, born = (folder / "stat").read_text().rpartition(")")[2].split()[:20]
-                words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ").split()
                 marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # ended meanwhile, or of another user

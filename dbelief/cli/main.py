@@ -106,13 +106,16 @@ def train_command(
     job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
 ) -> None:
     """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes."""
-    from dbelief.launch.train import run_job
-    from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
+    from dbelief.launch.forked_process import ForkServer
 
-    pictures = PicturesAtEnd if are_wanted() else None
-    with cli_errors():
+    with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
+        from dbelief.launch.site import Loopback
+        from dbelief.launch.train import run_job
+        from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
+
+        pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides)
-        code = run_job(job_file, fields, resume, quiet, page, shared_memory, pictures=pictures)
+        code = run_job(job_file, fields, resume, quiet, page, shared_memory, Loopback(server), pictures)
     raise SystemExit(code)
 
 

@@ -14,13 +14,41 @@ from pathlib import Path
 from typing import Protocol
 
 from dbelief.errors import UserError
+from dbelief.process import with_parent
 from dbelief.process.log import message_in
-from dbelief.registry import with_parent
+
+from .forked_process import ForkServer
 
 RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
 ASKED_S = 5.0
 """Time limit for all of them together to end after they are asked to, in seconds."""
+
+
+class Process(Protocol):
+    """A running or ended process, as `subprocess.Popen` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises `subprocess.TimeoutExpired`."""
+        ...
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal, unless it has ended."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
 
 
 class Way(Protocol):
@@ -34,11 +62,14 @@ class Way(Protocol):
 
     noise: tuple[str, ...]
 
-    def command(self, arguments: list[str]) -> list[str]:
-        """The full command line for the arguments of `dbelief`; called once for each start."""
+    def start(self, arguments: list[str], log: Path) -> Process:
+        """Start `dbelief` with these arguments in a session of its own, its output appended to a file.
+
+        The kernel kills the process when the launcher exits for any reason.
+        """
         ...
 
-    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+    def ask_to_end(self, process: Process) -> None:
         """Request the program's end, by a signal."""
         ...
 
@@ -55,6 +86,16 @@ PROGRAM = (sys.executable, "-P", "-m", "dbelief")
 """Start of the command line of a `dbelief` command, in this Python."""
 
 
+def spawn(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command as `Way.start` says."""
+    # Not SIGTERM: a worker would first finish its work, and wait minutes for a cluster that is gone.
+    guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [*guard, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+
+
 class Direct:
     """The program is the child process itself, on this machine; `program`: the start of its command line."""
 
@@ -63,11 +104,11 @@ class Direct:
     def __init__(self, program: Sequence[str] = PROGRAM) -> None:
         self._program = program
 
-    def command(self, arguments: list[str]) -> list[str]:
+    def start(self, arguments: list[str], log: Path) -> Process:
         """See `Way`."""
-        return [*self._program, *arguments]
+        return spawn([*self._program, *arguments], log)
 
-    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+    def ask_to_end(self, process: Process) -> None:
         """See `Way`."""
         process.send_signal(signal.SIGTERM)
 
@@ -80,12 +121,23 @@ class Direct:
         return True
 
 
+class Forked(Direct):
+    """The program is a child process of this one, forked by a server that has imported it."""
+
+    def __init__(self, server: ForkServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def start(self, arguments: list[str], log: Path) -> Process:
+        """See `Way`."""
+        return self._server.start(arguments, log)
+
+
 @dataclass
 class ChildProcess:
     """One `dbelief` command as a child process; must be started from the main thread.
 
-    Each child has its own session, so that Ctrl-C reaches only the launcher. The kernel kills the child when the
-    launcher exits for any reason.
+    Each child has its own session, so that Ctrl-C reaches only the launcher.
 
     Attributes
     ----------
@@ -104,25 +156,16 @@ class ChildProcess:
     log: Path
     restarts: int = 0
     way: Way = field(default_factory=Direct)
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     started: int = 0
     _due_s: float = field(default=0.0, repr=False)
     _logged: int = field(default=0, repr=False)
 
     def start(self) -> None:
         """Start the process, with its output appended to its log."""
-        command = self.way.command(self.arguments)
-        # Not SIGTERM: a worker would first finish its work, and wait minutes for a cluster that is gone.
-        guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
         with open(self.log, "ab") as log:
             self._logged = log.tell()
-            self.process = subprocess.Popen(
-                [*guard, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = self.way.start(self.arguments, self.log)
         self.started += 1
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from dbelief.launch.child_process import ChildProcess, Direct, Way
+from dbelief.launch.child_process import ChildProcess, Forked, Way
+from dbelief.launch.forked_process import ForkServer
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.security.identity import clear
 
@@ -48,16 +49,29 @@ class Site(Protocol):
 
 
 class Loopback:
-    """This machine: child processes that connect over loopback."""
+    """This machine: forked child processes that connect over loopback.
+
+    Parameters
+    ----------
+    server
+        Started earlier, so that it imports meanwhile; None: one of its own.
+    """
 
     listen = "127.0.0.1:0"
     stopped = 130
+
+    def __init__(self, server: ForkServer | None = None) -> None:
+        self._given = server
+        self._server = server or ForkServer()
 
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
         """See `Site`."""
         clear()  # all traffic is on loopback, and credentials in the user's environment are for another job
-        yield
+        with ExitStack() as stack:
+            if self._given is None:
+                stack.enter_context(self._server)
+            yield
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
         """See `Site`."""
@@ -69,7 +83,7 @@ class Loopback:
 
     def way(self, role: str, name: str) -> Way:
         """See `Site`."""
-        return Direct()
+        return Forked(self._server)
 
     def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
         """See `Site`."""

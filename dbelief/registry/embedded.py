@@ -23,6 +23,7 @@ from typing import Self
 from urllib.parse import quote
 
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
+from dbelief.process import with_parent
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.runtime import runtime
 
@@ -133,12 +134,11 @@ class EmbeddedRegistry:
             *("--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self._folder)),
         ]
         if sys.platform == "linux":
-            with_parent = Path(__file__).with_name("with_parent.py")
             command = [
                 sys.executable,
                 "-I",
                 "-S",
-                str(with_parent),
+                with_parent.__file__,
                 str(os.getpid()),
                 str(int(signal.SIGTERM)),
                 *command,

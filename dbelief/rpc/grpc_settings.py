@@ -49,6 +49,10 @@ def keep_blocks() -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """Limit the BLAS and OpenMP threads of this process; call it before NumPy is imported."""
+    """Limit the BLAS and OpenMP threads of this process, and of those that it starts."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+    if "numpy" in sys.modules:  # it has read them already, in the process that this one was forked from
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(threads)

@@ -14,6 +14,7 @@ import pytest
 
 from dbelief.core.push import Pusher
 from dbelief.errors import Unavailable
+from dbelief.launch.child_process import Process
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.security.named_socket import FOLDER
 from dbelief.tools.bench.shards import JOB as BENCH
@@ -88,7 +89,7 @@ def test_killed_worker_leaves_no_memory_at_the_shard(tmp_path: Path) -> None:
     nothing_left()
 
 
-def mapped(process: subprocess.Popen[bytes] | None) -> bool:
+def mapped(process: Process | None) -> bool:
     """Whether a process has a block mapped."""
     assert process is not None
     return "/memfd:dbelief" in Path(f"/proc/{process.pid}/maps").read_text()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from dbelief.errors import RuntimeFailure, UserError
-from dbelief.launch.child_process import PROGRAM, describe_exit
+from dbelief.launch.child_process import PROGRAM, Process, describe_exit, spawn
 
 from .allocation import Allocation
 from .places import WORKER, Places
@@ -64,8 +64,12 @@ class Step:
         self._node = ""
         self._ended: tuple[int, str] | None = None
 
-    def command(self, arguments: list[str]) -> list[str]:
+    def start(self, arguments: list[str], log: Path) -> Process:
         """See `Way`."""
+        return spawn(self.command(arguments), log)
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """The srun command line; reserves a place on a node, once for each start."""
         self._ended = None
         self._node = self._places.put(self._role, self._name, self._nodes.left())
         listening = ["--listen", f"{self._node}:0"] if self._listens else []
@@ -73,7 +77,7 @@ class Step:
         where = ["--nodes=1", "--ntasks=1", f"--nodelist={self._node}"]
         return [*srun, *where, *PROGRAM, *arguments, *listening]
 
-    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+    def ask_to_end(self, process: Process) -> None:
         """See `Way`: through Slurm, since srun itself would kill the member at SIGTERM."""
         try:
             for step in self._steps():
@@ -97,7 +101,7 @@ class Step:
         """See `Way`."""
         return self._places.again(self._role, self._name, self._nodes.left())
 
-    def abandon(self, process: subprocess.Popen[bytes], silent_s: float) -> None:
+    def abandon(self, process: Process, silent_s: float) -> None:
         """End a member that has sent no heartbeat for `silent_s`, to start it on another node."""
         self._ended = 1, f"was silent on node {self._node} for {silent_s:.0f} s, and is abandoned there"
         self._places.failed(self._node)

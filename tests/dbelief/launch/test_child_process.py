@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dbelief.launch.child_process import BACK_OFF_S, ChildProcess, Direct, terminate_all
-from dbelief.process.clock import SystemClock
+from tests.dbelief.launch.processes import runs, soon
 
 pytestmark = pytest.mark.processes
 
@@ -67,14 +66,6 @@ def ended(one: ChildProcess) -> ChildProcess:
     assert one.process is not None
     one.process.wait(60)
     return one
-
-
-def soon(holds: Callable[[], bool], what: str) -> None:
-    clock, never = SystemClock(), threading.Event()
-    until_s = clock.now() + 10.0
-    while not holds():
-        assert clock.now() < until_s, what
-        clock.wait(never, 0.005)
 
 
 def test_one_that_was_not_started_has_no_end(child: MakeChild) -> None:
@@ -237,15 +228,7 @@ def test_it_ends_with_a_launcher_that_was_killed(child: MakeChild, tmp_path: Pat
     with subprocess.Popen([sys.executable, "-c", launcher, str(log), str(script)], stdin=subprocess.PIPE) as process:
         soon(lambda: log.exists() and log.read_text().endswith("\n"), "the child did not start")
         orphan = int(log.read_text())
-        assert _runs(orphan)
+        assert runs(orphan)
         process.kill()
-    soon(lambda: not _runs(orphan), "the child outlived its launcher")
-    assert not _runs(orphan)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process is there and not a zombie that nobody waits for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    soon(lambda: not runs(orphan), "the child outlived its launcher")
+    assert not runs(orphan)

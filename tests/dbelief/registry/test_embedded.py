@@ -132,15 +132,6 @@ def test_platforms_without_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_with_parent_refuses_when_the_parent_is_gone() -> None:
-    program = Path(embedded.__file__).with_name("with_parent.py")
-    ended = subprocess.run(
-        [sys.executable, "-I", "-S", str(program), "1", "15", "/bin/true"], capture_output=True, text=True
-    )
-    assert ended.returncode == 1
-    assert "parent ended first" in ended.stderr
-
-
 def test_two_servers_do_not_meet(tmp_path: Path) -> None:
     with EmbeddedRegistry(tmp_path / "a") as one, EmbeddedRegistry(tmp_path / "b") as other:
         assert one.url != other.url
