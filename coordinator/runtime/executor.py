@@ -1,4 +1,4 @@
-"""Executor thread for the machine's actions: one at a time, in order.
+"""Executor thread for the machine's actions: one at a time, in order; fences that are queued together, together.
 
 Attaching and detaching followers, and promotions, are urgent: they run out of order, between two attempts of another
 action and while shards read or write files for one.
@@ -27,6 +27,7 @@ from dbelief.process.runtime import Empty, Queue, runtime
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 
 from ..core import effects
+from ..core.ledgers import Applied
 from ..job.machine import JobMachine
 from .shard_client import ShardClient
 
@@ -37,6 +38,8 @@ RETRY_S = 0.2
 _FOLLOWER = effects.AttachFollower | effects.DetachFollower
 _PERSISTED_FIRST = effects.RecoverShard | effects.SetMembership | effects.DropLedger | _FOLLOWER
 """An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover."""
+MOST_TOGETHER = 256
+"""Largest number of actions in one call of the shards: the machine records all outcomes in one step."""
 
 
 class _Signal(Enum):
@@ -85,6 +88,7 @@ class EffectExecutor:
         self.retries = 0
         self._urgent: Queue[effects.Action] = runtime.queue()
         self._queue: Queue[effects.Action | _Signal] = runtime.queue()
+        self._next: effects.Action | _Signal | None = None  # taken from the queue already
         self._ended = runtime.event()
         self._handlers: dict[type[effects.Action], Callable[[Any], None]] = {
             effects.AssignShards: self._assign,
@@ -92,9 +96,7 @@ class EffectExecutor:
             effects.ConfirmOwnership: lambda action: shards.set_ownership(action.shards),
             effects.DecommissionShard: lambda action: shards.decommission(action),
             effects.DetachFollower: self._detach_follower,
-            effects.DropLedger: self._drop_ledger,
             effects.Export: self._export,
-            effects.Fence: self._fence,
             effects.FinishRun: lambda _: finish(),
             effects.LogEvent: note,
             effects.MakeReady: self._make_ready,
@@ -105,6 +107,11 @@ class EffectExecutor:
             effects.RunProgram: self._run_program,
             effects.SetMembership: self._set_membership,
             effects.TakeSnapshot: self._snapshot,
+        }
+        # A thousand workers that leave within a second are fenced by a few calls of each shard.
+        self._together: dict[type[effects.Action], Callable[[list[Any]], None]] = {
+            effects.DropLedger: self._drop_ledgers,
+            effects.Fence: self._fence,
         }
 
     def submit(self, action: effects.Action) -> None:
@@ -132,20 +139,36 @@ class EffectExecutor:
     def run(self) -> None:
         """Run queued actions until `end` is called, or another coordinator leads."""
         with suppress(Deposed):  # of a step: the event loop ends this process, and no further action may run
-            while (action := self._queue.get()) is not _Signal.END:
+            while (entry := self._take()) is not _Signal.END:
                 self._run_urgent()
-                if not isinstance(action, _Signal):
-                    self._carry_out(action)
+                if not isinstance(entry, _Signal):
+                    self._carry_out(self._with_those_behind(entry))
+
+    def _take(self) -> effects.Action | _Signal:
+        entry, self._next = self._next, None
+        return self._queue.get() if entry is None else entry
+
+    def _with_those_behind(self, action: effects.Action) -> list[effects.Action]:
+        """An action, with those directly behind it in the queue that are run together with it."""
+        actions = [action]
+        with suppress(Empty):
+            while type(action) in self._together and len(actions) < MOST_TOGETHER:
+                following = self._queue.get(block=False)
+                if isinstance(following, _Signal) or type(following) is not type(action):
+                    self._next = following
+                    break
+                actions.append(following)
+        return actions
 
     def _run_urgent(self) -> None:
         with suppress(Empty):
             while True:
-                self._carry_out(self._urgent.get(block=False))
+                self._carry_out([self._urgent.get(block=False)])
 
-    def _carry_out(self, action: effects.Action) -> None:
-        """Run an action and retry it until it is done or no longer needed, or this coordinator ends."""
+    def _carry_out(self, actions: list[effects.Action]) -> None:
+        """Run actions of one kind and retry them until they are done or no longer needed, or this coordinator ends."""
         try:
-            while not self._done(action):
+            while not self._done(actions):
                 if self._clock.wait(self._ended, RETRY_S):
                     return  # it leaves the job: the next coordinator issues the action again
                 self.retries += 1
@@ -159,29 +182,30 @@ class EffectExecutor:
                 raise
             except DbeliefError as registry_error:
                 log.warning(f"the leader lease could not be confirmed: {registry_error}")
-            reason = f"{type(action).__name__}: {format_error(error)}"
+            reason = f"{type(actions[0]).__name__}: {format_error(error)}"
             with self._step() as (machine, _):
                 if machine.over:  # for another reason, which stays: print this one here
                     log.warning(reason)
                 machine.fail(reason)
 
-    def _done(self, action: effects.Action) -> bool:
-        """Run an action once; False if it is to be retried."""
+    def _done(self, actions: list[effects.Action]) -> bool:
+        """Run actions of one kind once; False if they are to be retried."""
         try:
             with self._step() as (machine, _):
                 self._shards.placement = machine.placement
-                machine.commit_due |= isinstance(action, _PERSISTED_FIRST)
-            self._do(action)
+                machine.commit_due |= isinstance(actions[0], _PERSISTED_FIRST)
+            self._do(actions)
         except (Unavailable, Moved):
-            if isinstance(action, effects.LogEvent | effects.FinishRun):
+            if isinstance(actions[0], effects.LogEvent | effects.FinishRun):
                 raise
             with self._step() as (machine, _):
-                return machine.over or self._dropped(machine, action)
+                return machine.over or self._dropped(machine, actions)
         return True
 
     @staticmethod
-    def _dropped(machine: JobMachine, action: effects.Action) -> bool:
-        """Whether an action that some shard did not answer is not retried now: it is obsolete, or postponed."""
+    def _dropped(machine: JobMachine, actions: list[effects.Action]) -> bool:
+        """Whether actions that some shard did not answer are not retried now: they are obsolete, or postponed."""
+        action = actions[0]
         if isinstance(action, effects.RecoverShard):
             return machine.members.find("shard", action.place.shard, action.incarnation) is None
         if isinstance(action, effects.AttachFollower):  # a retry could restart a stream that has started
@@ -193,11 +217,16 @@ class EffectExecutor:
             return machine.members.find_server(action.shard, action.incarnation) is None
         if not machine.recovery.unavailable:  # the failure has not been detected yet
             return False
-        machine.postpone(action)
+        for action in actions:
+            machine.postpone(action)
         return True
 
-    def _do(self, action: effects.Action) -> None:
-        """Run an action and report its outcome to the machine."""
+    def _do(self, actions: list[effects.Action]) -> None:
+        """Run actions of one kind and report their outcomes to the machine."""
+        if (together := self._together.get(type(actions[0]))) is not None:
+            together(actions)
+            return
+        (action,) = actions
         self._handlers[type(action)](action)
 
     def _assign(self, action: effects.AssignShards) -> None:
@@ -260,16 +289,19 @@ class EffectExecutor:
         with self._step() as (machine, now_s):
             machine.ownership_confirmed(move, now_s)
 
-    def _fence(self, action: effects.Fence) -> None:
-        applied = self._shards.fence(action.incarnation)
+    def _fence(self, actions: list[effects.Fence]) -> None:
+        ledgers = self._shards.fence([action.incarnation for action in actions])
         with self._step() as (machine, now_s):
-            machine.fenced(action.number, action.incarnation, applied, now_s)
+            for action in actions:
+                applied = ledgers.get(action.incarnation, Applied())
+                machine.fenced(action.number, action.incarnation, applied, now_s)
 
-    def _drop_ledger(self, action: effects.DropLedger) -> None:
-        self._shards.drop_ledger(action.incarnation)
+    def _drop_ledgers(self, actions: list[effects.DropLedger]) -> None:
+        self._shards.drop_ledgers([action.incarnation for action in actions])
         with self._step() as (machine, _):
-            machine.ledger_dropped(action.incarnation)
-        collect()  # its connection is closed
+            for action in actions:
+                machine.ledger_dropped(action.incarnation)
+        collect()  # their connections are closed
 
     def _set_membership(self, action: effects.SetMembership) -> None:
         clock = self._shards.set_membership(action)

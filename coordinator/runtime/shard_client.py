@@ -279,14 +279,14 @@ class ShardClient:
         replies = self._configure(membership=membership(action))
         return max((reply.clock for reply in replies), default=0)
 
-    def fence(self, incarnation: int) -> Applied:
-        """Fence an incarnation and read what it had pushed into "w"."""
-        self._configure(fenced=pushers([incarnation]))
-        return self.ledgers().get(incarnation, Applied())
+    def fence(self, incarnations: Sequence[int]) -> dict[int, Applied]:
+        """Fence incarnations; returns what each pusher had pushed into "w" before, as `ledgers` does."""
+        self._configure(fenced=pushers(incarnations))
+        return self.ledgers()
 
-    def drop_ledger(self, incarnation: int) -> None:
-        """Drop the ledger rows of an incarnation."""
-        self._configure(forgotten=pushers([incarnation]))
+    def drop_ledgers(self, incarnations: Sequence[int]) -> None:
+        """Drop the ledger rows of incarnations."""
+        self._configure(forgotten=pushers(incarnations))
 
     def ledgers(self) -> dict[int, Applied]:
         """Per incarnation its pushes to "w", over all segments of all shards."""

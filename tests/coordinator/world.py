@@ -298,7 +298,7 @@ class World:
                 shard.make_ready()
             machine.ready(now_s)
         elif isinstance(action, RecoverShard):
-            self._actor._do(action)
+            self._actor._do([action])
         elif isinstance(action, Fence):
             for shard in self.holders:
                 shard.fence([action.incarnation])
@@ -322,7 +322,7 @@ class World:
                 machine.exported(self.ledgers(), now_s)
         elif isinstance(action, MigrateSegments | ConfirmOwnership):
             self.placement = machine.placement
-            self._actor._do(action)
+            self._actor._do([action])
         elif isinstance(action, DecommissionShard):
             self.dismissed.append(action.shard)
             if (action.shard, action.incarnation) in self.shard_members:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,11 +157,11 @@ def test_a_coordinator_that_was_replaced_at_the_end_writes_no_summary(
     worker = world.started().replicas[0]
     runner._machine = vars(world.machine)["machine"]  # the runner commits its steps, and not the world
 
-    def replaced(incarnation: int) -> Applied:
+    def replaced(incarnations: Sequence[int]) -> dict[int, Applied]:
         registry = runner.leadership._registry
         registry.release("test", runner.leadership.epoch)
         assert registry.acquire("test", "another", LEASE_TTL_S) is not None
-        return Applied()
+        return {}
 
     monkeypatch.setattr(runner._executor._shards, "fence", replaced)
     with runner.step() as (machine, _):
@@ -248,15 +248,15 @@ def test_commands_to_a_dead_shard_are_postponed(
     runner._executor.submit(Fence(7, 8))
     asked = []
 
-    def dies(incarnation: int) -> tuple[int, int]:
-        asked.append(incarnation)
+    def dies(incarnations: Sequence[int]) -> dict[int, Applied]:
+        asked.append(incarnations)
         world.machine.recovery.shard_lost(1)
         raise Unavailable("shard 1: no answer")
 
     monkeypatch.setattr(runner._executor._shards, "fence", dies)
     monkeypatch.setattr(runner._executor._shards, "assign", lambda placement: None)
     carry_out(runner)
-    assert asked == [8]
+    assert asked == [[8]]
     assert world.machine.recovery._postponed == [Fence(7, 8)]
     assert not world.machine.over
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +11,21 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.core.effects import Action, DetachFollower, Export, Fence, MigrateSegments, TakeSnapshot
+from coordinator.core.effects import (
+    Action,
+    DetachFollower,
+    DropLedger,
+    Export,
+    Fence,
+    LogEvent,
+    MigrateSegments,
+    TakeSnapshot,
+)
+from coordinator.core.ledgers import Applied
 from coordinator.core.states import DatasetSizes, ShutdownPhase
 from coordinator.job.machine import JobMachine
 from coordinator.job.shutdown import Shutdown
+from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.shard_file import verify_shards
@@ -68,8 +79,11 @@ class Machine:
     def postpone(self, action: Action) -> None:
         self.done.append(f"postponed {action}")
 
-    def fenced(self, number: int, *rest: object) -> None:
-        self.done.append(f"fenced {number}")
+    def fenced(self, number: int, incarnation: int, applied: Applied, now_s: float) -> None:
+        self.done.append(f"fenced {number} {incarnation} {applied}")
+
+    def ledger_dropped(self, incarnation: int) -> None:
+        self.done.append(f"dropped {incarnation}")
 
     def exported(self, *_: object) -> None:
         self.done.append("exported")
@@ -122,7 +136,7 @@ def test_detach_is_not_blocked_by_another_shards_snapshot(tmp_path: Path) -> Non
             assert machine.done == []
             free.set()
             wait_until(lambda: len(machine.done) == 2)
-    assert machine.done == ["000001", "fenced 3"]
+    assert machine.done == ["000001", f"fenced 3 9 {Applied()}"]
 
 
 class ScriptedShards:
@@ -187,7 +201,7 @@ def test_a_set_is_not_taken_from_a_shard_that_only_counts_as_failed(tmp_path: Pa
 
 def test_every_action_has_a_handler(tmp_path: Path) -> None:
     with actor(cast("ShardClient", ScriptedShards(tmp_path)), Machine(None), tmp_path) as executor:
-        assert set(executor._handlers) == set(Action.__subclasses__())
+        assert {*executor._handlers, *executor._together} == set(Action.__subclasses__())
 
 
 def test_an_export_is_not_retried_once_its_vector_is_lost(tmp_path: Path) -> None:
@@ -206,7 +220,7 @@ def test_an_export_is_not_retried_once_its_vector_is_lost(tmp_path: Path) -> Non
 class RefusingShards(ScriptedShards):
     """Shards that refuse every fence."""
 
-    def fence(self, incarnation: int) -> None:
+    def fence(self, incarnations: Sequence[int]) -> dict[int, Applied]:
         raise Rejected("shard 1: leader epoch 2 is over, 3 leads")
 
 
@@ -228,6 +242,73 @@ def test_a_refusal_fails_the_job_of_no_coordinator_that_was_replaced(tmp_path: P
             running.submit(Fence(3, 9))
         assert machine.done == done
     assert asked == ["leads", "away"]
+
+
+class FencingShards(ScriptedShards):
+    """Shards that record fences and dropped rows; the first fence takes until it is released."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.calls: list[tuple[str, list[int]]] = []
+        self.busy, self.free = threading.Event(), threading.Event()
+
+    def fence(self, incarnations: Sequence[int]) -> dict[int, Applied]:
+        self.calls.append(("fence", list(incarnations)))
+        if len(self.calls) == 1:
+            self.busy.set()
+            assert self.free.wait(60)
+        return {incarnation: Applied(0, incarnation, 0) for incarnation in incarnations if incarnation != 13}
+
+    def drop_ledgers(self, incarnations: Sequence[int]) -> None:
+        self.calls.append(("drop", list(incarnations)))
+
+
+def calls_of(tmp_path: Path, actions: Sequence[Action]) -> tuple[list[tuple[str, list[int]]], list[str]]:
+    """Calls of the shards for actions that are queued while the first one is run; what the machine recorded."""
+    shards, machine = FencingShards(tmp_path), Machine(None)
+    with actor(cast("ShardClient", shards), machine, tmp_path) as running:
+        running.submit(actions[0])
+        assert shards.busy.wait(60)
+        for action in actions[1:]:
+            running.submit(action)
+        shards.free.set()
+    return shards.calls, machine.done
+
+
+def test_fences_that_are_queued_together_are_one_call(tmp_path: Path) -> None:
+    fences = [Fence(number, 10 + number) for number in range(6)]
+    drops = [DropLedger(10), DropLedger(11)]
+    between = LogEvent("takeover", {})
+    calls, done = calls_of(tmp_path, [*fences[:5], between, fences[5], *drops])
+    assert calls == [("fence", [10]), ("fence", [11, 12, 13, 14]), ("fence", [15]), ("drop", [10, 11])]
+    # One of them had pushed nothing: no shard has a row of it.
+    applied = [Applied() if number == 3 else Applied(0, 10 + number, 0) for number in range(6)]
+    assert done == [*(f"fenced {n} {10 + n} {applied[n]}" for n in range(6)), "dropped 10", "dropped 11"]
+
+
+def test_a_call_has_a_bounded_number_of_fences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_of_actor, "MOST_TOGETHER", 2)
+    calls, done = calls_of(tmp_path, [Fence(number, number) for number in range(6)])
+    assert calls == [("fence", [0]), ("fence", [1, 2]), ("fence", [3, 4]), ("fence", [5])]
+    assert len(done) == 6
+
+
+def test_fences_that_do_not_reach_a_failed_shard_are_postponed_one_by_one(tmp_path: Path) -> None:
+    class Failed(FencingShards):
+        def fence(self, incarnations: Sequence[int]) -> dict[int, Applied]:
+            if len(super().fence(incarnations)) > 1:
+                machine.recovery.unavailable.add(1)
+                raise Unavailable("shard 1: no answer")
+            return {}
+
+    shards, machine = Failed(tmp_path), Machine(None)
+    with actor(cast("ShardClient", shards), machine, tmp_path) as running:
+        running.submit(Fence(0, 0))
+        assert shards.busy.wait(60)
+        running.submit(Fence(1, 1))
+        running.submit(Fence(2, 2))
+        shards.free.set()
+    assert machine.done[1:] == [f"postponed {Fence(1, 1)}", f"postponed {Fence(2, 2)}"]
 
 
 def test_a_coordinator_that_was_replaced_while_the_shards_wrote_completes_no_set(tmp_path: Path) -> None:

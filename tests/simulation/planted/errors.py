@@ -449,13 +449,13 @@ _COORDINATOR = (
         "ledger_read_before_the_fence",
         "coordinator/runtime/shard_client.py",
         """\
-        self._configure(fenced=pushers([incarnation]))
-        return self.ledgers().get(incarnation, Applied())
+        self._configure(fenced=pushers(incarnations))
+        return self.ledgers()
 """,
         """\
-        applied = self.ledgers().get(incarnation, Applied())
-        self._configure(fenced=pushers([incarnation]))
-        return applied
+        ledgers = self.ledgers()
+        self._configure(fenced=pushers(incarnations))
+        return ledgers
 """,
         "A push of a worker that only seemed to have failed, applied between the reading of the ledgers and the fence, "
         "is trained again by another one and not counted.",
