@@ -41,8 +41,9 @@ class Details(NamedTuple):
 class Call:
     """One call, seen by its client: an iterator of replies, and the future of a unary reply."""
 
-    def __init__(self, network: MemoryNetwork, read: Callable[[bytes], Any] | None) -> None:
+    def __init__(self, network: MemoryNetwork, read: Callable[[bytes], Any] | None, peer: str = "memory") -> None:
         self._network = network
+        self.peer = peer
         self.requests: Queue[Any] = runtime.queue()
         self._replies: Queue[Any] = runtime.queue()
         self._read = read or (lambda message: message)
@@ -136,7 +137,7 @@ class Context:
         return {}
 
     def peer(self) -> str:
-        return "memory"
+        return self._call.peer
 
 
 class MemoryServer:
@@ -210,6 +211,7 @@ class MemoryChannel(grpc.Channel):
 
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self._network, self._address = network, address
+        self._name = network.new_connection()
         self._calls: list[Call] = []
 
     def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
@@ -249,7 +251,7 @@ class MemoryChannel(grpc.Channel):
         return lambda *_, **__: NotImplemented
 
     def _begin(self, method: str, read: Callable[[bytes], Any] | None, metadata: Any) -> Call:
-        call = Call(self._network, read)
+        call = Call(self._network, read, self._name)
         self._calls = [one for one in self._calls if one.is_active()]
         self._calls.append(call)
         self._network.begin(call, self._address, Details(method, tuple(metadata or ())))
@@ -300,6 +302,13 @@ class MemoryNetwork(Transport):
         self._servers: dict[str, list[MemoryServer]] = {}
         self._waiting: dict[str, list[Callable[[grpc.ChannelConnectivity], None]]] = {}
         self._port = 10_000
+        self._connections = 0
+
+    def new_connection(self) -> str:
+        """Name of a channel, as its server sees it."""
+        with self._lock:
+            self._connections += 1
+            return f"memory:{self._connections}"
 
     def channel(self, address: str, options: Options, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
         return MemoryChannel(self, address)

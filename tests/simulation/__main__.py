@@ -28,12 +28,12 @@ def main(words: Sequence[str]) -> int:
     options = _options(words)
     fix_hashes("tests.simulation", words)
     if options.replay is not None:
-        return _replay(options.replay, options.faults, options.verbose)
+        return _replay(options.replay, options.shared_memory, options.faults, options.verbose)
     if options.planted is not None:
         return _planted(options.planted, options.seeds, options.processes)
     results: list[Result] = []
     seeds = seeds_of(options.first, options.seeds, options.job)
-    for result in run_seeds(seeds, options.processes, options.results):
+    for result in run_seeds(seeds, options.processes, options.results, options.shared_memory):
         results.append(result)
         if result.violations:
             print(f"seed {result.seed}, {result.job}: {result.violations[0]}", flush=True)
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     print(_table(results))
     failed = [result for result in results if result.violations]
     for result in failed[:3]:
-        _replay_smallest(result.seed)
+        _replay_smallest(result.seed, options.shared_memory)
     return 1 if failed else 0
 
 
@@ -53,6 +53,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many to run (100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--job", action="append", default=[], choices=list(JOBS), help="of these jobs only; repeatable")
+    parser.add_argument(
+        "--shared-memory", action="store_true", help="all processes share memory: pushes and records by local streams"
+    )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
     parser.add_argument("--results", type=Path, help="file of results: seeds in it are not run again")
     parser.add_argument("--stop", action="store_true", help="stop at the first violation")
@@ -75,9 +78,9 @@ def _planted(names: Sequence[str], seeds: int, processes: int) -> int:
     return 1 if len(missed) > (0 if names else 2) else 0
 
 
-def _replay(seed: int, faults: str | None, verbose: bool) -> int:
+def _replay(seed: int, shares: bool, faults: str | None, verbose: bool) -> int:
     """Run a seed and print what happened."""
-    plan = draw_plan(seed)
+    plan = replace(draw_plan(seed), shares=shares)
     if faults is not None:
         kept = [int(number) for number in faults.split(",") if number]
         plan = replace(plan, faults=tuple(plan.faults[number] for number in kept))
@@ -90,14 +93,15 @@ def _replay(seed: int, faults: str | None, verbose: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def _replay_smallest(seed: int) -> None:
+def _replay_smallest(seed: int, shares: bool) -> None:
     """Print the smallest plan that still fails, and the command that replays it."""
     logging.disable(logging.CRITICAL)
-    whole = draw_plan(seed)
+    whole = replace(draw_plan(seed), shares=shares)
     smallest = shrink(whole)
     kept = ",".join(str(whole.faults.index(fault)) for fault in smallest.faults)
     violations = "; ".join(run_plan(smallest).violations)
-    print(f"\n{smallest}\n  {violations}\n  python -m tests.simulation --replay {seed} --faults '{kept}'")
+    more = " --shared-memory" * shares
+    print(f"\n{smallest}\n  {violations}\n  python -m tests.simulation --replay {seed}{more} --faults '{kept}'")
 
 
 def _table(results: Sequence[Result]) -> str:

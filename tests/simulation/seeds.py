@@ -66,12 +66,12 @@ def run_plan(plan: Plan) -> Outcome:
         return Cluster(plan, folder, folder / "data.npz").run()
 
 
-def run_seed(seed: int, folder: Path) -> Result:
-    """Run the plan of a seed."""
+def run_seed(seed: int, folder: Path, shares: bool = False) -> Result:
+    """Run the plan of a seed; `shares`: with shared memory."""
     began_s = time.process_time()
-    plan = draw_plan(seed)
+    plan = replace(draw_plan(seed), shares=shares)
     outcome = Cluster(plan, folder, folder / "data.npz").run()
-    if seed % COLLECT_EVERY == 0:
+    if shares or seed % COLLECT_EVERY == 0:  # blocks of memory hold descriptors
         gc.collect()
     return Result(
         seed,
@@ -88,16 +88,20 @@ def run_seed(seed: int, folder: Path) -> Result:
     )
 
 
-def run_seeds(seeds: Sequence[int], processes: int, results: Path | None = None) -> Iterator[Result]:
+def run_seeds(
+    seeds: Sequence[int], processes: int, results: Path | None = None, shares: bool = False
+) -> Iterator[Result]:
     """Run seeds, and yield the result of each, those in the file `results` first.
 
     Parameters
     ----------
     results
         File of results, a line of JSON each; new ones are appended, and seeds that are in it are not run again.
+    shares
+        Whether their processes share memory.
     """
     with scratch() as folder:
-        yield from each_seed(seeds, partial(run_seed, folder=folder), processes, results, _from_fields)
+        yield from each_seed(seeds, partial(run_seed, folder=folder, shares=shares), processes, results, _from_fields)
 
 
 def _from_fields(fields: dict[str, Any]) -> Result:

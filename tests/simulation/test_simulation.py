@@ -14,6 +14,8 @@ from .planted.errors import PLANTED
 from .planted.search import plant, search_for
 
 SEEDS = 100
+SHARING = 12
+"""Seeds with shared memory, which come after them."""
 PARTS = 4
 
 
@@ -36,8 +38,15 @@ def test_no_invariant_is_violated(part: int) -> None:
 
 
 @pytest.mark.processes
-def test_a_seed_replays_bit_for_bit() -> None:
-    first, again = (re.search(r"trace -?[0-9a-f]+", simulate("--replay=5")) for _ in range(2))
+def test_no_invariant_is_violated_where_processes_share_memory() -> None:
+    printed = simulate(f"--first={SEEDS}", f"--seeds={SHARING}", "--processes=1", "--shared-memory")
+    assert re.search(rf"^all +{SHARING} .* 0$", printed, re.MULTILINE)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("more", [(), ("--shared-memory",)])
+def test_a_seed_replays_bit_for_bit(more: tuple[str, ...]) -> None:
+    first, again = (re.search(r"trace -?[0-9a-f]+", simulate("--replay=5", *more)) for _ in range(2))
     assert first is not None
     assert again is not None
     assert first[0] == again[0]

@@ -110,6 +110,9 @@ class Observer:
         self._had_losses: set[int] = set()  # segments that were loaded from a set
         self.leaders: dict[int, Process] = {}
         self.followers: dict[int, Process] = {}
+        self._incarnations: dict[Any, tuple[int, int]] = {}  # shard and its epoch, by what receives its segments
+        self._attached: dict[tuple[int, int] | None, tuple[Any, int]] = {}  # the leader's link to it, and its epoch
+        self._links: dict[Task | None, tuple[Any, int] | None] = {}  # of the record that a task applies
 
     def violation(self, text: str) -> None:
         """Record a violation: the run ends."""
@@ -138,6 +141,7 @@ class Observer:
                 (ShardController, "__init__", self._controller),
                 (ShardController, "shard_for", self._shard_for),
                 (Migration, "apply", self._follow),
+                (ShardController, "_attach_follower", self._attach_follower),
                 (ShardController, "restore", self._restore),
                 (ShardController, "migration_for", self._migration_for),
             ):
@@ -255,7 +259,7 @@ class Observer:
     def _apply(self, real: Callable[..., Any], segment: Segment, push: Push, *rest: Any) -> Any:
         """After a push, the ledger and the parameters of a segment agree, at its leader and at its follower."""
         outcome = real(segment, push, *rest)
-        if self._job.counts and not segment.lock_free:
+        if self._job.counts and not segment.lock_free and not self._is_detached():
             last = segment.ledger.last[PARAMETERS, push.pusher]
             counted = self._sums.get((push.pusher, last), 0.0)
             found = -float(segment.vectors[PARAMETERS][PROCESSES + self._pushers[push.pusher]])
@@ -269,7 +273,7 @@ class Observer:
     def _count(self, real: Callable[..., Any], segment: Segment) -> None:
         """All copies of a version of a segment are the same bits."""
         real(segment)
-        if not segment.lock_free:
+        if not segment.lock_free and not self._is_detached():
             content = zlib.crc32(segment.vectors[PARAMETERS].data)
             if self._contents.setdefault((segment.span.index, segment.version), content) != content:
                 self.violation(
@@ -314,7 +318,26 @@ class Observer:
                 f"the follower in process {self._process} has version {segment.version} of segment {record.index}, and "
                 f"the next record of its leader changes version {record.version}"
             )
-        real(migration, record)
+        task = self._scheduler.current
+        self._links[task] = self._attached.get(self._incarnations.get(migration))
+        try:
+            real(migration, record)
+        finally:
+            del self._links[task]
+
+    def _attach_follower(self, real: Callable[..., None], controller: Any, command: Any) -> None:
+        if command.address:
+            self._attached[controller.index, command.shard_epoch] = controller.link, command.epoch
+        real(controller, command)
+
+    def _is_detached(self) -> bool:
+        """Whether this is a follower's task and its leader has another one, or none, since.
+
+        Records that were under way to it may name numbers in shared memory that their worker has changed: its push was
+        acknowledged without it. The coordinator had stored before that the copy is not in sync.
+        """
+        link = self._links.get(self._scheduler.current)
+        return link is not None and link[0].epoch > link[1]
 
     def stored(self, written: Mapping[str, bytes | None], values: Mapping[str, bytes]) -> None:
         """Check what a coordinator stores: the copies, and that no sample is leased twice, or leased and free.
@@ -355,7 +378,9 @@ class Observer:
         assert self._scheduler.current is not None
         if not opening.HasField("command"):  # from its leader, not from a shard whose segments move
             self.followers[controller.index] = self._scheduler.current.process
-        return real(controller, opening)
+        arrival = real(controller, opening)
+        self._incarnations[controller._migration] = controller.index, controller.epoch
+        return arrival
 
     def _restore(self, real: Callable[..., Any], controller: Any, request: Any) -> Any:
         self.restored += 1

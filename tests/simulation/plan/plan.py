@@ -75,6 +75,8 @@ class Plan:
         Samples of a lease; None: the job's default, which is small.
     far
         See `SimulatedNetwork`.
+    shares
+        Whether all processes share memory, as on one host; not drawn.
     """
 
     seed: int
@@ -87,13 +89,14 @@ class Plan:
     stall_rare: float
     lease: int | None
     far: float
+    shares: bool = False
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms, "
             f"mini-batch {1000 * self.batch_s:g} ms, stalls {self.stall_rare}, "
             f"lease {self.lease or 'as usual'}, "
-            f"distant links {self.far}"
+            f"distant links {self.far}{', shared memory' * self.shares}"
         ]
         return "\n".join([*lines, *(f"  {number}: {fault}" for number, fault in enumerate(self.faults))])
 

@@ -157,7 +157,7 @@ class SimulatedNetwork(MemoryNetwork):
                 self._scheduler.at_moment(wire.begun_s + CONNECT_S, partial(self._break, call, "not connected"))
             return
         if self._awaited:
-            self._reached(wire, late=False)
+            self._reached(wire.method, wire.client, wire.server, late=False)
             if wire.broken or not receiver.alive:
                 return
         until_s = self._cut_until_s.get((sender, receiver), 0.0)
@@ -171,7 +171,8 @@ class SimulatedNetwork(MemoryNetwork):
             if wire.over and not wire.under_way[True]:
                 self._wires.pop(call, None)
             if self._awaited:
-                self._scheduler.at(self._delay_s(), partial(self._reached, wire, late=True))
+                reached = partial(self._reached, wire.method, wire.client, wire.server, late=True)
+                self._scheduler.at(self._delay_s(), reached)
 
     def _slowness(self, client: Process, server: Process) -> float:
         """How much longer messages take between these processes than on an average link."""
@@ -200,9 +201,17 @@ class SimulatedNetwork(MemoryNetwork):
         """
         self._awaited.setdefault((method, late), []).append(call)
 
-    def _reached(self, wire: Wire, late: bool) -> None:
-        for call in self._awaited.pop((wire.method, late), ()):
-            call(wire.client, wire.server)
+    def passes(self, method: str, client: Process, server: Process, late: bool) -> None:
+        """A message of a local stream is about to arrive, or has just arrived."""
+        if self._awaited:
+            if late:
+                self._scheduler.at(self._delay_s(), partial(self._reached, method, client, server, late=True))
+            else:
+                self._reached(method, client, server, late=False)
+
+    def _reached(self, method: str, client: Process, server: Process, late: bool) -> None:
+        for call in self._awaited.pop((method, late), ()):
+            call(client, server)
 
     def cut(self, one: Process, other: Process, seconds: float, both_ways: bool) -> None:
         """Hold back all messages from `one` to `other`, and in the other direction if `both_ways`, for some time."""

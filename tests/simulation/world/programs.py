@@ -123,8 +123,8 @@ def run_coordinator(process: Process, job: Path, folder: Path, resumes: Callable
     coordinator.run(options, interrupt_of(process))
 
 
-def run_shard(process: Process) -> None:
-    """`dbelief ps`."""
+def run_shard(process: Process, shares: bool) -> None:
+    """`dbelief ps`; `shares`: with shared memory."""
     ps_server.serve(
         ps_server.Options(
             coordinator=COORDINATOR,
@@ -136,22 +136,22 @@ def run_shard(process: Process) -> None:
             name=process.name,
             patience=PATIENCE_S,
             at_end="exit",
-            shared_memory=False,
+            shared_memory=shares,
         )
     )
 
 
-def run_worker(process: Process) -> None:
+def run_worker(process: Process, shares: bool) -> None:
     """`dbelief worker`."""
     with closing(Metrics("worker")) as metrics:
         task = JobContext.fetch(COORDINATOR, PATIENCE_S)
-        worker.run(task, worker.Options(name=process.name, shared_memory=False), metrics)
+        worker.run(task, worker.Options(name=process.name, shared_memory=shares), metrics)
 
 
-def run_client(process: Process) -> None:
+def run_client(process: Process, shares: bool) -> None:
     """A program with a loop of its own."""
     batch = 4
-    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=False) as job:
+    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=shares) as job:
         while not job.over:
             job.pull()
             marker.compute(np.empty(0, int))
@@ -160,9 +160,9 @@ def run_client(process: Process) -> None:
             job.push({"marks": gradient}, samples=batch, loss=1.0)
 
 
-def run_reader(process: Process) -> None:
+def run_reader(process: Process, shares: bool) -> None:
     """A program that only reads the parameters."""
-    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=False) as job:
+    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=shares) as job:
         while not job.over:
             job.pull()
             runtime.sleep(READ_S)
