@@ -7,9 +7,9 @@ handler that a stream of gRPC runs.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from typing import Any, NoReturn, cast
 
 import grpc
 
@@ -20,6 +20,7 @@ from dbelief.security import named_socket
 from dbelief.security.same_user import same_user
 
 Handler = Callable[[Iterator[bytes], Any], Iterator[bytes]]
+"""A generator of replies to messages."""
 Methods = Mapping[str, Handler]
 """By name: the handler."""
 
@@ -143,8 +144,10 @@ class LocalStreams:
 
     def _serve(self, connection: socket.socket, method: str, context: LocalContext) -> None:
         try:
-            for reply in self._methods[method](_messages(connection, context), context):
-                connection.send(frames.message(reply))
+            made = self._methods[method](_messages(connection, context), context)
+            with closing(cast("Generator[bytes]", made)) as replies:
+                for reply in replies:
+                    connection.send(frames.message(reply))
         except frames.StreamEnded as ended:
             with suppress(OSError):
                 connection.send(frames.status(ended.code(), ended.details()))
