@@ -98,6 +98,7 @@ def main() -> None:
     """Import the modules, serve, and run the program of each request."""
     descriptor, launcher, modules = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:]
     channel = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would lose the exit codes of all
     os.environ["SPT_NOENV"] = "1"  # else a title overwrites what /proc/PID/environ shows
     _set_title("dbelief fork server")
 

@@ -49,7 +49,10 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # SIGCHLD is ignored: the kernel has discarded the code, as for `Popen`
+                pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode

@@ -133,6 +133,21 @@ def test_a_server_that_does_not_answer_is_replaced(tmp_path: Path, monkeypatch: 
         assert server.start(["--version"], tmp_path / "log").wait(60) == 0
 
 
+def test_a_launcher_that_ignores_sigchld_sees_the_end(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, signal, sys\n"
+        "from dbelief.launch.forked_process import ForkServer\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "with ForkServer(modules=()) as server:\n"
+        "    print(server.start(['--version'], pathlib.Path(sys.argv[1])).wait(60))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, timeout=90
+    )
+    assert (ended.stdout, ended.stderr) == ("0\n", "")
+    assert version("dbelief") in (tmp_path / "log").read_text()
+
+
 def test_nothing_is_left_of_it(tmp_path: Path) -> None:
     before = set(children())
     with ForkServer(modules=()) as server:
