@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -89,11 +88,9 @@ PROGRAM = (sys.executable, "-P", "-m", "dbelief")
 def spawn(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a command as `Way.start` says."""
     # Not SIGTERM: a worker would first finish its work, and wait minutes for a cluster that is gone.
-    guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
+    guarded = with_parent.guarded([*command], signal.SIGKILL)
     with open(log, "ab") as output:
-        return subprocess.Popen(
-            [*guard, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+        return subprocess.Popen(guarded, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
 
 
 class Direct:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
 """Longest time for the server to import its modules and fork a process, in seconds."""
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _ROOM = "-" * 4096
 """Room for the command line of a forked process, in the server's own; a longer one is cut."""
 
@@ -102,6 +103,9 @@ class ForkServer:
         self._modules = _role_modules() if modules is None else modules
 
     def __enter__(self) -> Self:
+        before = ctypes.c_int()
+        with_parent.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
+        self._was_subreaper = before.value
         with_parent.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._start()
         return self
@@ -110,7 +114,7 @@ class ForkServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        with_parent.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        with_parent.prctl(_PR_SET_CHILD_SUBREAPER, self._was_subreaper)
 
     def start(self, arguments: list[str], log_file: Path) -> ForkedProcess:
         """Start `dbelief` with these arguments, its output appended to a file; in a session of its own.
@@ -151,11 +155,11 @@ class ForkServer:
         self._channel, remote = socket.socketpair()
         self._channel.settimeout(ANSWER_S)
         self._errors = tempfile.TemporaryFile(prefix="dbelief-")  # noqa: SIM115  # closed by `_end`
-        guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
-        module = [sys.executable, "-P", "-m", "dbelief.launch.fork_server"]
+        program = [sys.executable, "-P", "-m", "dbelief.launch.fork_server"]
+        words = [str(remote.fileno()), str(os.getpid()), _ROOM, *self._modules]
         with remote:
             self._server = subprocess.Popen(
-                [*guard, *module, str(remote.fileno()), str(os.getpid()), _ROOM, *self._modules],
+                with_parent.guarded([*program, *words], signal.SIGKILL),
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,

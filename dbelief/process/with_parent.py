@@ -18,6 +18,11 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
+def guarded(command: list[str], number: int) -> list[str]:
+    """Command line by which a child process of this one runs a command that ends with it, by signal `number`."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(number)), *command]
+
+
 def prctl(option: int, value: int) -> None:
     """Set an attribute of this process; see prctl(2).
 
@@ -26,7 +31,7 @@ def prctl(option: int, value: int) -> None:
     OSError
         The kernel refuses it.
     """
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl: {os.strerror(number)}")
 

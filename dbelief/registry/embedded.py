@@ -134,15 +134,7 @@ class EmbeddedRegistry:
             *("--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self._folder)),
         ]
         if sys.platform == "linux":
-            command = [
-                sys.executable,
-                "-I",
-                "-S",
-                with_parent.__file__,
-                str(os.getpid()),
-                str(int(signal.SIGTERM)),
-                *command,
-            ]
+            command = with_parent.guarded(command, signal.SIGTERM)
         with self._log().open("wb") as log:
             self.process = subprocess.Popen(
                 command,

@@ -148,6 +148,13 @@ def test_a_launcher_that_ignores_sigchld_sees_the_end(tmp_path: Path) -> None:
     assert version("dbelief") in (tmp_path / "log").read_text()
 
 
+def test_a_server_within_another_leaves_it_the_parenthood(server: ForkServer, start: Start) -> None:
+    """A process stays the subreaper of its descendants while it has to be one."""
+    with ForkServer(modules=()):
+        pass
+    assert parent_of(start(*WAITS).pid) == os.getpid()
+
+
 def test_nothing_is_left_of_it(tmp_path: Path) -> None:
     before = set(children())
     with ForkServer(modules=()) as server:
