@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dbelief.core.lease import DataLease
@@ -172,5 +172,5 @@ class ProgressReport:
 
     def since(self, before: ProgressReport) -> ProgressReport:
         """The increment after `before`, a report on the same lease."""
-        _, *totals = zip(astuple(self), astuple(before), strict=True)
+        _, *totals = zip(vars(self).values(), vars(before).values(), strict=True)
         return ProgressReport(self.lease, *(now - then for now, then in totals))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -299,7 +299,7 @@ class Progress:
         state["losses"] = [None if math.isnan(x) else x for x in losses]
         for name in ("best", "last", "test"):
             value = getattr(self, name)
-            state[name] = asdict(value) if value is not None else None
+            state[name] = dict(vars(value)) if value is not None else None
         return state
 
     def restore(self, state: dict[str, Any], corrections: Mapping[int, int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
@@ -291,7 +291,7 @@ class Leases:
         """The state but for the rows of leases and incarnations, JSON-serialisable."""
         return {
             "epoch_samples": self.epoch_samples,
-            "cadence": list(astuple(self.cadence)),
+            "cadence": list(vars(self.cadence).values()),
             "epoch": self.epoch,
             "position": self.position,
             "next_id": self.next_id,

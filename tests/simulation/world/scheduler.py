@@ -8,6 +8,7 @@ passes only while no task can run.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import sys
 from collections import Counter
@@ -115,13 +116,12 @@ class Scheduler:
 
     def __init__(self, seed: int, preempt: float = 0.1, stall_rare: float = 0.0) -> None:
         self.random = random.Random(seed)
-        self._draw = self.random.random
         self.now_s = 0.0
         self.steps = 0
         self.current: Task | None = None
         self.preempt = preempt
         self.stall_rare = stall_rare
-        self._attended = preempt + stall_rare
+        self._left = self._operations_until_choice()
         self._stalled: Counter[tuple[object, int]] = Counter()  # by place in the code
         self.failed: Callable[[Task], None] = lambda task: None
         self.trace = 0
@@ -159,10 +159,26 @@ class Scheduler:
     # -- called by the running task ------------------------------------------------------------------------
 
     def maybe_switch(self) -> None:
-        """Let another task run, with probability `preempt`; now and then the running one stalls for longer."""
-        drawn = self._draw()
-        if drawn >= self._attended or self.current is None or self._closing:
-            return
+        """Let another task run, with probability `preempt`; now and then the running one stalls for longer.
+
+        The number of operations until the next choice is drawn, not a choice at each: most operations only count down.
+        """
+        self._left -= 1
+        if self._left <= 0:
+            self._left = self._operations_until_choice()
+            if self.current is not None and not self._closing:
+                self._choose()
+
+    def _operations_until_choice(self) -> int:
+        """Operations up to the next that may switch tasks: geometrically distributed."""
+        chance = self.preempt + self.stall_rare
+        if not 0.0 < chance < 1.0:
+            return 1 if chance else sys.maxsize
+        return 1 + int(math.log(1.0 - self.random.random()) / math.log(1.0 - chance))
+
+    def _choose(self) -> None:
+        """At an operation that may switch tasks: whether it does, and for how long."""
+        drawn = self.random.random() * (self.preempt + self.stall_rare)
         if drawn < self.preempt * STALLS or (drawn >= self.preempt and self._is_rare()):
             self.wait(self.random.expovariate(1 / STALL_S))
         elif drawn < self.preempt:
@@ -171,7 +187,7 @@ class Scheduler:
 
     def _is_rare(self) -> bool:
         """Whether few tasks have stalled at the place in the code that operates on a lock, queue or event now."""
-        frame = sys._getframe(2)
+        frame = sys._getframe(3)
         while frame.f_code.co_filename in _OWN and frame.f_back is not None:
             frame = frame.f_back
         place = frame.f_code, frame.f_lineno
