@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from .iterations import Iterations, draw_iterations
 from .marks import Marks
 from .panels import Panel, draw_panels, figure_of
-from .plot_style import BLUE, GREEN, QUIET, Evaluations, Series, add_legend, draw_accuracy, draw_loss
+from .plot_style import BLUE, GREEN, QUIET, Evaluations, Series, draw_accuracy, draw_loss
 
 _FEW = 10  # a line of so few points could be too short to be seen without markers
 _SMOOTHING = 80  # a smoothed line averages 1/80 of its points to either side, twice
@@ -26,7 +26,6 @@ class _Story:
         self.loss, self.staleness = Series(), Series()
         self.evaluations = Evaluations()
         self.marks = Marks()
-        self.warm_start: float | None = None
         self.epoch_samples = 0.0  # 0 while unknown
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -39,8 +38,6 @@ class _Story:
                 self.epoch_samples = samples / event["epoch"]
         elif kind == "evaluation":
             self.evaluations.take(event, samples)
-        elif kind == "warm_start":
-            self.warm_start = samples
         self.marks.take(event, samples if kind in ("progress", "warm_start") else None)
 
     def end(self) -> float:
@@ -73,16 +70,11 @@ def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> 
     if method:
         draw_iterations(method, path, title)
         return
-    panels = draw_panels(_panels(story), title, story.marks, "no progress was reported")
-    for panel in panels:
-        if story.warm_start is not None:
-            panel.axvline(story.warm_start, color=QUIET, linestyle=":", linewidth=1.2, zorder=1)
-    if story.warm_start is not None:
-        panels[0].plot([], [], color=QUIET, linestyle=":", linewidth=1.2, label="end of the warm start")
-        add_legend(panels[0])
+    epochs = 0 < story.epoch_samples <= story.end()
+    panels = draw_panels(_panels(story), title, story.marks, "no progress was reported", scales=1 + epochs)
     panels[-1].set_xlabel("samples")
     _set_samples_scale(panels[-1], story.end())
-    if 0 < story.epoch_samples <= story.end():
+    if epochs:
         _add_epochs(panels[-1], story.epoch_samples)
     figure_of(panels[0]).savefig(path, format="png")
 
@@ -107,7 +99,7 @@ def _panels(story: _Story) -> list[Panel]:
 
 def _draw_staleness(axes: Axes, story: _Story) -> None:
     axes.set_ylabel("staleness (versions)")
-    _draw_smoothed(axes, story.staleness, story.warm_start, GREEN, "mean of pushes")
+    _draw_smoothed(axes, story.staleness, story.marks.warm_start, GREEN, "mean of pushes")
     axes.set_ylim(bottom=0, top=max(1.0, 1.08 * max(story.staleness.values)))
     axes.yaxis.set_major_locator(MaxNLocator(5))
 

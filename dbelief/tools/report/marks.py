@@ -1,4 +1,4 @@
-"""Marks on the curves of a run: members that failed, joined or left during training, and restarts."""
+"""Marks on the curves of a run: members that failed, joined or left, restarts, and the end of the warm start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_NAMES = 2
 
 
 class Marks:
-    """Positions of membership changes in a run's events.
+    """Positions of membership changes in a run's events, and of the end of its warm start (None: it has none).
 
     Members that join before the first progress, or during the warm start, are the run's own, and those that leave at
     its end have nothing more to do: neither is marked. A position is that of the last progress before the change.
@@ -34,6 +34,7 @@ class Marks:
 
     def __init__(self) -> None:
         self.found: dict[str, list[tuple[float, str]]] = {kind: [] for kind in _STYLES}
+        self.warm_start: float | None = None
         self._at: float | None = None
         self._elapsed_s = 0.0
         self._ending = False
@@ -45,6 +46,7 @@ class Marks:
         if at is not None:
             self._at = at
         if kind == "warm_start":
+            self.warm_start = at
             for found in self.found.values():
                 found.clear()
         elif kind == "state":
@@ -57,8 +59,15 @@ class Marks:
     def draw(self, panels: Sequence[Axes]) -> None:
         """Draw a line through all panels at every place with changes, and a symbol for each kind on top of the first.
 
+        The end of the warm start is a dotted line.
+
         Symbols at one place stand one below the other, each with the number of its changes there.
         """
+        if self.warm_start is not None:
+            style: dict[str, Any] = {"color": QUIET, "linestyle": ":", "linewidth": 1.2}
+            for panel in panels:
+                panel.axvline(self.warm_start, zorder=1, **style)
+            panels[0].plot([], [], label="end of the warm start", **style)
         rows: Counter[float] = Counter()
         for kind, found in self.found.items():
             symbol, colour = _STYLES[kind]

@@ -1,13 +1,13 @@
 """Style of a run's plots, and drawing code that several of them share."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter, NullLocator
 
 # Colour-blind safe (Okabe and Ito), and distinguishable in grey.
 BLUE, ORANGE, DARK, GREEN = "#0072B2", "#D55E00", "#3C3C3C", "#009E73"
@@ -58,10 +58,10 @@ class Evaluations:
             self.test_accuracy = event.get("accuracy")
 
 
-def new_figure(title: str, height: float) -> Figure:
+def new_figure(title: str, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
     """An empty figure of this height (inches), with a title; a `Figure` without a window, so any thread may draw it."""
-    figure = Figure(figsize=(8.0, height), dpi=120, layout="constrained", facecolor="white")
-    figure.suptitle(title, x=0.015, ha="left", fontsize=13, fontweight="bold")
+    figure = Figure(figsize=(8.0, height), dpi=120, layout=layout, facecolor="white")
+    figure.suptitle(title, x=0.015, y=1 - 0.06 / height, ha="left", fontsize=13, fontweight="bold")
     return figure
 
 
@@ -130,7 +130,10 @@ def set_scale(axes: Axes, values: list[float], span: float) -> None:
     if logarithmic:
         axes.set_yscale("log")
         axes.set_ylabel(f"{axes.get_ylabel()} (log scale)")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _FEW_DECADES * low else (1,)))
+        few = high < _FEW_DECADES * low
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+        if few:
+            axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif low >= 0:
@@ -155,11 +158,12 @@ def _without_outliers(values: list[float], logarithmic: bool) -> tuple[list[floa
     return inside, len(values) - len(inside)
 
 
-def add_legend(axes: Axes) -> None:
-    """Add a legend above the panel, where no curve can be: in one line, or in two where one would be too long."""
+def add_legend(axes: Axes) -> int:
+    """Add a legend above the panel, where no curve can be, in as few lines as are not too long; how many these are."""
     handles, labels = axes.get_legend_handles_labels()
+    lines = 0
     if handles:
-        lines = 1 + (sum(len(label) + _SYMBOL for label in labels) > _LONGEST_LEGEND)
+        lines = next(n for n in range(1, len(labels) + 1) if n == len(labels) or _width(labels, n) <= _LONGEST_LEGEND)
         axes.legend(
             handles,
             labels,
@@ -172,6 +176,13 @@ def add_legend(axes: Axes) -> None:
             handlelength=1.6,
             columnspacing=1.4,
         )
+    return lines
+
+
+def _width(labels: Sequence[str], lines: int) -> int:
+    """Characters in a line of a legend, which is filled column by column."""
+    columns = [labels[first : first + lines] for first in range(0, len(labels), lines)]
+    return sum(_SYMBOL + max(map(len, column)) for column in columns)
 
 
 def state_missing(axes: Axes, missing: str) -> None:

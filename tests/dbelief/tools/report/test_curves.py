@@ -1,3 +1,4 @@
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from dbelief.tools.report.curves import draw_curves, moving_mean
 
@@ -73,9 +75,38 @@ def test_every_series_has_its_panel(panels: Any) -> None:
     assert points(accuracy, "validation, best: 75.00 %") == ([5000.0, 10_000.0], [50.0, 75.0])
     assert points(accuracy, "test: 70.00 %")[1] == [70.0, 70.0]
     assert points(staleness, "mean of pushes")[1] == [float(i % 3) for i in range(20)]
-    assert labels(loss) == ["training (running mean)", "validation", "joined: replica 0", "end of the warm start"]
+    assert labels(loss) == ["training (running mean)", "validation", "end of the warm start", "joined: replica 0"]
     for panel in (loss, accuracy, staleness):
         assert [500.0, 500.0] in [np.asarray(line.get_xdata()).tolist() for line in panel.get_lines()]
+
+
+def test_no_text_leaves_the_picture_or_covers_another(panels: Any) -> None:
+    """The places of panels are set without measuring labels: those of seven digits and long legends must have room."""
+    events = [*progress(200), {"event": "warm_start", "samples": 500, "epoch": 0.01}]
+    events += [{"event": "progress", "samples": 100_000 + i, "epoch": 1 + i, "loss": 12345 * 0.5**i} for i in range(26)]
+    events += [evaluation(100_000 + i, 0.9 + 0.00001 * i) for i in range(20)]
+    events += [member(what, i) for what in ("died", "joined", "left") for i in range(3)]
+    events += [{"event": "takeover"}, {"event": "progress", "samples": 100_100, "epoch": 101, "loss": 0.001}]
+    drawn = panels(events)
+    figure = drawn[0].get_figure()
+    figure.draw_without_rendering()  # at its own size; it was saved as a small picture
+    areas = []
+    for axes in drawn:
+        low, high = axes.get_ylim()
+        shown = [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+        ticks = Bbox.union([label.get_window_extent() for label in shown])
+        below = [axes.get_legend().get_window_extent(), axes.bbox, axes.yaxis.label.get_window_extent(), ticks]
+        areas += below
+    (title,) = figure.texts
+    (epochs,) = drawn[-1].child_axes
+    areas += [title.get_window_extent(), drawn[-1].xaxis.label.get_window_extent()]
+    areas += [epochs.xaxis.label.get_window_extent()]
+    assert len(areas) == 4 * 3 + 3
+    for area in areas:
+        assert figure.bbox.x0 <= area.x0 and area.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= area.y0 and area.y1 <= figure.bbox.y1
+    for one, other in combinations([area.padded(-0.5) for area in areas], 2):
+        assert not one.overlaps(other)
 
 
 def test_no_events_leave_one_panel_that_states_it(panels: Any) -> None:
