@@ -13,4 +13,4 @@ SCRIPT = Path(__file__).with_name("peers.py")
 
 def start_peer(kind: str, folder: Path, name: str | None = None) -> Peer:
     """A peer process, of a kind of `benchmarks.wire.peers`; `folder`: of its log."""
-    return Peer(kind, folder, name, Direct([*checkout.command(str(SCRIPT)), "--peer"]))
+    return Peer(kind, folder, name, Direct([*checkout.command(str(SCRIPT)), "--peer"]), command=())

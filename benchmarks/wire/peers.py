@@ -80,7 +80,7 @@ def measure(folder: Path, transports: Sequence[str], sizes: Sequence[int], round
     others = installed(max(sizes), missing)
     with ExitStack() as stack:
         calm = begin(stack, folder, [other for other in others if not other.busy], missing)
-        rows = [{**row, "beside": None} for row in measure_ways(folder, transports, sizes, rounds, calm)]
+        rows = [{**row, "beside": None} for row in measure_ways(folder, transports, sizes, rounds, others=calm)]
     for other in (other for other in others if other.busy):
         with ExitStack() as stack:
             if ways := begin(stack, folder, [other], missing):

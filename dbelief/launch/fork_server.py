@@ -23,6 +23,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
+from dbelief.process.quick_end import end_after
 from dbelief.process.with_parent import end_with_parent
 
 
@@ -112,8 +113,8 @@ def main() -> None:
         importlib.import_module(name)
     gc.freeze()
     _enter(serve(channel, launcher))
-    command(prog_name="dbelief")
+    command()
 
 
 if __name__ == "__main__":
-    main()
+    end_after(main)

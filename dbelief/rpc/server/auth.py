@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -96,7 +94,7 @@ class AuthInterceptor(grpc.ServerInterceptor):
     def __init__(self, credentials: Credentials | None) -> None:
         self._credentials = credentials
         self._guarded: dict[tuple[str, str], grpc.RpcMethodHandler[Any, Any]] = {}  # by method and role
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, int] = {}  # calls by connection
         self._lock = runtime.lock()
 
     def intercept_service(
@@ -142,45 +140,45 @@ class AuthInterceptor(grpc.ServerInterceptor):
 
     def _answers(self, role: str, method: Callable[[Any, Any], Any], read: _Reads) -> Callable[[Any, Any], Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-            with self._admitted(role, context):
-                before = _CALLER.set(role)
-                try:
-                    return method(read(request, context), context)
-                finally:
-                    _CALLER.reset(before)
+            peer = self._enter(role, context)
+            before = _CALLER.set(role)
+            try:
+                return method(read(request, context), context)
+            finally:
+                _CALLER.reset(before)
+                self._leave(peer)
 
         return guarded
 
     def _streams(self, role: str, method: Callable[[Any, Any], Any], read: _Reads) -> Callable[[Any, Any], Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._admitted(role, context):
+            peer = self._enter(role, context)
+            try:
                 yield from method(read(request, context), context)
+            finally:
+                self._leave(peer)
 
         return guarded
 
-    @contextlib.contextmanager
-    def _admitted(self, role: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Check that the certificate matches the token's role, and count the call while it runs."""
-        shown = _certified(context)
-        if role and shown != [role]:
+    def _enter(self, role: str, context: grpc.ServicerContext) -> str:
+        """Check that the certificate matches the token's role, and count the call; returns its peer, for `_leave`."""
+        if role and (shown := _certified(context)) != [role]:
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, f"a token for {role} under a certificate for {' '.join(shown)}"
             )
         peer = context.peer()
         with self._lock:
-            self._open[peer] += 1
-            crowd = self._open[peer] > PEER_CALLS
-        try:
-            if crowd:
-                context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{PEER_CALLS} calls of one connection are open already"
-                )
-            yield
-        finally:
-            with self._lock:
-                self._open[peer] -= 1
-                if not self._open[peer]:
-                    del self._open[peer]
+            self._open[peer] = calls = self._open.get(peer, 0) + 1
+        if calls > PEER_CALLS:
+            self._leave(peer)
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{PEER_CALLS} calls of one connection are open already")
+        return peer
+
+    def _leave(self, peer: str) -> None:
+        with self._lock:
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
 
 
 def _reads(decode: Callable[[bytes], Any] | None, streamed: bool) -> _Reads:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.arrays.backend import aligned
+from dbelief.launch.child_process import Way
 
 from .control_socket import Line
 from .interleave import SOCKET
-from .peers import Peer
+from .peers import DIRECT, Peer
 
 
 class Copy:
@@ -39,14 +40,16 @@ class Socket:
     ----------
     fast
         Use the fastest known socket settings (see `block_for`).
+    way
+        Starts the peer.
     """
 
     turns = ("pull", "push")
 
-    def __init__(self, stack: ExitStack, folder: Path, fast: bool = False) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, fast: bool = False, way: Way = DIRECT) -> None:
         self.name = "socket, aligned memory" if fast else SOCKET
         self._fast = fast
-        self._peer = stack.enter_context(Peer("socket", folder, "fast-socket" if fast else "socket"))
+        self._peer = stack.enter_context(Peer("socket", folder, "fast-socket" if fast else "socket", way))
 
     def prepare(self, size: int) -> None:
         """See `Way`."""

@@ -121,12 +121,19 @@ def _counts(context: click.Context, parameter: click.Parameter, text: str) -> li
 @click.option("--sizes", default="1,16,64,160", show_default=True, callback=_counts, help="Sizes of the vector, MiB.")
 @click.option("--rounds", type=_AT_LEAST_1, default=25, show_default=True, help="Interleaved rounds of each size.")
 @click.option("--workers", default="1,2,4", show_default=True, callback=_counts, help="Numbers of workers at a time.")
-@click.option("--shards", default="1,2,4", show_default=True, callback=_counts, help="Numbers of shards.")
+@click.option("--shards", default="1,2", show_default=True, callback=_counts, help="Numbers of shards.")
 @click.option("--turns", type=_AT_LEAST_1, default=100, show_default=True, help="Pushes, and pulls, of each worker.")
 @click.option(
     "--crowd-mib", type=_AT_LEAST_1, default=16, show_default=True, help="Size of the vector of several workers, MiB."
 )
 @click.option("--steps", type=_AT_LEAST_1, default=300, show_default=True, help="Pulls and pushes of the small model.")
+@click.option(
+    "--seconds",
+    type=_AT_LEAST_1,
+    default=50,
+    show_default=True,
+    help="Time of it all, about: fewer rounds, turns and steps where these take longer.",
+)
 def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
     """Time pull, push and exchange between workers and shards, over TCP and shared memory, against a bare socket.
 

@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dbelief.launch.child_process import Way
+
 from .interleave import WARM_UP, percentiles
-from .peers import Peer
+from .peers import DIRECT, Peer
 from .shards import Shards
 from .workers import worker
 
-ROUNDS = 5
+ROUNDS = 10
 """Rounds that each crowd's operations are spread over, so that all crowds on the same shards alternate."""
 SMALL = 203_530
 """Parameters of a network of 784, 256 and 10 units."""
 SMALL_SHARDS = 2
+_TRIED = 20  # steps before the clock starts
 
 
 @dataclass
@@ -65,23 +68,35 @@ class Crowd:
 
 
 def crowds(
-    folder: Path, transports: Sequence[str], workers: Sequence[int], shards: Sequence[int], turns: int, size: int
+    folder: Path,
+    transports: Sequence[str],
+    workers: Sequence[int],
+    shards: Sequence[int],
+    turns: int,
+    size: int,
+    limit_s: float,
+    way: Way = DIRECT,
 ) -> list[dict[str, Any]]:
     """Push and pull of vectors of `size` bytes, for every number of workers on every number of shards.
 
     Parameters
     ----------
     turns
-        Smallest number of operations of all workers of a crowd together.
+        Smallest number of operations of all workers of a crowd together, where the time is enough.
+    limit_s
+        Seconds of all operations, about.
+    way
+        Starts the processes.
     """
     rows = []
     for count in shards:
         with ExitStack() as stack:
-            there = stack.enter_context(Shards(folder, size // 4, count))
+            there = stack.enter_context(Shards(folder, size // 4, count, way=way))
             numbers = itertools.count()
             peers = {
                 transport: [
-                    worker(stack, folder, there, next(numbers), transport=transport) for _ in range(max(workers))
+                    worker(stack, folder, there, next(numbers), transport=transport, way=way)
+                    for _ in range(max(workers))
                 ]
                 for transport in transports
             }
@@ -91,12 +106,13 @@ def crowds(
                 for what in ("push", "pull")
                 for transport in transports
             ]
-            _take_turns(those, turns)
+            _take_turns(those, turns, limit_s / len(shards))
             rows += [crowd.figures(count, size) for crowd in those]
     return rows
 
 
-def _take_turns(those: Sequence[Crowd], turns: int) -> None:
+def _take_turns(those: Sequence[Crowd], turns: int, limit_s: float) -> None:
+    began_s = time.monotonic()
     for crowd in those:
         crowd.go(WARM_UP)
         crowd.seconds.clear()
@@ -104,14 +120,17 @@ def _take_turns(those: Sequence[Crowd], turns: int) -> None:
     for _ in range(ROUNDS):
         for crowd in those:
             crowd.go(-(-turns // (ROUNDS * len(crowd.peers))))
+        if time.monotonic() - began_s >= limit_s:
+            break
 
 
-def small(folder: Path, transport: str, steps: int) -> dict[str, Any]:
-    """Processor time of pull and push of a small model."""
+def small(folder: Path, transport: str, steps: int, limit_s: float, way: Way = DIRECT) -> dict[str, Any]:
+    """Processor time of pull and push of a small model; of fewer steps where these take longer than `limit_s`."""
     with ExitStack() as stack:
-        shards = stack.enter_context(Shards(folder, SMALL, SMALL_SHARDS))
-        peer = worker(stack, folder, shards, transport=transport)
-        peer.ask({"turns": ["pull", "push"], "times": 20})
+        shards = stack.enter_context(Shards(folder, SMALL, SMALL_SHARDS, way=way))
+        peer = worker(stack, folder, shards, transport=transport, way=way)
+        tried = peer.ask({"turns": ["pull", "push"], "times": _TRIED})["seconds"]
+        steps = min(steps, max(_TRIED, int(limit_s * _TRIED / sum(tried))))
         there = shards.cpu_s()
         done = peer.ask({"turns": ["pull", "push"], "times": steps})
         here, there, wall = (s * 1e3 / steps for s in (done["cpu_s"], shards.cpu_s() - there, sum(done["seconds"])))

@@ -6,7 +6,9 @@ the measured way, for the same number of bytes in each direction.
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +16,8 @@ import numpy as np
 
 WARM_UP = 2
 """Warm-up rounds, which are not counted."""
+FEWEST = 3
+"""Rounds that are measured however long they take."""
 SOCKET = "socket"
 """Baseline of the ratios."""
 ROUND_TRIP = "round trip"
@@ -48,11 +52,17 @@ class Way(Protocol):
         """Do one operation; return its seconds."""
 
 
-def rounds(ways: Sequence[Way], count: int) -> Seconds:
-    """Seconds of `count` rounds, every other one in reverse order, after `WARM_UP` rounds that are not counted."""
+def rounds(ways: Sequence[Way], count: int, limit_s: float = math.inf) -> Seconds:
+    """Seconds of `count` rounds, every other one in reverse order, after `WARM_UP` rounds that are not counted.
+
+    After `limit_s` seconds no further round is begun.
+    """
+    began_s = time.monotonic()
     order = [(way, what) for way in ways for what in way.turns]
     seconds: dict[tuple[str, str], list[float]] = {(way.name, what): [] for way, what in order}
     for number in range(WARM_UP + count):
+        if number >= WARM_UP + FEWEST and time.monotonic() - began_s >= limit_s:
+            break
         for way, what in order if number % 2 else order[::-1]:
             taken = way.turn(what)
             if number >= WARM_UP:
@@ -69,6 +79,7 @@ def figures(seconds: Seconds, size: int) -> list[dict[str, Any]]:
         {
             "way": way,
             "what": what,
+            "rounds": len(taken),
             **percentiles(taken),
             "gb_per_s": (2 if what in ("exchange", ROUND_TRIP) else 1) * size / statistics.median(taken) / 1e9,
             "x": statistics.median(one / other for one, other in zip(against[what], taken, strict=True)),

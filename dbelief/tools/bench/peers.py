@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from dbelief.errors import RuntimeFailure
-from dbelief.launch.child_process import PROGRAM, ChildProcess, Direct, terminate_all
+from dbelief.launch.child_process import ChildProcess, Direct, Way, terminate_all
 
 from .control_socket import WAIT_S, Line
 
-OURS = Direct([*PROGRAM, "bench", "peer"])
+DIRECT = Direct()
+COMMAND = ("bench", "peer")
 
 
 class Peer:
@@ -26,7 +27,9 @@ class Peer:
     Parameters
     ----------
     way
-        Starts the process, with its kind and the address to connect to as arguments.
+        Starts the process.
+    command
+        Its first arguments, before its kind and the address to connect to.
 
     Raises
     ------
@@ -34,12 +37,15 @@ class Peer:
         The peer does not start; the message includes its last log message.
     """
 
-    def __init__(self, kind: str, folder: Path, name: str | None = None, way: Direct = OURS) -> None:
+    def __init__(
+        self, kind: str, folder: Path, name: str | None = None, way: Way = DIRECT, command: Sequence[str] = COMMAND
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(0.2)
             address = f"127.0.0.1:{server.getsockname()[1]}"
             name = name or kind
-            self.child = ChildProcess(name, [kind, "--connect", address], folder / f"{name}.log", way=way)
+            arguments = [*command, kind, "--connect", address]
+            self.child = ChildProcess(name, arguments, folder / f"{name}.log", way=way)
             self.child.start()
             until_s = time.monotonic() + WAIT_S
             while True:

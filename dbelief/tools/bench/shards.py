@@ -17,7 +17,7 @@ from dbelief.core.layout import assign_segments, make_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import RuntimeFailure, Unavailable
-from dbelief.launch.child_process import ChildProcess, terminate_all
+from dbelief.launch.child_process import ChildProcess, Way, terminate_all
 from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as coordination
@@ -28,6 +28,8 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.security import Credentials
+
+from .peers import DIRECT
 
 JOB = "bench"
 START_S = 60.0
@@ -79,6 +81,8 @@ class Shards:
         Whether each has a follower, a further process on this host.
     credentials
         Folder made by `dbelief certs`: TLS and tokens; clients use this process's own credentials. None: plain text.
+    way
+        Starts the processes.
 
     Raises
     ------
@@ -101,6 +105,7 @@ class Shards:
         lock_free: bool = False,
         followed: bool = False,
         credentials: Path | None = None,
+        way: Way = DIRECT,
     ) -> None:
         mine = Credentials.read(credentials / "coordinator") if credentials is not None else None
         self._lock_free = lock_free
@@ -123,6 +128,7 @@ class Shards:
                     ["ps", "--coordinator", server.address, "--number", str(number)]
                     + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
                     folder / f"ps-{number}-of-{self.name}.log",
+                    way=way,
                 )
                 for number in range(2 * count if followed else count)
             ]

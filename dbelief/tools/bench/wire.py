@@ -11,6 +11,7 @@ pushed to two shards, to measure the processor time of a step on both sides toge
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,14 +19,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from dbelief.launch.child_process import Forked
+from dbelief.launch.child_process import Way as StartWay
+from dbelief.launch.forked_process import ForkServer
+
 from .baselines import Copy, Socket
 from .concurrent_workers import crowds, small
 from .interleave import Way, figures, rounds
+from .peers import DIRECT
 from .shards import Shards
 from .workers import Ours
 
 SMALLER_MIB, MORE = 32, 4
 """Blocks below `SMALLER_MIB` MiB get `MORE` times as many rounds: they are quick, and percentiles need many samples."""
+_OF_SIZES, _OF_CROWDS, _OF_SMALL = 0.3, 0.15, 0.05
+"""Shares of the time; processes start in the rest, on slow cores half of it."""
 
 
 def measure(
@@ -38,6 +46,7 @@ def measure(
     turns: int,
     crowd_mib: int,
     steps: int,
+    seconds: float,
     progress: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Any]:
     """All measurements; see `dbelief bench wire --help`.
@@ -56,6 +65,8 @@ def measure(
         Pushes, and pulls, of each concurrent measurement; size of each, in MiB.
     steps
         Pulls and pushes of the small model.
+    seconds
+        Of all together, about: where they take longer there are fewer rounds, turns and steps.
     progress
         Called with what is measured next.
 
@@ -64,14 +75,16 @@ def measure(
     RuntimeFailure
         A required process does not start, or exits.
     """
-    with tempfile.TemporaryDirectory(prefix="dbelief-bench-") as name:
-        folder = Path(name)
-        ways = measure_ways(folder, transports, sizes, rounds, progress=progress)
+    prepared = ForkServer(["dbelief.tools.bench.programs"])
+    with tempfile.TemporaryDirectory(prefix="dbelief-bench-") as name, prepared as server:
+        folder, way = Path(name), Forked(server)
+        ways = measure_ways(folder, transports, sizes, rounds, _OF_SIZES * seconds, progress=progress, way=way)
         progress(f"several workers and shards, {crowd_mib} MiB")
-        together = crowds(folder, transports, workers, shards, turns, crowd_mib << 20)
+        together = crowds(folder, transports, workers, shards, turns, crowd_mib << 20, _OF_CROWDS * seconds, way)
         progress("a model of MNIST's size")
-        steps_of = [small(folder, transport, steps) for transport in transports]
-        return {"rounds": rounds, "cores": os.cpu_count(), "ways": ways, "crowds": together, "small": steps_of}
+        limit_s = _OF_SMALL * seconds / len(transports)
+        steps_of = [small(folder, transport, steps, limit_s, way) for transport in transports]
+        return {"cores": os.cpu_count(), "ways": ways, "crowds": together, "small": steps_of}
 
 
 def measure_ways(
@@ -79,29 +92,39 @@ def measure_ways(
     transports: Sequence[str],
     sizes: Sequence[int],
     count: int,
+    limit_s: float = math.inf,
     others: Sequence[Way] = (),
     progress: Callable[[str], object] = lambda _: None,
+    way: StartWay = DIRECT,
 ) -> list[dict[str, Any]]:
-    """Rows of dbelief's transports, the baselines and `others`; arguments as of `measure`."""
+    """Rows of dbelief's transports, the baselines and `others`; arguments as of `measure`, `limit_s` of all sizes.
+
+    `way` starts dbelief's processes and the sockets' peers.
+    """
     rows = []
     with ExitStack() as stack:
-        theirs: list[Way] = [Socket(stack, folder), Socket(stack, folder, fast=True), Copy(), *others]
+        theirs: list[Way] = [
+            Socket(stack, folder, way=way),
+            Socket(stack, folder, fast=True, way=way),
+            Copy(),
+            *others,
+        ]
         for mib in sizes:
             progress(f"one worker and one shard, {mib} MiB")
             with ExitStack() as here:
-                trained = here.enter_context(Shards(folder, mib << 18))
-                averaged = here.enter_context(Shards(folder, mib << 18, rule="elastic"))
+                trained = here.enter_context(Shards(folder, mib << 18, way=way))
+                averaged = here.enter_context(Shards(folder, mib << 18, rule="elastic", way=way))
                 ours: list[Way] = [
-                    Ours(here, folder, transport, number, trained, averaged)
+                    Ours(here, folder, transport, number, trained, averaged, way)
                     for number, transport in enumerate(transports)
                 ]
-                rows += measure_size([*ours, *theirs], mib, count)
+                rows += measure_size([*ours, *theirs], mib, count, limit_s / len(sizes))
     return rows
 
 
-def measure_size(ways: Sequence[Way], mib: int, count: int) -> list[dict[str, Any]]:
-    """Rows of `count` rounds with blocks of one size, or of more rounds where that is small."""
+def measure_size(ways: Sequence[Way], mib: int, count: int, limit_s: float = math.inf) -> list[dict[str, Any]]:
+    """Rows of `count` rounds with blocks of one size, or of more rounds where that is small; see `rounds`."""
     for way in ways:
         way.prepare(mib << 20)
     count *= MORE if mib < SMALLER_MIB else 1
-    return [{"mib": mib, "rounds": count, **row} for row in figures(rounds(ways, count), mib << 20)]
+    return [{"mib": mib, **row} for row in figures(rounds(ways, count, limit_s), mib << 20)]

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import RuntimeFailure
+from dbelief.launch.child_process import Way
 
 from .control_socket import WAIT_S, Line
-from .peers import Peer
+from .peers import DIRECT, Peer
 from .shards import JOB, Shards
 
 TRANSPORTS = ("tcp", "shm")
@@ -32,6 +33,7 @@ def worker(
     number: int = 0,
     part: tuple[int, int] | None = None,
     transport: str = "tcp",
+    way: Way = DIRECT,
 ) -> Peer:
     """A worker of all the parameters of these shards, or of `part` of them, over TCP or through shared memory.
 
@@ -40,7 +42,7 @@ def worker(
     RuntimeFailure
         It does not start, or shared memory is not available to it.
     """
-    peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-{transport}-of-{shards.name}"))
+    peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-{transport}-of-{shards.name}", way))
     peer.ask(
         {
             "job": JOB,
@@ -64,11 +66,18 @@ class Ours:
     turns = ("pull", "push", "put", "exchange")
 
     def __init__(
-        self, stack: ExitStack, folder: Path, transport: str, number: int, trained: Shards, averaged: Shards
+        self,
+        stack: ExitStack,
+        folder: Path,
+        transport: str,
+        number: int,
+        trained: Shards,
+        averaged: Shards,
+        way: Way = DIRECT,
     ) -> None:
         self.name = f"dbelief, {transport}"
-        trains = worker(stack, folder, trained, number, transport=transport)
-        averages = worker(stack, folder, averaged, number, transport=transport)
+        trains = worker(stack, folder, trained, number, transport=transport, way=way)
+        averages = worker(stack, folder, averaged, number, transport=transport, way=way)
         self._workers = {"pull": trains, "push": trains, "put": trains, "exchange": averages}
 
     def prepare(self, size: int) -> None:

@@ -6,6 +6,7 @@ all that it would load, only after its job is over.
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 def load_drawing_code() -> None:
     """Import what `draw_pictures` imports. Cost: half a second."""
     from . import curves, pass_timeline, reduction  # noqa: F401
+    from .plot_style import new_figure
+
+    # matplotlib imports its renderer and writer, and loads a font, when a figure is saved.
+    new_figure("loading", height=1.0, layout=None).savefig(io.BytesIO(), format="png")
 
 
 def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:

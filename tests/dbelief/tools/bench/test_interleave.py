@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dbelief.tools.bench.interleave import ROUND_TRIP, SOCKET, WARM_UP, figures, percentiles, rounds
+from dbelief.tools.bench.interleave import FEWEST, ROUND_TRIP, SOCKET, WARM_UP, figures, percentiles, rounds
 
 
 class Told:
@@ -29,6 +29,11 @@ def test_every_way_runs_once_per_round_after_warm_up() -> None:
     assert noted == [*order[::-1], *order] * ((WARM_UP + 2) // 2)
     assert {key: len(taken) for key, taken in seconds.items()} == {("a", "pull"): 2, ("a", "push"): 2, ("b", "copy"): 2}
     assert seconds["b", "copy"] == [WARM_UP + 1, WARM_UP + 2]
+
+
+def test_no_further_round_begins_after_the_time_limit() -> None:
+    seconds = rounds([Told("a", ("copy",), [])], 1000, limit_s=0.0)
+    assert len(seconds["a", "copy"]) == FEWEST
 
 
 def test_ratio_is_per_round_and_median_is_reported() -> None:

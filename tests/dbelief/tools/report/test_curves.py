@@ -103,8 +103,8 @@ def test_no_text_leaves_the_picture_or_covers_another(panels: Any) -> None:
     areas += [epochs.xaxis.label.get_window_extent()]
     assert len(areas) == 4 * 3 + 3
     for area in areas:
-        assert figure.bbox.x0 <= area.x0 and area.x1 <= figure.bbox.x1
-        assert figure.bbox.y0 <= area.y0 and area.y1 <= figure.bbox.y1
+        assert (area.min >= figure.bbox.min).all()
+        assert (area.max <= figure.bbox.max).all()
     for one, other in combinations([area.padded(-0.5) for area in areas], 2):
         assert not one.overlaps(other)
 
