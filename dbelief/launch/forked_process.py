@@ -33,7 +33,7 @@ _ROOM = "-" * 4096
 ROLES = ("coordinator", "ps", "worker")
 
 
-def _role_modules() -> list[str]:
+def role_modules() -> list[str]:
     """Modules with the programs of a job's roles, and what these import later."""
     commands = {point.name: point.module for point in entry_points(group="dbelief.commands")}
     return [*(f"{commands[role].rpartition('.')[0]}.process" for role in ROLES), "dbelief.registry.server"]
@@ -100,7 +100,7 @@ class ForkServer:
     _errors: IO[bytes]
 
     def __init__(self, modules: Sequence[str] | None = None) -> None:
-        self._modules = _role_modules() if modules is None else modules
+        self._modules = role_modules() if modules is None else modules
 
     def __enter__(self) -> Self:
         before = ctypes.c_int()

@@ -3,7 +3,6 @@
 Dozens of processes are started. Each of its own would load these for one to two seconds.
 """
 
-import ps_server.process  # noqa: F401
 from dbelief.arrays import streaming_copy
 from dbelief.optim import make_rule
 from dbelief.optim.apply import warm_up

@@ -21,7 +21,7 @@ from typing import Any
 
 from dbelief.launch.child_process import Forked
 from dbelief.launch.child_process import Way as StartWay
-from dbelief.launch.forked_process import ForkServer
+from dbelief.launch.forked_process import ForkServer, role_modules
 
 from .baselines import Copy, Socket
 from .concurrent_workers import crowds, small
@@ -75,7 +75,7 @@ def measure(
     RuntimeFailure
         A required process does not start, or exits.
     """
-    prepared = ForkServer(["dbelief.tools.bench.programs"])
+    prepared = ForkServer([*role_modules(), "dbelief.tools.bench.programs"])
     with tempfile.TemporaryDirectory(prefix="dbelief-bench-") as name, prepared as server:
         folder, way = Path(name), Forked(server)
         ways = measure_ways(folder, transports, sizes, rounds, _OF_SIZES * seconds, progress=progress, way=way)

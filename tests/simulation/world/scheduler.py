@@ -167,7 +167,7 @@ class Scheduler:
         if self._left <= 0:
             self._left = self._operations_until_choice()
             if self.current is not None and not self._closing:
-                self._choose()
+                self._choose(self.current)
 
     def _operations_until_choice(self) -> int:
         """Operations up to the next that may switch tasks: geometrically distributed."""
@@ -176,13 +176,13 @@ class Scheduler:
             return 1 if chance else sys.maxsize
         return 1 + int(math.log(1.0 - self.random.random()) / math.log(1.0 - chance))
 
-    def _choose(self) -> None:
-        """At an operation that may switch tasks: whether it does, and for how long."""
+    def _choose(self, task: Task) -> None:
+        """At an operation that may switch tasks: whether the running one is, and for how long."""
         drawn = self.random.random() * (self.preempt + self.stall_rare)
         if drawn < self.preempt * STALLS or (drawn >= self.preempt and self._is_rare()):
             self.wait(self.random.expovariate(1 / STALL_S))
         elif drawn < self.preempt:
-            self._ready.append(self.current)
+            self._ready.append(task)
             self._switch()
 
     def _is_rare(self) -> bool:
