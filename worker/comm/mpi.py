@@ -8,6 +8,8 @@ together.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -33,14 +35,19 @@ FORWARD_S = 1.0
 """Seconds between the last log record and MPI_Abort: mpiexec drops output that it has not read by then."""
 
 
+@functools.cache
 def _mpi() -> Any:
-    """The module MPI; its first import initializes MPI."""
+    """The module MPI; its first import initializes MPI, which is finalized when this process ends.
+
+    mpi4py finalizes it in the interpreter's teardown, without which our programs end; mpiexec would report a failure.
+    """
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library is installed
         raise UserError(
             f"mpi4py does not import ({error}): pip install 'dbelief[mpi]', and an MPI (mpich, say)"
         ) from error
+    atexit.register(lambda: MPI.Is_finalized() or MPI.Finalize())
     return MPI
 
 
