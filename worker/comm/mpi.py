@@ -47,8 +47,13 @@ def _mpi() -> Any:
         raise UserError(
             f"mpi4py does not import ({error}): pip install 'dbelief[mpi]', and an MPI (mpich, say)"
         ) from error
-    atexit.register(lambda: MPI.Is_finalized() or MPI.Finalize())
+    atexit.register(_finalize, MPI)
     return MPI
+
+
+def _finalize(mpi: Any) -> None:
+    if not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 class MpiEngine:
