@@ -234,13 +234,13 @@ class Cluster:
         layout, count = layout_to_wire(LAYOUT), len(self.clients)
 
         def some(first: int) -> None:
-            for number in range(first, past, count):
+            for turn, number in enumerate(range(first, past, count)):
                 member = Member(self.clients[first])
                 member.join(layout, len(self.members) + number + 1)
                 member.work()
                 member.report(PUSHES)
                 member.leave()
-                self.members[number % len(self.members)].beat()
+                self.members[(first + turn) % len(self.members)].beat()  # also those of threads that have ended
 
         in_threads(count, some)
         written = -1
