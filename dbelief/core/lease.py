@@ -60,6 +60,11 @@ class FetchPushSchedule:
         """Number of mini-batches in `samples` samples."""
         return -(-samples // self.batch)
 
+    @property
+    def fetches_after_every_push(self) -> bool:
+        """Whether every push within a lease is followed by a fetch before the next mini-batch."""
+        return self.n_fetch == 1 or (not self.literal and self.n_push % self.n_fetch == 0)
+
     def fetches_at(self, step: int) -> bool:
         """Whether parameters are fetched before mini-batch `step`."""
         return step % self.n_fetch == 0

@@ -1,4 +1,4 @@
-"""Fetch thread with two copies of the parameters: one is computed on while the other is filled."""
+"""Fetch thread with one or two copies of the parameters: with two, one is computed on while the other is filled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class FetchThread:
     Parameters
     ----------
     copies
-        Two copies. The caller computes on the last one returned by `get` or `swap`; a fetch fills the other.
+        Two copies. The caller computes on the last one returned by `get` or `swap`; a fetch fills the other. Both may
+        be the same one, where the caller never computes during a fetch.
     """
 
     def __init__(self, parameters: Parameters, copies: tuple[ParameterBuffer, ParameterBuffer]) -> None:

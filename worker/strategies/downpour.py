@@ -36,7 +36,7 @@ from ..pipeline.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
 
 SLOTS = 2
-"""Number of gradient buffers: one being computed, one being sent."""
+"""Number of gradient buffers: one being computed, one being sent; one where every push is waited for."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,12 @@ class Downpour:
         self._pusher, self._batches, self._settings, self._phases = pusher, batches, settings, phases
         self._noted, self._total = noted, total
         segments, allocate = len(parameters.placement.spans), parameters.array
-        fetched, spare = (ParameterBuffer.make(part, segments, backend, allocate) for _ in range(2))
+        fetched = ParameterBuffer.make(part, segments, backend, allocate)
+        # Only with `overlap` are parameters computed on while others arrive.
+        spare = ParameterBuffer.make(part, segments, backend, allocate) if settings.overlap else fetched
         self._fetcher = FetchThread(parameters, (fetched, spare))
-        slots = [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)]
+        count = 1 if not settings.overlap and settings.cadence.fetches_after_every_push else SLOTS
+        slots = [GradientBuffer.make(part, segments, backend, allocate) for _ in range(count)]
         self._sender = PushThread(self._push, slots, acknowledged)
         self._sgd = make_rule("sgd", {})
         # With n_push = 1 gradients are computed in the send buffer; else they are accumulated from here. On a device it

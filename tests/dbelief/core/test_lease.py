@@ -85,3 +85,11 @@ def test_a_short_last_batch_is_kept() -> None:
 
 def test_a_lease_counts_its_samples() -> None:
     assert DataLease(id=1, epoch=0, start=30, stop=100, first_sequence=1, samples_before=30).samples == 70
+
+
+@given(cadences)
+def test_whether_a_fetch_follows_every_push(cadence: FetchPushSchedule) -> None:
+    """In a lease in which every residue of both counts occurs; its last push is followed by none."""
+    steps = 2 * cadence.n_push * cadence.n_fetch + 2
+    pushed = [step for step in range(steps - 1) if cadence.pushes_after(step, steps)]
+    assert cadence.fetches_after_every_push == all(cadence.fetches_at(step + 1) for step in pushed)
