@@ -65,6 +65,11 @@ class FetchPushSchedule:
         """Whether every push within a lease is followed by a fetch before the next mini-batch."""
         return self.n_fetch == 1 or (not self.literal and self.n_push % self.n_fetch == 0)
 
+    @property
+    def needs_own_gradient(self) -> bool:
+        """Whether a mini-batch's gradient is needed beside the push's: to be added to it, or for a local step."""
+        return self.n_push > 1 or self.n_fetch > 1
+
     def fetches_at(self, step: int) -> bool:
         """Whether parameters are fetched before mini-batch `step`."""
         return step % self.n_fetch == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import EXCHANGE_WINDOW
 from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
 from dbelief.optim import make_rule
@@ -29,9 +30,6 @@ MIB = 1 << 20
 PROCESS = {"coordinator": 105 * MIB, "shard": 65 * MIB, "rank": 95 * MIB}
 """Bytes of a process before it holds any of the job's data: the interpreter and its modules (docs/results.md). A
 coordinator needs no more than that: it holds neither parameters nor data."""
-FETCHED, OUTGOING = 2, 2
-"""Copies of a rank's part in Downpour: of parameters, one in use while the other is fetched; of gradients, one being
-computed while the other is sent. And one to accumulate several mini-batches."""
 DRAWN = 2
 """Pieces of initial values that a rank briefly holds at the start: the one that its values are taken from, and the next
 one, beside what it keeps of all."""
@@ -148,9 +146,13 @@ def _copies(job: Job) -> dict[str, int]:
         moving = {"velocity": 1} if strategy.momentum is not None else {}
         ahead = {"where the velocity leads": 1} if strategy.nesterov else {}
         return {"centre": 1, "own weights": 1, "gradient": 1, **moving, **ahead}
-    copies = 1 if isinstance(strategy, Sandblaster) else FETCHED
-    fetched = f"fetched, {copies} copies" if copies > 1 else "fetched"
-    return {fetched: copies, f"outgoing, {OUTGOING} gradients": OUTGOING, "gradient": 1}
+    if isinstance(strategy, Sandblaster):
+        return {"fetched": 1, "outgoing, 2 gradients": 2, "gradient": 1}
+    schedule = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+    fetched = {"fetched, 2 copies": 2} if strategy.overlap else {"fetched": 1}
+    waits = not strategy.overlap and schedule.fetches_after_every_push
+    outgoing = {"outgoing gradient": 1} if waits else {"outgoing, 2 gradients": 2}
+    return {**fetched, **outgoing, **({"gradient": 1} if schedule.needs_own_gradient else {})}
 
 
 def exchange_bytes(step: Sequence[Passage], rank: int) -> int:

@@ -105,8 +105,9 @@ class Downpour:
         self._sgd = make_rule("sgd", {})
         # With n_push = 1 gradients are computed in the send buffer; else they are accumulated from here. On a device it
         # also holds what a local step subtracts.
-        self._gradient = backend.to_device(aligned(part.size, np.float32))
-        self._gradient_views = part.views(self._gradient)
+        if settings.cadence.needs_own_gradient:
+            self._gradient = backend.to_device(aligned(part.size, np.float32))
+            self._gradient_views = part.views(self._gradient)
         self._parameters: ParameterBuffer | None = None
         self._fetched_ahead = False  # the last push has fetched the parameters of the next mini-batch
 

@@ -346,7 +346,8 @@ class ShardedParameterClient:
         """Let shards on this host access the calls' arrays in place; returns the blocks in use."""
         arrays = {id(array): array for call in calls for array in call.arrays if isinstance(array, np.ndarray)}
         found = {key: self._sharing.find(array) for key, array in arrays.items()}
-        blocks = {location.block for location in found.values() if location is not None}
+        # Once each, in their order: a set would have the order of their addresses in memory.
+        blocks = list(dict.fromkeys(location.block for location in found.values() if location is not None))
         if blocks:
             self._sharing.attach(blocks, {call.place.address: call.place for call in calls}.values())
             for call in calls:
