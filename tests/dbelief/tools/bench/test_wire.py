@@ -18,7 +18,22 @@ from dbelief.tools.bench.shards import Shards
 from dbelief.tools.bench.workers import TRANSPORTS
 
 pytestmark = pytest.mark.processes
-TINY = ["--sizes", "1", "--rounds", "1", "--workers", "1,2", "--shards", "1", "--turns", "6", "--crowd-mib", "1"]
+TINY = [
+    "--seconds",
+    "3600",
+    "--sizes",
+    "1",
+    "--rounds",
+    "1",
+    "--workers",
+    "1,2",
+    "--shards",
+    "1",
+    "--turns",
+    "6",
+    "--crowd-mib",
+    "1",
+]
 WIRE = [sys.executable, "-P", "-m", "dbelief", "bench", "wire", *TINY, "--steps", "3"]
 
 
