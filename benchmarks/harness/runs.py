@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -244,10 +245,23 @@ class Run:
 
 
 @contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises `SystemExit` meanwhile: a benchmark that is ended, as by `timeout`, must end its processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def temporary_run(job: str) -> Iterator[Run]:
     """A run in a temporary folder; processes left at the end of the block are terminated, and killed after `END_S`."""
     # A short name: paths of sockets end at 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="bench-") as folder:
         run = Run(Path(folder), job)
         try:
             yield run
