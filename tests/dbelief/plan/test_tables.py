@@ -23,7 +23,7 @@ from dbelief.plan.tables import planned
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-def told(name: str, memory_gib: float | None = None, overrides: Mapping[str, str] = {}) -> str:
+def plan_text(name: str, memory_gib: float | None = None, overrides: Mapping[str, str] = {}) -> str:
     console = Console(width=200, file=io.StringIO())
     with console.capture() as captured:
         console.print(planned(make_plan(load_job(EXAMPLES / f"{name}.yaml", overrides), memory_gib)))
@@ -46,7 +46,7 @@ def test_sizes_read_well(count: int, text: str) -> None:
 
 
 def test_most_important_lines_are_first() -> None:
-    lines = told("cots_11b", 16).splitlines()
+    lines = plan_text("cots_11b", 16).splitlines()
     assert lines[1].split() == ["parameters", "11,199,485,955", "trained"]
     assert any(line.startswith("fits") and "the largest rank: 3.257 GiB of 16 GiB" in line for line in lines)
     assert any(line.startswith("fits") and "each rank at its start: 2.281 GiB of 16 GiB" in line for line in lines)
@@ -59,22 +59,22 @@ def test_most_important_lines_are_first() -> None:
 
 
 def test_largest_and_smallest_ranks_are_shown() -> None:
-    text = told("cots_11b")
+    text = plan_text("cots_11b")
     assert "rank 27, largest" in text
     assert "rank 0, smallest" in text
-    few = told("digits_conv", overrides={"grid": "[2, 2]"})
+    few = plan_text("digits_conv", overrides={"grid": "[2, 2]"})
     assert [f"rank {rank}" in few for rank in range(5)] == [True] * 4 + [False]
 
 
 def test_one_rank_sends_nothing() -> None:
-    text = told("digits")
+    text = plan_text("digits")
     assert "between ranks" not in text
     assert "sent to other ranks" not in text
-    assert "inputs of dense2" in told("digits", overrides={"grid": "[2]"})
+    assert "inputs of dense2" in plan_text("digits", overrides={"grid": "[2]"})
 
 
 def test_frozen_stacks_are_named() -> None:
-    text = told("cots_11b", overrides={"model.train": "2"})
+    text = plan_text("cots_11b", overrides={"model.train": "2"})
     assert "stack 1 (frozen)" in text
     assert "731,289,601 used as they are, 3,588,489,217 of no part in this job yet" in text
 

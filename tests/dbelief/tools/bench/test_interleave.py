@@ -7,8 +7,8 @@ import pytest
 from dbelief.tools.bench.interleave import FEWEST, ROUND_TRIP, SOCKET, WARM_UP, figures, percentiles, rounds
 
 
-class Told:
-    """A way that takes as long as it is told, and notes its turns."""
+class Scripted:
+    """A way whose operations take 1, 2, 3 ... seconds; it records them."""
 
     def __init__(self, name: str, turns: tuple[str, ...], noted: list[str]) -> None:
         self.name, self.turns, self._noted = name, turns, noted
@@ -24,7 +24,7 @@ class Told:
 
 def test_every_way_runs_once_per_round_after_warm_up() -> None:
     noted: list[str] = []
-    seconds = rounds([Told("a", ("pull", "push"), noted), Told("b", ("copy",), noted)], 2)
+    seconds = rounds([Scripted("a", ("pull", "push"), noted), Scripted("b", ("copy",), noted)], 2)
     order = ["a pull", "a push", "b copy"]
     assert noted == [*order[::-1], *order] * ((WARM_UP + 2) // 2)
     assert {key: len(taken) for key, taken in seconds.items()} == {("a", "pull"): 2, ("a", "push"): 2, ("b", "copy"): 2}
@@ -32,7 +32,7 @@ def test_every_way_runs_once_per_round_after_warm_up() -> None:
 
 
 def test_no_further_round_begins_after_the_time_limit() -> None:
-    seconds = rounds([Told("a", ("copy",), [])], 1000, limit_s=0.0)
+    seconds = rounds([Scripted("a", ("copy",), [])], 1000, limit_s=0.0)
     assert len(seconds["a", "copy"]) == FEWEST
 
 
