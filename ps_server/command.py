@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dbelief.cli.role_options import coordinator_option, member_options, role_options, sharing_option
+from dbelief.cli.role_options import coordinator_option, direct_option, member_options, role_options, sharing_option
 from dbelief.process.console import cli_errors
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
@@ -28,6 +28,7 @@ from dbelief.rpc.grpc_settings import limit_threads, prepare_process
     help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
 )
 @sharing_option
+@direct_option
 @role_options("ps", "wait for the next one at the same address, however long")
 @member_options("shard", "of applied pushes")
 def command(**options: Any) -> None:

@@ -43,6 +43,7 @@ class Options:
     patience: float
     at_end: str
     shared_memory: bool
+    direct_streams: bool
 
 
 def serve(options: Options) -> None:
@@ -68,10 +69,11 @@ def _serve(options: Options, metrics: Metrics) -> bool:
     """Run as a shard of one job; returns whether the job ended, rather than a signal ending the process."""
     with ExitStack() as stack:
         recorder = PushRecorder()
-        service = ShardService(metrics, record=recorder.note, shares_memory=options.shared_memory)
+        host = host_and_port(options.listen)[0] if options.direct_streams else None
+        service = ShardService(metrics, record=recorder.note, shares_memory=options.shared_memory, direct_host=host)
         server = Server(options.listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
         stack.callback(service.controller.close)
-        stack.callback(service.end_local_streams)
+        stack.callback(service.end_socket_streams)
         stack.callback(server.close)
         client = CoordinatorClient(options.coordinator)
         stack.callback(client.close)
@@ -105,7 +107,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
                 _drain_until_snapshot(member, service.controller.stopped)
         if member.lost:
             server.close(0.0)  # further pushes to an incarnation that has ended would be lost
-            service.end_local_streams()
+            service.end_socket_streams()
         elif member.over and service.controller.has_segments and not service.controller.stopped.is_set():
             service.controller.stopped.wait(5.0)  # the coordinator sends stop after its last snapshot and export
         recorder.write(options.record, member.id)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dbelief.cli.role_options import coordinator_option, member_options, role_options, sharing_option
+from dbelief.cli.role_options import coordinator_option, direct_option, member_options, role_options, sharing_option
 from dbelief.errors import UserError
 from dbelief.process.console import cli_errors
 from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
@@ -70,6 +70,7 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Address to advertise to other workers; port 0: the port that is listened on. Default: --listen.",
 )
 @sharing_option
+@direct_option
 @role_options("worker", "wait for the next one at the same address, however long")
 @member_options("replica", "for a replay")
 @click.option(

@@ -51,6 +51,7 @@ class Options:
     listen: str | None = None
     advertise: str | None = None
     shared_memory: bool = True
+    direct_streams: bool = True
 
 
 def processes() -> Communicator:
@@ -123,6 +124,7 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
         comm,
         rendezvous.address if rendezvous else "",
         options.shared_memory,
+        options.direct_streams,
     )
     if rendezvous is not None:
         session.member.when_ended, rendezvous.run_id = rendezvous.invalidate, session.member.run_id

@@ -1,8 +1,9 @@
 """Cost of TLS and a token: pulls and pushes of a shard with credentials, beside one without.
 
-    python -m benchmarks.wire.tls [--rounds 31]
+    python -m benchmarks.wire.tls [--rounds 31] [--parameters 4194304]
 
 Two shards of 16 MiB, each a process of its own, are asked in turn; ratios are of medians, plain time to sealed time.
+Calls of up to 2 MiB use direct streams, as those of a small step.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ PUSHER = Pusher(1, 2)
 def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=31)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--parameters", type=int, default=SIZE, help="of each shard")
+    arguments = parser.parse_args()
+    rounds, size = arguments.rounds, arguments.parameters
     spent: dict[tuple[str, str], list[float]] = defaultdict(list)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_credentials(folder / "certs", 1.0, [], [])
-        clients = {"plain": _client(stack, folder / "plain", None)}
+        clients = {"plain": _client(stack, folder / "plain", None, size)}
         load(folder / "certs" / "worker")
-        clients["sealed"] = _client(stack, folder / "sealed", folder / "certs")
+        clients["sealed"] = _client(stack, folder / "sealed", folder / "certs", size)
         calls = {kind: _calls(client) for kind, client in clients.items()}
         for number, kind in timing.interleaved(sorted(calls), rounds):
             for name, call in calls[kind].items():
@@ -54,19 +57,20 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def _client(stack: ExitStack, folder: Path, credentials: Path | None) -> ShardedParameterClient:
+def _client(stack: ExitStack, folder: Path, credentials: Path | None, size: int) -> ShardedParameterClient:
     """A client of a shard of its own, with its connections open."""
     folder.mkdir()
-    shards = stack.enter_context(Shards(folder, SIZE, rule="sgd", credentials=credentials))
+    shards = stack.enter_context(Shards(folder, size, rule="sgd", credentials=credentials))
     client = shards.client(PUSHER)
     stack.callback(client.close)
     segments = len(shards.spans)
-    client.pull(np.empty(SIZE, np.float32), np.full(segments, -1, np.int64))
+    client.pull(np.empty(size, np.float32), np.full(segments, -1, np.int64))
     return client
 
 
 def _calls(client: ShardedParameterClient) -> dict[str, Callable[[int], object]]:
-    out, gradient = np.empty(SIZE, np.float32), np.ones(SIZE, np.float32)
+    size = client.placement.size
+    out, gradient = np.empty(size, np.float32), np.ones(size, np.float32)
     segments = len(client.placement.spans)
 
     def pull(number: int) -> object:

@@ -21,6 +21,16 @@ sharing_option = click.option(
 )
 """Option of workers, of shards, and of commands that start both."""
 
+direct_option = click.option(
+    "--direct-streams/--no-direct-streams",
+    default=True,
+    show_default=True,
+    envvar="DBELIEF_DIRECT_STREAMS",
+    show_envvar=True,
+    help="Small messages go over TCP connections of their own, to ports that a shard opens when asked; or over gRPC.",
+)
+"""Option of workers and of shards: a direct stream needs both."""
+
 
 coordinator_option = click.option(
     "--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens."

@@ -25,6 +25,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
         "Pull": frozenset({"worker", "coordinator"}),
         "Push": frozenset({"worker"}),
         "Attach": frozenset({"worker", "ps"}),  # a leader passes the memory of workers on to its follower
+        "Open": frozenset({"worker"}),
         "Exchange": frozenset({"worker"}),
         "Stats": ALL,
         "Give": frozenset({"coordinator"}),

@@ -249,7 +249,7 @@ class Client:
             self.close()
 
 
-def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) -> Client:
+def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True, direct_streams: bool = True) -> Client:
     """Join the job of the coordinator at `host:port`, and wait until it trains.
 
     The first member that joins generates the initial values. For best speed in a program of its own, call
@@ -263,6 +263,8 @@ def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) 
         Seconds to wait for its answer.
     shared_memory
         Whether pulls and pushes use shared memory with shards on this host.
+    direct_streams
+        Whether small ones over TCP use connections of their own; else those of gRPC.
 
     Returns
     -------
@@ -283,7 +285,7 @@ def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) 
         raise JobError(
             f"grid: a loop of one's own has the model whole, and this job cuts it over {task.job.grid} ranks"
         )
-    session = Session.open(task, wire.ROLE_CLIENT, shares_memory=shared_memory)
+    session = Session.open(task, wire.ROLE_CLIENT, shares_memory=shared_memory, direct=direct_streams)
     if not isinstance(session.job.strategy, Downpour | Asynchronous):
         session.close("refused")
         raise JobError("strategy.name: a loop of one's own pushes gradients as it has them, which is downpour's way")

@@ -197,6 +197,7 @@ class Session:
         ranks: RankGroup | None = None,
         address: str = "",
         shares_memory: bool = True,
+        direct: bool = True,
     ) -> Session:
         """Join the job and wait until it trains; all ranks of a replica do this together.
 
@@ -206,9 +207,10 @@ class Session:
             See `MembershipClient`.
         ranks
             This rank and the others; None: a model that is not partitioned.
-        address, shares_memory
-            Address at which other group members reach this process, host:port; "": none. See
-            `ShardedParameterClient`.
+        address
+            Where other group members reach this process, host:port; "": none.
+        shares_memory, direct
+            See `ShardedParameterClient`.
 
         Raises
         ------
@@ -248,7 +250,7 @@ class Session:
                 member = _wait_for_placement(client, role, ranks)
             pusher = Pusher(member.id, member.incarnation, ranks.rank)
             own = None if ranks.size == 1 else (part.start, part.stop)
-            parameters = _parameters(job, member, pusher, own, shares_memory, layout.starts)
+            parameters = _parameters(job, member, pusher, own, shares_memory, direct, layout.starts)
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
             session._initialise(begin)
@@ -360,7 +362,13 @@ def _placed(membership: MembershipClient, ranks: RankGroup, join_s: float) -> Me
 
 
 def _parameters(
-    job: Job, member: MemberView, pusher: Pusher, own: Range | None, shares_memory: bool, starts: Sequence[int]
+    job: Job,
+    member: MemberView,
+    pusher: Pusher,
+    own: Range | None,
+    shares_memory: bool,
+    direct: bool,
+    starts: Sequence[int],
 ) -> ShardedParameterClient:
     """Client of the shards of the member's placement; `own` is the rank's range of the vector, None for all of it."""
     assert member.placement is not None
@@ -375,6 +383,7 @@ def _parameters(
         part=own,
         shares_memory=shares_memory,
         codecs=Codecs.of(job.wire, starts),
+        direct=direct,
     )
 
 

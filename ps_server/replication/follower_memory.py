@@ -11,8 +11,8 @@ import numpy as np
 
 from dbelief.arrays.shared_memory import block_of
 from dbelief.core.placement import ShardPlacement
-from dbelief.rpc.client.local_stream import LocalStream
 from dbelief.rpc.client.shared_buffers import SharedBuffers
+from dbelief.rpc.client.socket_stream import SocketStream
 from dbelief.rpc.client.stream_pool import StreamPool
 from dbelief.rpc.client.watchdog import Watchdog
 from dbelief.rpc.pb.segments_pb2 import SharedArray
@@ -55,9 +55,9 @@ class FollowerMemory:
         """Detach the blocks of workers that have ended."""
         self._sharing.attach([], [self._follower])
 
-    def open_stream(self) -> LocalStream | None:
+    def open_stream(self) -> SocketStream | None:
         """Open the local stream; None where the follower is on another host, or has no block yet."""
-        return self._sharing.local_stream(self._follower, "Carry")
+        return self._sharing.acquire(self._follower, "Carry")
 
     def close(self) -> None:
         """Detach all blocks."""

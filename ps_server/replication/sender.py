@@ -21,7 +21,7 @@ from dbelief.errors import RuntimeFailure
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors
-from dbelief.rpc.client.local_stream import LocalStream
+from dbelief.rpc.client.socket_stream import SocketStream
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, frames
@@ -70,7 +70,7 @@ class FollowerMessages:
         self._sent: deque[tuple[int, bool]] = deque()  # per message: records sent by then, whether all segments are
         self._records_sent = self.answered = 0
         self._memory: FollowerMemory | None = None
-        self._local: LocalStream | None = None
+        self._local: SocketStream | None = None
         self._goes_local = False  # the message before went over the local stream
         self._received = 0  # messages of the local stream that the follower has
         self._sending = runtime.lock()  # held while records are taken and sent: in the journal's order

@@ -17,8 +17,10 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.server.auth import must_be_for
-from dbelief.rpc.server.local_streams import MOST_STREAMS, Handler, LocalContext, LocalStreams
+from dbelief.rpc.server.direct_streams import DirectStreams
+from dbelief.rpc.server.local_streams import LocalStreams
 from dbelief.rpc.server.server import HANDLERS
+from dbelief.rpc.server.socket_streams import MOST_STREAMS, Handler, SocketContext
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
 from dbelief.telemetry.metrics import Metrics
@@ -82,6 +84,8 @@ class ShardService(stubs.ParametersServicer):
         Number of threads that the server has for calls.
     shares_memory
         Whether the shard may map the memory of workers on this host.
+    direct_host
+        Address at which it listens for direct streams, "" for every one; None: it offers none.
     """
 
     def __init__(
@@ -91,17 +95,19 @@ class ShardService(stubs.ParametersServicer):
         record: Callable[[int, Pusher, int, float], None] | None = None,
         handlers: int = HANDLERS,
         shares_memory: bool = True,
+        direct_host: str | None = "127.0.0.1",
     ) -> None:
         self.controller = ShardController(metrics, deadline_s, record)
         self._metrics = metrics
         # Each waiting call holds a handler's thread. Waiting pulls must leave some to the pushes that end the wait.
         self._waiters = {what: runtime.semaphore(handlers // 4) for what in ("pulls", "pushes")}
         self._streams = StreamLimiter(handlers // 2)
-        self._local_streams = StreamLimiter(MOST_STREAMS)  # which have threads of their own: it is never exceeded
+        # Those over sockets have threads of their own.
+        self._socket_streams = StreamLimiter(2 * MOST_STREAMS)  # of both kinds: it is never exceeded
         self._attached = SharedMemoryRegistry(shares_memory)
-        local = ("Pull", "Push", "Exchange") if shares_memory else ()
-        methods: dict[str, Handler] = {name: getattr(self, name) for name in local}
-        self._local = LocalStreams({**methods, "Carry": self._carry_locally} if methods else methods)
+        methods: dict[str, Handler] = {name: getattr(self, name) for name in ("Pull", "Push", "Exchange")}
+        self._local = LocalStreams({**methods, "Carry": self._carry_locally} if shares_memory else {})
+        self._direct = DirectStreams(direct_host, methods) if direct_host is not None else None
 
     def register(self, server: grpc.Server) -> None:
         """Register this service with a server."""
@@ -111,9 +117,11 @@ class ShardService(stubs.ParametersServicer):
         }
         server.add_registered_method_handlers("dbelief.v1.Parameters", bulk)
 
-    def end_local_streams(self) -> None:
-        """End the calls that do not end with the server: those over local streams."""
+    def end_socket_streams(self) -> None:
+        """End the calls that do not end with the server: those over local and direct streams."""
         self._local.close()
+        if self._direct is not None:
+            self._direct.close()
 
     @property
     def where(self) -> str:
@@ -192,11 +200,11 @@ class ShardService(stubs.ParametersServicer):
         for reply in self.Carry(messages, context):
             yield reply.SerializeToString()
 
-    def _area(self, context: grpc.ServicerContext | LocalContext, array: SharedArray) -> BlockView:
+    def _area(self, context: grpc.ServicerContext | SocketContext, array: SharedArray) -> BlockView:
         return self._attached.of(context.peer()).area(array)
 
-    def _limiter(self, context: grpc.ServicerContext | LocalContext) -> StreamLimiter:
-        return self._local_streams if isinstance(context, LocalContext) else self._streams
+    def _limiter(self, context: grpc.ServicerContext | SocketContext) -> StreamLimiter:
+        return self._socket_streams if isinstance(context, SocketContext) else self._streams
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]
@@ -230,6 +238,18 @@ class ShardService(stubs.ParametersServicer):
                     yield wire.AttachReply(refusal=str(error))
                 else:
                     yield wire.AttachReply(attached=True)
+
+    @answers
+    def Open(self, request: wire.OpenRequest, context: grpc.ServicerContext) -> wire.OpenReply:
+        """See protos/parameters.proto."""
+        self.controller.shard_for(request.target)
+        if self._direct is None:
+            return wire.OpenReply(refusal="it offers no direct streams")
+        try:
+            port, token = self._direct.open(context.peer(), request.method)
+        except Rejected as error:
+            return wire.OpenReply(refusal=str(error))
+        return wire.OpenReply(stream=wire.DirectStream(port=port, token=token))
 
     # -- statistics ------------------------------------------------------------------------------------
 

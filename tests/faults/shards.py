@@ -79,6 +79,7 @@ class Served(Shard):
     def close(self) -> None:
         """End it as a killed process ends: calls that run are cut."""
         self.server.close(grace_s=0.0)
+        self.service.end_socket_streams()
         super().close()
 
     @property
@@ -226,6 +227,7 @@ class Trainer(threading.Thread):
             pusher=pusher,
             deadline_s=deadline_s,
             refresh=lambda: see(shards.placement),
+            direct=False,  # links are broken in gRPC's channels
         )
 
     def run(self) -> None:

@@ -108,6 +108,7 @@ class Run:
             proxy = Proxy()
             self.proxies.append(proxy)
             links = ["--listen", f"127.0.0.1:{proxy.target}", "--advertise", f"127.0.0.1:{proxy.port}"]
+            links.append("--no-direct-streams")  # which would not go through the proxy
             if self.plan.transport is not Transport.TLS:
                 links.append("--insecure")  # the token of a process on loopback names its port, which is the proxy's
         return self.operator.start(name, "ps", "--coordinator", self.address, *links, *self.credentials("ps"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
 from dbelief.rpc.wire.payloads import read_into
 
-from .local_stream import LocalStream
 from .shared_buffers import Location
+from .socket_stream import SocketStream
 from .stream_pool import Stream
 
 _MOST_REQUESTED = 2_048
@@ -33,6 +33,13 @@ _MOST_REQUESTED = 2_048
 FLOAT32_BYTES = 4
 _NOWHERE = (None, None)
 """No array of the call is shared with the shard."""
+
+
+class SocketPool(Protocol):
+    """Where the stream of a call returns to."""
+
+    def put_back(self, place: ShardPlacement, method: str, stream: SocketStream) -> None:
+        """Return a stream, all of whose replies were read."""
 
 
 class ShardCall(ABC):
@@ -44,8 +51,9 @@ class ShardCall(ABC):
         The shard's placement.
     run
         Its segments, in order; the first `done` of them are finished.
-    stream, route
-        The stream in use, None while there is none; and the method it is a stream of.
+    stream, route, pool
+        The stream in use, None while there is none; the method it is a stream of; and where it returns to, None: to the
+        pool of gRPC's streams.
     arrays
         Arrays that the shard may access in place; None for one that a codec encodes.
     locations
@@ -71,8 +79,9 @@ class ShardCall(ABC):
         self.place = place
         self.run = run
         self.done = 0
-        self.stream: Stream | LocalStream | None = None
+        self.stream: Stream | SocketStream | None = None
         self.route = self.method
+        self.pool: SocketPool | None = None
         self.waiting_since_s = 0.0
         self.tries = 0
         self.warned = False
@@ -99,6 +108,11 @@ class ShardCall(ABC):
     def unshare(self) -> None:
         """Continue without shared memory; the shard may still access the old block."""
         self.locations, self._shared = (), _NOWHERE
+
+    @property
+    def size(self) -> int:
+        """Numbers in the segments that are not done."""
+        return sum([span.length for span in self.run[self.done :]])
 
     @property
     def window(self) -> int | None:

@@ -15,6 +15,9 @@ Shards on the same host read and write arrays made by `array` in place, and mess
 direction that has a codec does not use shared memory, so that results do not depend on which processes share a host.
 Where a stream breaks, its shard may still access the memory for some time: the block is abandoned and replaced by a
 copy, and the rest of this call uses TCP.
+
+Calls over TCP with few numbers use direct streams, where the shard offers them: gRPC costs each end of a message more
+than copying some hundred kilobytes.
 """
 
 from __future__ import annotations
@@ -39,9 +42,10 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
 
-from .local_stream import LocalStream
+from .direct_streams import DirectStreams
 from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
+from .socket_stream import SocketStream
 from .stream_pool import StreamPool
 from .upload_call import ExchangeCall, PushCall, Upload
 from .watchdog import Watchdog
@@ -51,6 +55,9 @@ log = logging.getLogger(__name__)
 _RETRY_S = (0.05, 0.1, 0.2, 0.3)
 """Pauses before a shard call is retried; the last one applies to all further retries. It bounds the idle time of a
 shard that is available again."""
+DIRECT_SIZE = 1 << 19
+"""Most numbers of a call that uses a direct stream: in float32, 2 MiB. The caller's thread sends them, to one shard
+after another; gRPC's threads, which larger calls use, send to all at a time."""
 _READ_AT_ONCE = 2
 """Segments that `each_segment` holds at a time: more is not faster, and needs more memory in a model export."""
 
@@ -78,6 +85,8 @@ class ShardedParameterClient:
         in it are not contacted. None: the complete vector.
     shares_memory
         Whether arrays are allocated in memory that shards on this host may attach.
+    direct
+        Whether calls with few numbers go over direct streams where a shard offers them.
     codecs
         Encoding of float32. Assignments and exact pulls are not encoded.
 
@@ -102,6 +111,7 @@ class ShardedParameterClient:
         part: Range | None = None,
         shares_memory: bool = True,
         codecs: Codecs = AS_THEY_ARE,
+        direct: bool = True,
     ) -> None:
         self.job = job
         self.placement = placement
@@ -119,6 +129,7 @@ class ShardedParameterClient:
         self._watchdog = Watchdog(deadline_s)
         leads = pusher is None or not pusher.rank
         self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, logs=leads)
+        self._direct = DirectStreams(job, self._streams, direct, logs=leads)
         self._split: tuple[Placement | None, list[tuple[ShardPlacement, Sequence[SegmentSpan]]]] = None, []
         self._pushed_in: dict[str, int] = {}  # by vector: placement epoch at the start of the last push
 
@@ -126,6 +137,7 @@ class ShardedParameterClient:
         """Close all channels."""
         self._watchdog.close()
         self._sharing.close()
+        self._direct.close()
         self._streams.close()
 
     def array(self, size: int) -> np.ndarray:
@@ -372,14 +384,18 @@ class ShardedParameterClient:
             moved = self._pushed_in.get(call.push.vector) != self.placement.epoch and call.push.sequence > 1
             call.begin(call.push.sequence if moved else call.push.base)
         self._refer(call)
-        numberless = all(one.holds_no_numbers for one in call.together())
         call.route = call.method
-        while numberless and (local := self._sharing.local_stream(call.place, call.method)) is not None:
-            call.stream = local
-            if local.give(call.requests(), call.window):
-                return
-            self._drop(call)
-        self._refer(call)  # where the shard has opened no local stream, it has detached all blocks
+        pools: list[SharedBuffers | DirectStreams] = [self._direct] if call.size <= DIRECT_SIZE else []
+        if all(one.holds_no_numbers for one in call.together()):
+            pools.insert(0, self._sharing)
+        for pool in pools:
+            while (stream := pool.acquire(call.place, call.method)) is not None:
+                call.stream, call.pool = stream, pool
+                if stream.give(call.requests(), call.window):
+                    return
+                self._drop(call)
+            self._refer(call)  # where the shard has opened no local stream, it has detached all blocks
+        call.pool = None
         call.stream = self._streams.acquire(call.place.address, call.method)
         call.stream.give(call.requests(), call.window)
 
@@ -403,8 +419,9 @@ class ShardedParameterClient:
 
     def _finished(self, call: ShardCall) -> None:
         """Return the stream to the pool."""
-        if isinstance(call.stream, LocalStream):
-            self._sharing.put_back(call.place, call.route, call.stream)
+        if isinstance(call.stream, SocketStream):
+            assert call.pool is not None, "a socket's stream has a pool"
+            call.pool.put_back(call.place, call.route, call.stream)
         elif call.stream is not None:
             self._streams.put_back(call.place.address, call.route, call.stream)
         call.stream = None
@@ -449,6 +466,7 @@ class ShardedParameterClient:
         known = {*addresses, *(place.address for place in before.places)}
         for gone in known - {place.address for place in self.placement.places}:
             self._sharing.leave(gone)
+            self._direct.leave(gone)
             self._streams.leave(gone)
 
     @staticmethod

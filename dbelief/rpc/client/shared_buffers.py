@@ -10,7 +10,9 @@ then.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import logging
+import socket
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +29,11 @@ from dbelief.rpc.channel import named_errors
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.wire import bulk, frames
+from dbelief.rpc.wire.message_socket import PacketSocket
 from dbelief.security import named_socket
+from dbelief.security.same_user import same_user
 
-from .local_stream import LocalStream, accept
+from .socket_stream import SocketStream
 from .stream_pool import Stream, StreamPool
 from .watchdog import Watchdog
 
@@ -68,7 +72,7 @@ class _Peer:
     stream: Stream | None
     willing: bool = True
     names: set[str] = field(default_factory=set)
-    streams: dict[str, list[LocalStream]] = field(default_factory=dict)
+    streams: dict[str, list[SocketStream]] = field(default_factory=dict)
     local: bool = True
 
     def is_at(self, place: ShardPlacement) -> bool:
@@ -136,7 +140,7 @@ class SharedBuffers:
                 for found in locations
             ]
 
-    def local_stream(self, place: ShardPlacement, method: str) -> LocalStream | None:
+    def acquire(self, place: ShardPlacement, method: str) -> SocketStream | None:
         """An unused local stream to a shard that has attached blocks; None where it opens none."""
         with self._lock:
             peer = self._peers.get(place.address)
@@ -146,7 +150,7 @@ class SharedBuffers:
                 return idle.pop()
             return self._open_local(peer, method) if peer.local else None
 
-    def put_back(self, place: ShardPlacement, method: str, stream: LocalStream) -> None:
+    def put_back(self, place: ShardPlacement, method: str, stream: SocketStream) -> None:
         """Return a local stream, all of whose replies were read, to the idle ones of this incarnation of the shard."""
         stream.stale = True
         with self._lock:
@@ -213,16 +217,16 @@ class SharedBuffers:
             else:
                 _part(peer)
 
-    def _open_local(self, peer: _Peer, method: str) -> LocalStream | None:
+    def _open_local(self, peer: _Peer, method: str) -> SocketStream | None:
         name, token = named_socket.new_name(), named_socket.new_token()
         wanted = wire.LocalStream(name=name, token=token, method=method)
         connection = None
         with contextlib.suppress(OSError), named_socket.listening(name, frames.KIND) as door:
             answer = self._ask({peer: wire.AttachRequest(stream=wanted)}).get(peer)
             if answer is not None and answer.attached:
-                connection = accept(door, token)
+                connection = _accept(door, token)
         peer.local = connection is not None
-        return LocalStream(connection) if connection is not None else None
+        return SocketStream(PacketSocket(connection)) if connection is not None else None
 
     def _ask(self, requests: Mapping[_Peer, wire.AttachRequest]) -> dict[_Peer, wire.AttachReply]:
         """Replies of the shards; those that do not reply get no more blocks in this incarnation."""
@@ -261,3 +265,22 @@ def _part(peer: _Peer) -> None:
     for stream in (stream for idle in peer.streams.values() for stream in idle):
         stream.end()
     peer.streams.clear()
+
+
+def _accept(door: socket.socket, token: bytes) -> socket.socket | None:
+    """The connection of the shard that shows the token; None where another process has connected, or none has.
+
+    Cost: a shard connects before it replies, so this does not wait.
+    """
+    door.settimeout(named_socket.CONNECT_S)
+    try:
+        connection, _ = door.accept()
+    except OSError:
+        return None
+    connection.settimeout(named_socket.CONNECT_S)
+    with contextlib.suppress(OSError):
+        if same_user(connection) and hmac.compare_digest(connection.recv(len(token)), token):
+            frames.prepare(connection)
+            return connection
+    connection.close()
+    return None

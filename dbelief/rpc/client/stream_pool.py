@@ -152,11 +152,22 @@ class StreamPool:
         if channel is not None:
             channel.close()
 
-    def _method(self, address: str, method: str) -> Callable[[Iterator[bytes]], Any]:
+    def call(self, address: str, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Reply of a method that has one request and one reply; raises grpc.RpcError."""
+        with self._lock:
+            channel = self._channel(address)
+        unary: Any = channel.unary_unary(_SERVICE + method, None, None)
+        reply: bytes = unary(request, timeout=timeout_s)
+        return reply
+
+    def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open(address)
-        opened: Any = channel.stream_stream(_SERVICE + method, None, None)
+        return channel
+
+    def _method(self, address: str, method: str) -> Callable[[Iterator[bytes]], Any]:
+        opened: Any = self._channel(address).stream_stream(_SERVICE + method, None, None)
         call: Callable[[Iterator[bytes]], Any] = opened
         return call
 

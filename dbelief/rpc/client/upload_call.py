@@ -85,7 +85,7 @@ class PushCall(ShardCall):
         """Leave the stream to the pull, whose replies are the next ones in it; returns the pull."""
         assert self.pull is not None
         pull, self.pull = self.pull, None
-        pull.stream, pull.route, self.stream = self.stream, self.route, None
+        pull.stream, pull.route, pull.pool, self.stream = self.stream, self.route, self.pool, None
         return pull
 
     def _opening(self, count: int) -> wire.PushOpening:

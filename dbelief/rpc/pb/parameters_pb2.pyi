@@ -923,6 +923,87 @@ class AttachReply(_message.Message):
 Global___AttachReply: _TypeAlias = AttachReply  # noqa: Y015
 
 @_typing.final
+class OpenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    method: _builtins.str
+    """Pull, Push or Exchange"""
+    @_builtins.property
+    def target(self) -> Global___Target:
+        """job and incarnation of the shard"""
+
+    def __init__(
+        self,
+        *,
+        target: Global___Target | None = ...,
+        method: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenRequest: _TypeAlias = OpenRequest  # noqa: Y015
+
+@_typing.final
+class OpenReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    refusal: _builtins.str
+    """reason why none is"""
+    @_builtins.property
+    def stream(self) -> Global___DirectStream:
+        """absent: none is offered"""
+
+    def __init__(
+        self,
+        *,
+        stream: Global___DirectStream | None = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenReply: _TypeAlias = OpenReply  # noqa: Y015
+
+@_typing.final
+class DirectStream(_message.Message):
+    """For some seconds the shard accepts one connection at this port of its address: from the client that sends the token
+    first. The connection has TLS, with the certificates of gRPC's connections, where these have it. From then on each
+    side sends packets: the number of bytes that follow (4 bytes, little-endian), and these as in a packet of a
+    `LocalStream`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    token: _builtins.bytes
+    """32 bytes"""
+    def __init__(
+        self,
+        *,
+        port: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["port", b"port", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DirectStream: _TypeAlias = DirectStream  # noqa: Y015
+
+@_typing.final
 class OperateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -59,6 +59,11 @@ class ParametersStub:
                 request_serializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.AttachRequest.SerializeToString,
                 response_deserializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.AttachReply.FromString,
                 _registered_method=True)
+        self.Open = channel.unary_unary(
+                '/dbelief.v1.Parameters/Open',
+                request_serializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OpenRequest.SerializeToString,
+                response_deserializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OpenReply.FromString,
+                _registered_method=True)
         self.Operate = channel.unary_unary(
                 '/dbelief.v1.Parameters/Operate',
                 request_serializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OperateRequest.SerializeToString,
@@ -139,6 +144,13 @@ class ParametersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Open(self, request, context):
+        """Offers a stream of a method over a TCP connection of its own, without HTTP/2: see `DirectStream`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Operate(self, request, context):
         """Runs a short program over named vectors; returns only scalars.
         """
@@ -210,6 +222,11 @@ def add_ParametersServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.AttachRequest.FromString,
                     response_serializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.AttachReply.SerializeToString,
+            ),
+            'Open': grpc.unary_unary_rpc_method_handler(
+                    servicer.Open,
+                    request_deserializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OpenRequest.FromString,
+                    response_serializer=dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OpenReply.SerializeToString,
             ),
             'Operate': grpc.unary_unary_rpc_method_handler(
                     servicer.Operate,
@@ -377,6 +394,33 @@ class Parameters:
             '/dbelief.v1.Parameters/Attach',
             dbelief_dot_rpc_dot_pb_dot_parameters__pb2.AttachRequest.SerializeToString,
             dbelief_dot_rpc_dot_pb_dot_parameters__pb2.AttachReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Open(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dbelief.v1.Parameters/Open',
+            dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OpenRequest.SerializeToString,
+            dbelief_dot_rpc_dot_pb_dot_parameters__pb2.OpenReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,8 @@ class ParametersStub:
     request has one reply. After a broken stream a handler may still use a block, so a client continues with other
     memory.
     """
+    Open: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.OpenRequest, _parameters_pb2.OpenReply]
+    """Offers a stream of a method over a TCP connection of its own, without HTTP/2: see `DirectStream`."""
     Operate: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]
     """Runs a short program over named vectors; returns only scalars."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]
@@ -105,6 +107,8 @@ class ParametersAsyncStub(ParametersStub):
     request has one reply. After a broken stream a handler may still use a block, so a client continues with other
     memory.
     """
+    Open: _aio.UnaryUnaryMultiCallable[_parameters_pb2.OpenRequest, _parameters_pb2.OpenReply]  # type: ignore[assignment]
+    """Offers a stream of a method over a TCP connection of its own, without HTTP/2: see `DirectStream`."""
     Operate: _aio.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]  # type: ignore[assignment]
     """Runs a short program over named vectors; returns only scalars."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]  # type: ignore[assignment]
@@ -176,6 +180,14 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
         request has one reply. After a broken stream a handler may still use a block, so a client continues with other
         memory.
         """
+
+    @_abc_1.abstractmethod
+    def Open(
+        self,
+        request: _parameters_pb2.OpenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameters_pb2.OpenReply, _abc.Awaitable[_parameters_pb2.OpenReply]]:
+        """Offers a stream of a method over a TCP connection of its own, without HTTP/2: see `DirectStream`."""
 
     @_abc_1.abstractmethod
     def Operate(

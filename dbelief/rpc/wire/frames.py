@@ -1,7 +1,7 @@
-"""Packets of a local stream: a Unix socket that keeps the limits of messages (SOCK_SEQPACKET).
+"""Packets of the streams that are not gRPC's: of a local one, over a Unix socket (SOCK_SEQPACKET), and of a direct one.
 
 A packet is a kind and then a message, or the status that ends the stream: a code of gRPC and its reason. So a call over
-a local stream ends with the same errors as one over gRPC.
+such a stream ends with the same errors as one over gRPC.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import grpc
 from dbelief.errors import Rejected
 
 LARGEST = 1 << 16
-"""Bytes of a packet at most: the messages name segments in shared memory and hold no numbers."""
+"""Bytes of a local stream's packet at most: its messages name segments in shared memory and hold no numbers."""
 KIND = socket.SOCK_SEQPACKET
 
-_MESSAGE, _STATUS = b"\0", b"\1"
+MESSAGE, STATUS = range(2)
+"""Kinds of packets."""
+
+_MESSAGE, _STATUS = bytes([MESSAGE]), bytes([STATUS])
 _ROOM = 4 * LARGEST
 _LONGEST_REASON = 4096
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class StreamEnded(grpc.RpcError):
-    """A local stream has ended with a status, or is broken."""
+    """A stream has ended with a status, or is broken."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)

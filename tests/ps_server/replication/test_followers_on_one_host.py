@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dbelief.arrays.shared_memory import block_of
 from dbelief.core.push import Push
 from dbelief.errors import Rejected, RuntimeFailure
-from dbelief.rpc.client.local_stream import LocalStream
+from dbelief.rpc.client.socket_stream import SocketStream
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb.segments_pb2 import SharedArray
@@ -37,19 +37,19 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shared: list[bool] = []
         self.local = 0
-        apply, post = Migration.apply, LocalStream.post
+        apply, post = Migration.apply, SocketStream.post
 
         def applies(migration: Migration, record: Any) -> None:
             if isinstance(record, PushRecord):
                 self.shared.append(block_of(record.values) is not None)
             apply(migration, record)
 
-        def posts(stream: LocalStream, request: bytes) -> None:
+        def posts(stream: SocketStream, request: bytes) -> None:
             self.local += 1
             post(stream, request)
 
         monkeypatch.setattr(Migration, "apply", applies)
-        monkeypatch.setattr(LocalStream, "post", posts)
+        monkeypatch.setattr(SocketStream, "post", posts)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
     relay = Relay(small.server.port, stack)
     spans = (small.service.controller.require_shard().segments[0].span,)
     placement = Placement(1, spans, (ShardPlacement(0, relay.address, 1, ((0, 1),)),))
-    client = ShardedParameterClient("small", placement, ("sgd", {}), A, 60.0)
+    client = ShardedParameterClient("small", placement, ("sgd", {}), A, 60.0, direct=False)
     stack.callback(client.close)
     versions, service = np.full(1, -1, np.int64), small.service
     for sequence, out in enumerate((client.array(4), np.zeros(4, np.float32)), start=1):

@@ -221,17 +221,18 @@ class LocalSockets:
         """Context in which the programs use them."""
         spawn = LocalStreams._spawn
 
-        def named(streams: LocalStreams, connection: Any, method: str, context: Any) -> None:
-            connection.method = connection.peer.method = method
-            connection.serves = True
-            spawn(streams, connection, method, context)
+        def named(streams: LocalStreams, serve: Any, connection: Any, method: str, context: Any) -> None:
+            simulated = connection._socket
+            simulated.method = simulated.peer.method = method
+            simulated.serves = True
+            spawn(streams, serve, connection, method, context)
 
         with (
             mock.patch.object(named_socket, "listening", self._listening),
             mock.patch.object(named_socket, "connect", self._connect),
             mock.patch.object(named_socket, "remove_stale_names"),  # of killed processes: none has a name
             mock.patch("ps_server.rpc.shared_memory.remove_stale_names"),
-            mock.patch("dbelief.rpc.client.local_stream.select", self),
+            mock.patch("dbelief.rpc.wire.message_socket.select", self),
             mock.patch.object(LocalStreams, "_spawn", named),
         ):
             yield

@@ -137,6 +137,7 @@ def run_shard(process: Process, shares: bool) -> None:
             patience=PATIENCE_S,
             at_end="exit",
             shared_memory=shares,
+            direct_streams=False,
         )
     )
 
@@ -145,13 +146,13 @@ def run_worker(process: Process, shares: bool) -> None:
     """`dbelief worker`."""
     with closing(Metrics("worker")) as metrics:
         task = JobContext.fetch(COORDINATOR, PATIENCE_S)
-        worker.run(task, worker.Options(name=process.name, shared_memory=shares), metrics)
+        worker.run(task, worker.Options(name=process.name, shared_memory=shares, direct_streams=False), metrics)
 
 
 def run_client(process: Process, shares: bool) -> None:
     """A program with a loop of its own."""
     batch = 4
-    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=shares) as job:
+    with dbelief.connect(COORDINATOR, PATIENCE_S, shares, direct_streams=False) as job:
         while not job.over:
             job.pull()
             marker.compute(np.empty(0, int))
@@ -162,7 +163,7 @@ def run_client(process: Process, shares: bool) -> None:
 
 def run_reader(process: Process, shares: bool) -> None:
     """A program that only reads the parameters."""
-    with dbelief.connect(COORDINATOR, PATIENCE_S, shared_memory=shares) as job:
+    with dbelief.connect(COORDINATOR, PATIENCE_S, shares, direct_streams=False) as job:
         while not job.over:
             job.pull()
             runtime.sleep(READ_S)

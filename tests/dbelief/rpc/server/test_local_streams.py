@@ -11,8 +11,10 @@ import pytest
 from dbelief.errors import Moved, Rejected
 from dbelief.process.runtime import Runtime, runtime, use_runtime
 from dbelief.rpc.channel import streams
-from dbelief.rpc.server.local_streams import LocalContext, LocalStreams, _messages
+from dbelief.rpc.server.local_streams import LocalStreams
+from dbelief.rpc.server.socket_streams import SocketContext, messages_of
 from dbelief.rpc.wire import frames
+from dbelief.rpc.wire.message_socket import PacketSocket
 from dbelief.security import named_socket
 
 PEER = "ipv4:127.0.0.1:5000"
@@ -105,7 +107,7 @@ def test_no_message_is_processed_after_the_call_that_asked_for_the_stream() -> N
     ended = runtime.event()
     ours, theirs = socket.socketpair(socket.AF_UNIX, frames.KIND)
     with ours, theirs:
-        messages = _messages(theirs, LocalContext(PEER, ended))
+        messages = messages_of(PacketSocket(theirs), SocketContext(PEER, ended))
         ours.send(frames.message(b"one"))
         ours.send(frames.message(b"two"))
         assert next(messages) == b"one"

@@ -8,22 +8,24 @@ import grpc
 import pytest
 
 from dbelief.errors import Rejected
-from dbelief.rpc.client.local_stream import LocalStream, accept
+from dbelief.rpc.client.shared_buffers import _accept as accept
+from dbelief.rpc.client.socket_stream import SocketStream
 from dbelief.rpc.wire import frames
+from dbelief.rpc.wire.message_socket import PacketSocket
 from dbelief.security import named_socket
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[LocalStream, socket.socket]]:
+def pair() -> Iterator[tuple[SocketStream, socket.socket]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, frames.KIND)
-    stream = LocalStream(ours)
+    stream = SocketStream(PacketSocket(ours))
     theirs.settimeout(60)
     yield stream, theirs
     stream.end()
     theirs.close()
 
 
-def test_a_message_and_its_reply(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_a_message_and_its_reply(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, shard = pair
     stream.stale = True
     stream.give([b"first", b""])
@@ -33,7 +35,7 @@ def test_a_message_and_its_reply(pair: tuple[LocalStream, socket.socket]) -> Non
     assert not stream.stale
 
 
-def test_the_status_of_a_shard_is_an_error_of_grpc(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_the_status_of_a_shard_is_an_error_of_grpc(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, shard = pair
     shard.send(frames.status(grpc.StatusCode.ABORTED, "shard 3: moved"))
     with pytest.raises(grpc.RpcError) as caught:
@@ -43,7 +45,7 @@ def test_the_status_of_a_shard_is_an_error_of_grpc(pair: tuple[LocalStream, sock
 
 
 @pytest.mark.parametrize("packet", [b"\2?", b"\1", bytes(frames.LARGEST + 1)], ids=["kind", "status", "size"])
-def test_a_packet_of_another_kind_is_refused(pair: tuple[LocalStream, socket.socket], packet: bytes) -> None:
+def test_a_packet_of_another_kind_is_refused(pair: tuple[SocketStream, socket.socket], packet: bytes) -> None:
     stream, shard = pair
     shard.send(packet)
     with pytest.raises(frames.StreamEnded) as caught:
@@ -51,7 +53,7 @@ def test_a_packet_of_another_kind_is_refused(pair: tuple[LocalStream, socket.soc
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_shard_that_is_gone(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_a_shard_that_is_gone(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, shard = pair
     shard.send(frames.status(grpc.StatusCode.ABORTED, "moved"))
     shard.close()
@@ -61,14 +63,14 @@ def test_a_shard_that_is_gone(pair: tuple[LocalStream, socket.socket]) -> None:
     assert stream.answer() is None
 
 
-def test_a_stream_that_the_shard_has_ended_while_idle_sends_nothing(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_a_stream_that_the_shard_has_ended_while_idle_sends_nothing(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, shard = pair
     shard.close()
     stream.stale = True
     assert not stream.give([b"not sent"])
 
 
-def test_the_status_of_a_shard_that_has_not_read_all_requests(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_the_status_of_a_shard_that_has_not_read_all_requests(pair: tuple[SocketStream, socket.socket]) -> None:
     """The kernel reports the reset of the connection before what was sent."""
     stream, shard = pair
     stream.give([b"first", b"second"])
@@ -79,17 +81,17 @@ def test_the_status_of_a_shard_that_has_not_read_all_requests(pair: tuple[LocalS
         stream.answer()
 
 
-def test_a_request_that_cannot_be_sent_is_an_error(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_a_request_that_cannot_be_sent_is_an_error(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, _ = pair
     with pytest.raises(Rejected, match="65536 bytes is too large"):
         stream.give([bytes(frames.LARGEST)])
-    stream._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    stream._socket._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     with pytest.raises(frames.StreamEnded) as caught:
         stream.give([bytes(frames.LARGEST - 1)])
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_another_thread_ends_a_wait(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_another_thread_ends_a_wait(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, _ = pair
     answers = []
     waiting = threading.Thread(target=lambda: answers.append(stream.answer()))
@@ -99,7 +101,7 @@ def test_another_thread_ends_a_wait(pair: tuple[LocalStream, socket.socket]) -> 
     assert answers == [None]
 
 
-def test_only_a_window_of_messages_is_unanswered(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_only_a_window_of_messages_is_unanswered(pair: tuple[SocketStream, socket.socket]) -> None:
     stream, shard = pair
     made = []
 
@@ -119,7 +121,7 @@ def test_only_a_window_of_messages_is_unanswered(pair: tuple[LocalStream, socket
     assert shard.recv(100) == frames.message(b"the next call has no window")
 
 
-def test_both_sides_send_more_than_the_socket_has_room_for(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_both_sides_send_more_than_the_socket_has_room_for(pair: tuple[SocketStream, socket.socket]) -> None:
     """The shard does not read while it waits for room for its replies, nor does a client that only sends."""
     stream, shard = pair
     count, large = 300, bytes(10_000)
@@ -137,7 +139,7 @@ def test_both_sides_send_more_than_the_socket_has_room_for(pair: tuple[LocalStre
     peer.join(60)
 
 
-def test_an_error_while_a_request_is_made_is_raised(pair: tuple[LocalStream, socket.socket]) -> None:
+def test_an_error_while_a_request_is_made_is_raised(pair: tuple[SocketStream, socket.socket]) -> None:
     def requests() -> Iterator[bytes]:
         yield b"first"
         raise ValueError("no second one")
@@ -148,7 +150,7 @@ def test_an_error_while_a_request_is_made_is_raised(pair: tuple[LocalStream, soc
 
 @pytest.mark.parametrize("shown", [b"", b"\0" * 32, None], ids=["nothing", "another token", "none"])
 def test_only_the_shard_that_shows_the_token_is_connected(shown: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbelief.rpc.client.local_stream.CONNECT_S", 0.1)
+    monkeypatch.setattr("dbelief.security.named_socket.CONNECT_S", 0.1)
     name, token = named_socket.new_name(), named_socket.new_token()
     with named_socket.listening(name, frames.KIND) as door:
         if shown is None:
@@ -167,7 +169,7 @@ def test_only_the_shard_that_shows_the_token_is_connected(shown: bytes | None, m
 
 
 def test_another_users_process_is_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbelief.rpc.client.local_stream.same_user", lambda connection: False)
+    monkeypatch.setattr("dbelief.rpc.client.shared_buffers.same_user", lambda connection: False)
     name, token = named_socket.new_name(), named_socket.new_token()
     with named_socket.listening(name, frames.KIND) as door, named_socket.connect(name, frames.KIND) as other:
         other.send(token)

@@ -1,0 +1,138 @@
+"""Direct streams of one client: TCP connections to shards for small messages, without gRPC and HTTP/2.
+
+A stream is opened when the first call needs it, and kept for the next ones. Where a shard offers none, or its port
+cannot be reached, as behind a firewall that lets only gRPC's through, calls use gRPC.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+
+import grpc
+
+from dbelief.core.placement import ShardPlacement
+from dbelief.process.console import host_and_port
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
+from dbelief.security import DOMAIN, current
+
+from .socket_stream import SocketStream
+from .stream_pool import StreamPool
+
+log = logging.getLogger(__name__)
+
+OPEN_S = 1.0
+"""Timeout of the call that asks for a stream, and of the connection."""
+_AGAIN_S = 30.0
+"""Time without attempts after a failed one, in seconds."""
+
+
+class DirectStreams:
+    """Streams by incarnation of a shard and method; safe to use from several threads.
+
+    Parameters
+    ----------
+    job
+        The job's id.
+    streams
+        Has the channels of gRPC over which streams are asked for.
+    wanted
+        Whether there are any.
+    logs
+        Whether it logs shards that are not reached.
+    """
+
+    def __init__(self, job: str, streams: StreamPool, wanted: bool, logs: bool) -> None:
+        self._job, self._streams, self._wanted, self._logs = job, streams, wanted, logs
+        self._idle: dict[str, dict[str, list[SocketStream]]] = {}  # by address and method
+        self._epochs: dict[str, int] = {}  # by address: incarnation of the shard that the idle streams lead to
+        self._failed_s: dict[str, float] = {}  # by address: time of the last failed attempt
+        mine = current()
+        self._tls = mine.context(ssl.Purpose.SERVER_AUTH) if mine is not None and wanted else None
+        self._lock = runtime.lock()
+
+    def acquire(self, place: ShardPlacement, method: str) -> SocketStream | None:
+        """An unused stream; None where the shard opens none.
+
+        Cost: the first of a method and incarnation is a call of gRPC and a connection, of `OPEN_S` each at most.
+        """
+        if not self._wanted:
+            return None
+        with self._lock:
+            if self._epochs.get(place.address) != place.shard_epoch:
+                self._forget(place.address)
+                self._epochs[place.address] = place.shard_epoch
+            if idle := self._idle.get(place.address, {}).get(method):
+                return idle.pop()
+            if runtime.monotonic() - self._failed_s.get(place.address, -_AGAIN_S) < _AGAIN_S:
+                return None
+        return self._open(place, method)
+
+    def put_back(self, place: ShardPlacement, method: str, stream: SocketStream) -> None:
+        """Return a stream, all of whose replies were read, to the idle ones."""
+        stream.stale = True
+        with self._lock:
+            if self._epochs.get(place.address) == place.shard_epoch:
+                self._idle.setdefault(place.address, {}).setdefault(method, []).append(stream)
+            else:
+                stream.end()
+
+    def leave(self, address: str) -> None:
+        """Close the idle streams to an address that has no shard any more."""
+        with self._lock:
+            self._forget(address)
+
+    def close(self) -> None:
+        """Close the idle streams."""
+        for address in list(self._epochs):
+            self.leave(address)
+
+    def _forget(self, address: str) -> None:
+        for idle in self._idle.pop(address, {}).values():
+            for stream in idle:
+                stream.end()
+        self._epochs.pop(address, None)
+        self._failed_s.pop(address, None)
+
+    def _open(self, place: ShardPlacement, method: str) -> SocketStream | None:
+        target = wire.Target(job=self._job, shard_epoch=place.shard_epoch, run_id=place.run_id)
+        request = wire.OpenRequest(target=target, method=method)
+        try:
+            raw = self._streams.call(place.address, "Open", request.SerializeToString(), OPEN_S)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._note(place, "it is of an earlier version")
+            return None  # any other trouble is that of the call itself, which gets it over gRPC
+        reply = wire.OpenReply.FromString(raw)
+        if not reply.HasField("stream"):
+            self._note(place, reply.refusal)
+            return None
+        try:
+            return SocketStream(self._connected(place.address, reply.stream.port, reply.stream.token))
+        except OSError as error:
+            self._note(place, f"no connection to its port {reply.stream.port}: {error.strerror or error}")
+            return None
+
+    def _note(self, place: ShardPlacement, why: str) -> None:
+        """Attempt no other stream for some time."""
+        with self._lock:
+            first = place.address not in self._failed_s
+            self._failed_s[place.address] = runtime.monotonic()
+        if first and self._logs:
+            log.info(f"small messages to shard {place.shard} at {place.address} go over gRPC: {why}")
+
+    def _connected(self, address: str, port: int, token: bytes) -> ByteSocket:
+        """Connect to a port of a shard's host, and send the token."""
+        connection = socket.create_connection((host_and_port(address)[0].strip("[]"), port), OPEN_S)
+        try:
+            if self._tls is not None:
+                # By role, on whatever host, as channels do.
+                connection = self._tls.wrap_socket(connection, server_hostname=f"ps.{DOMAIN}")
+            connection.sendall(token)
+            return TlsSocket(connection) if isinstance(connection, ssl.SSLSocket) else ByteSocket(connection)
+        except BaseException:
+            connection.close()
+            raise

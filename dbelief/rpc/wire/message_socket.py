@@ -1,0 +1,274 @@
+"""Sockets that carry the messages of a stream: Unix sockets, and TCP connections, with TLS where there are credentials.
+
+A Unix socket keeps the limits of packets. In a TCP connection each packet follows its length, 4 bytes, little-endian.
+One thread uses a socket, or one sends and another receives; any thread may shut it down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+from abc import ABC, abstractmethod
+from typing import Any
+
+import grpc
+
+from dbelief.errors import Rejected
+from dbelief.rpc.keepalive import KEEPALIVE
+
+from . import frames
+
+_HEAD = struct.Struct("<IB")
+"""Length of what follows it, and the first byte of that: the kind of the packet."""
+_LONGEST = 64 << 20
+"""Bytes of a packet in a TCP connection at most, as of a message of gRPC."""
+_LINGER_S = 1.0
+"""Longest wait, in seconds, for a client to close the connection after a status."""
+_PROBES = 4
+"""Keepalive probes within the time after which a silent connection is closed."""
+
+
+class MessageSocket(ABC):
+    """Messages in both directions, and at most one status, which ends the stream."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    @abstractmethod
+    def queue(self, message: bytes) -> None:
+        """Set the message that `flush` sends next; the one before it was sent.
+
+        Raises
+        ------
+        Rejected
+            It is too large.
+        """
+
+    @abstractmethod
+    def flush(self, wait: bool = False) -> bool:
+        """Send the queued message, or as much of it as there is room for; whether it was sent. Raises OSError.
+
+        `wait`: for room, until it was.
+        """
+
+    @abstractmethod
+    def receive(self) -> bytes | None:
+        """Wait for the next message; None where the peer has ended the connection.
+
+        Raises
+        ------
+        frames.StreamEnded
+            A status, or what is none of this version's packets.
+        OSError
+            The connection is broken.
+        """
+
+    @abstractmethod
+    def send_status(self, code: grpc.StatusCode, reason: str) -> None:
+        """Send a status, as the last packet. Raises OSError."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message; waits for room. Raises OSError, and Rejected where it is too large."""
+        self.queue(message)
+        self.flush(wait=True)
+
+    def wait(self, room: bool, timeout_s: float | None = None) -> tuple[bool, bool]:
+        """Wait until something can be received, or, with `room`, sent; whether each can be.
+
+        At most `timeout_s` seconds; None: without a limit. A socket that is shut down can be received from.
+        """
+        waits = select.poll()
+        waits.register(self._socket, select.POLLIN | (select.POLLOUT if room else 0))
+        found = waits.poll(None if timeout_s is None else 1000 * timeout_s)
+        event = found[0][1] if found else 0
+        return bool(event & ~select.POLLOUT), bool(event & select.POLLOUT)
+
+    def shut_down(self) -> None:
+        """End the connection: a thread that waits to send or receive returns. The socket stays open."""
+        with contextlib.suppress(OSError):  # the peer, or another thread, has closed it
+            _of_tcp(self._socket.shutdown)(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket; no thread uses it any more."""
+        self._socket.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed on this side."""
+        return self._socket.fileno() < 0
+
+
+class PacketSocket(MessageSocket):
+    """Unix socket of kind `frames.KIND`, after `frames.prepare`. Its packets have less than `frames.LARGEST` bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self._buffer = memoryview(bytearray(frames.LARGEST + 1))
+        self._unsent: bytes | None = None
+
+    def queue(self, message: bytes) -> None:
+        """See `MessageSocket.queue`."""
+        self._unsent = frames.message(message)
+
+    def flush(self, wait: bool = False) -> bool:
+        """See `MessageSocket.flush`."""
+        if self._unsent is not None:
+            try:
+                self._socket.send(self._unsent, 0 if wait else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            self._unsent = None
+        return True
+
+    def receive(self) -> bytes | None:
+        """See `MessageSocket.receive`."""
+        size = self._socket.recv_into(self._buffer)
+        return frames.content(self._buffer[:size]) if size else None
+
+    def send_status(self, code: grpc.StatusCode, reason: str) -> None:
+        """See `MessageSocket.send_status`."""
+        self._socket.send(frames.status(code, reason))
+
+
+class ByteSocket(MessageSocket):
+    """TCP connection. A message is sent from where it is, and received into one array of bytes: no other copy."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self._unsent: list[memoryview] = []
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connection)
+
+    def queue(self, message: bytes) -> None:
+        """See `MessageSocket.queue`."""
+        size = len(message) + 1
+        if size > _LONGEST:
+            raise Rejected(f"a message of {len(message)} bytes is too large for a stream")
+        self._unsent = [memoryview(_HEAD.pack(size, frames.MESSAGE)), memoryview(message)]
+
+    def flush(self, wait: bool = False) -> bool:
+        """See `MessageSocket.flush`."""
+        while self._unsent:
+            try:
+                sent = self._send_some(wait)
+            except BlockingIOError:
+                return False
+            while self._unsent and sent >= len(self._unsent[0]):
+                sent -= len(self._unsent.pop(0))
+            if self._unsent:
+                self._unsent[0] = self._unsent[0][sent:]
+        return True
+
+    def receive(self) -> bytes | None:
+        """See `MessageSocket.receive`."""
+        head = self._read(_HEAD.size)
+        if head is None:
+            return None
+        size, kind = _HEAD.unpack(head)
+        if not 0 < size <= _LONGEST:
+            raise frames.StreamEnded(grpc.StatusCode.INVALID_ARGUMENT, f"a packet of {size} bytes")
+        content = self._read(size - 1)
+        if content is None:
+            raise ConnectionResetError("the peer has ended the connection within a message")
+        return content if kind == frames.MESSAGE else frames.content(memoryview(bytes([kind]) + content))
+
+    def send_status(self, code: grpc.StatusCode, reason: str) -> None:
+        """See `MessageSocket.send_status`; waits until the client has closed the connection, `_LINGER_S` at most."""
+        packet = frames.status(code, reason)
+        self._unsent = [memoryview(_HEAD.pack(len(packet), packet[0])), memoryview(packet)[1:]]
+        self.flush(wait=True)
+        # A connection that is closed with unread messages is reset, and the client may then not get the status.
+        self._socket.settimeout(_LINGER_S)
+        _of_tcp(self._socket.shutdown)(socket.SHUT_WR)
+        while _of_tcp(self._socket.recv)(frames.LARGEST):
+            pass
+
+    def _send_some(self, wait: bool) -> int:
+        """Bytes of the unsent ones that were sent; raises BlockingIOError where there is no room, without `wait`."""
+        return self._socket.sendmsg(self._unsent, (), 0 if wait else socket.MSG_DONTWAIT)
+
+    def _read(self, size: int) -> bytes | None:
+        """So many bytes; None where the connection ends before them."""
+        read = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
+        while len(read) < size:
+            more = self._socket.recv(size - len(read), socket.MSG_WAITALL)
+            if not more:
+                break
+            read += more
+        return _complete(read, size)
+
+
+class TlsSocket(ByteSocket):
+    """TCP connection with TLS, after the handshake.
+
+    Its socket does not block: TLS decides for itself whether it has to send or to receive.
+    """
+
+    _socket: ssl.SSLSocket
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        super().__init__(connection)
+        connection.setblocking(False)
+
+    def wait(self, room: bool, timeout_s: float | None = None) -> tuple[bool, bool]:
+        """See `MessageSocket.wait`."""
+        return (True, False) if self._socket.pending() else super().wait(room, timeout_s)
+
+    def _send_some(self, wait: bool) -> int:
+        while True:
+            try:
+                return self._socket.send(self._unsent[0])
+            except ssl.SSLWantWriteError:
+                if not wait:
+                    raise BlockingIOError from None
+                self._poll(select.POLLOUT)
+            except ssl.SSLWantReadError:
+                self._poll(select.POLLIN)
+
+    def _read(self, size: int) -> bytes | None:
+        read = memoryview(bytearray(size))
+        filled = 0
+        while filled < size:
+            try:
+                more = self._socket.recv_into(read[filled:])
+            except ssl.SSLWantReadError:
+                self._poll(select.POLLIN)
+            except ssl.SSLWantWriteError:
+                self._poll(select.POLLOUT)
+            else:
+                if not more:
+                    break
+                filled += more
+        return _complete(bytes(read[:filled]), size)
+
+    def _poll(self, event: int) -> None:
+        waits = select.poll()
+        waits.register(self._socket, event)
+        waits.poll()
+
+
+def _complete(read: bytes, size: int) -> bytes | None:
+    if read and len(read) < size:
+        raise ConnectionResetError("the peer has ended the connection within a message")
+    return read if len(read) == size else None
+
+
+def _of_tcp(method: Any) -> Any:
+    """Method of the TCP connection below TLS: `shutdown` of a TLS socket drops its state, and another thread that uses
+    it would go on without TLS.
+    """
+    bound = method.__self__
+    return method if not isinstance(bound, ssl.SSLSocket) else getattr(super(ssl.SSLSocket, bound), method.__name__)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Close a connection whose peer's machine is gone, as gRPC does with its own."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, round(KEEPALIVE.time_s))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, round(KEEPALIVE.timeout_s / _PROBES))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * KEEPALIVE.timeout_s))

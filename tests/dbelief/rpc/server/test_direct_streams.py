@@ -1,0 +1,168 @@
+"""A server's direct streams: who gets one, and what remains of those that nothing connects to."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+
+from dbelief.errors import Rejected
+from dbelief.process.runtime import Runtime, use_runtime
+from dbelief.rpc.server import direct_streams
+from dbelief.rpc.server.direct_streams import DirectStreams
+from dbelief.rpc.wire import frames
+from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
+from dbelief.security import Credentials
+
+from .test_local_streams import PEER, Service
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def direct(service: Service) -> Iterator[DirectStreams]:
+    made = DirectStreams("127.0.0.1", {"Twice": service.Twice}, most=2)
+    yield made
+    made.close()
+
+
+def called(offer: tuple[int, bytes]) -> ByteSocket:
+    """Connect as a client does."""
+    port, token = offer
+    connection = socket.create_connection(("127.0.0.1", port), 60)
+    connection.sendall(token)
+    return ByteSocket(connection)
+
+
+def open_when_free(direct: DirectStreams) -> tuple[int, bytes]:
+    """Open a stream as soon as another has ended."""
+    until_s = time.monotonic() + 60
+    while True:
+        try:
+            return direct.open(PEER, "Twice")
+        except Rejected:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
+
+def test_a_stream_runs_the_handler_of_its_method(direct: DirectStreams, service: Service) -> None:
+    connection = called(direct.open(PEER, "Twice"))
+    for message in b"one", b"", bytes(200_000):
+        connection.send(message)
+        assert connection.receive() == message
+        assert connection.receive() == PEER.encode()
+    connection.send(b"moved")
+    with pytest.raises(frames.StreamEnded, match="shard 3: it has moved") as caught:
+        connection.receive()
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    assert service.ended.wait(60)
+    connection.close()
+
+
+def test_only_the_client_that_shows_the_token_is_served(direct: DirectStreams) -> None:
+    port, token = direct.open(PEER, "Twice")
+    for shown in b"", bytes(32), token[:-1] + bytes([token[-1] ^ 1]):
+        with socket.create_connection(("127.0.0.1", port), 60) as stranger:
+            stranger.sendall(shown)
+            stranger.shutdown(socket.SHUT_WR)
+            assert stranger.recv(1) == b"", "closed without a word"
+    connection = called((port, token))
+    connection.send(b"one")
+    assert connection.receive() == b"one"
+    with pytest.raises(ConnectionRefusedError):
+        called((port, token))
+    connection.close()
+
+
+def test_a_port_is_closed_where_no_client_connects(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_streams, "ACCEPT_S", 0.05)
+    offers = [direct.open(PEER, "Twice") for _ in range(2)]
+    with socket.create_connection(("127.0.0.1", offers[0][0]), 60) as silent:
+        assert silent.recv(1) == b""
+    open_when_free(direct)
+    with pytest.raises(ConnectionRefusedError):
+        called(offers[1])
+
+
+def test_streams_are_limited(direct: DirectStreams) -> None:
+    first, second = (called(direct.open(PEER, "Twice")) for _ in range(2))
+    with pytest.raises(Rejected, match="2 direct streams already"):
+        direct.open(PEER, "Twice")
+    first.close()
+    third = called(open_when_free(direct))
+    third.send(b"one")
+    assert third.receive() == b"one"
+    second.close()
+    third.close()
+
+
+def test_what_opens_no_stream(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(Runtime):
+        def spawn(self, *words: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    for _ in range(3):  # a refusal takes no place
+        with pytest.raises(Rejected, match="no direct stream has the method 'Configure'"):
+            direct.open(PEER, "Configure")
+        with use_runtime(NoThread()), pytest.raises(Rejected, match="can't start new thread"):
+            direct.open(PEER, "Twice")
+    direct._host = "192.0.2.1"  # of no host
+    with pytest.raises(Rejected, match=r"no port at 192\.0\.2\.1"):
+        direct.open(PEER, "Twice")
+
+
+def test_streams_end_with_the_server(direct: DirectStreams, service: Service) -> None:
+    connection, offered = called(direct.open(PEER, "Twice")), direct.open(PEER, "Twice")
+    connection.send(b"one")
+    assert connection.receive() == b"one"
+    direct.close()
+    assert service.ended.wait(60)
+    assert connection.receive() in (None, PEER.encode())
+    with pytest.raises(Rejected, match="no direct streams any more"):
+        direct.open(PEER, "Twice")
+    late = called(offered)  # it was offered before
+    assert late.receive() is None
+    connection.close()
+    late.close()
+
+
+def test_tls_shows_a_certificate_of_the_job(
+    service: Service, ours: Callable[[str], Credentials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_streams, "current", lambda: ours("ps"))
+    direct = DirectStreams("127.0.0.1", {"Twice": service.Twice})
+    port, token = direct.open(PEER, "Twice")
+    plain = socket.create_connection(("127.0.0.1", port), 60)
+    plain.sendall(token)  # without TLS
+    with suppress(ConnectionResetError):
+        while plain.recv(100):  # what TLS has against it
+            pass
+    plain.close()
+    bare = ssl.create_default_context(cadata=ours("worker").authority.decode())
+    bare.maximum_version = ssl.TLSVersion.TLSv1_2  # where the handshake itself reports it
+    with socket.create_connection(("127.0.0.1", port), 60) as stranger, pytest.raises((ssl.SSLError, OSError)):
+        bare.wrap_socket(stranger, server_hostname="ps.dbelief")
+    connection = (
+        ours("worker")
+        .context(ssl.Purpose.SERVER_AUTH)
+        .wrap_socket(socket.create_connection(("127.0.0.1", port), 60), server_hostname="ps.dbelief")
+    )
+    connection.sendall(token)
+    stream = TlsSocket(connection)
+    reader = threading.Thread(target=lambda: stream.send(bytes(300_000)))
+    reader.start()
+    assert stream.receive() == bytes(300_000)
+    reader.join(60)
+    stream.close()
+    direct.close()
+    assert service.ended.wait(60)
