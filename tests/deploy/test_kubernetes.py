@@ -136,7 +136,7 @@ def test_network_policies_allow_only_intended_callers(overlay: str) -> None:
     def called_by(name: str, port: int) -> set[str]:
         found = set()
         for rule in policies[name]["spec"].get("ingress", []):
-            if port in [entry["port"] for entry in rule["ports"]]:
+            if any(entry["port"] <= port <= entry.get("endPort", entry["port"]) for entry in rule["ports"]):
                 for peer in rule["from"]:
                     selector = peer["podSelector"]
                     labels = selector.get("matchLabels", {})
@@ -146,6 +146,7 @@ def test_network_policies_allow_only_intended_callers(overlay: str) -> None:
         return found
 
     assert called_by("ps", 7071) == {"coordinator", "worker", "ps"}
+    assert called_by("ps", 40_000) == {"worker"}, "direct streams"
     assert called_by("coordinator", 7070) == {"ps", "worker"}
     assert called_by("worker", 7072) == {"worker"}
     assert called_by("registry", 6379) == {"coordinator"}

@@ -16,6 +16,7 @@ from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_
 from dbelief.data import load
 from dbelief.job.load import parse_job
 from dbelief.partition import Grid, layout_of
+from dbelief.rpc.client.direct_streams import DirectStreams
 from dbelief.rpc.client.shared_buffers import SharedBuffers
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.training.session import build_model
@@ -165,7 +166,8 @@ def test_ranks_contact_only_the_shards_of_their_segments(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = "{epochs: 1}" if strategy == DOWNPOUR else "{}"
-    monkeypatch.setattr(SharedBuffers, "local_stream", lambda *words: None)  # gRPC's calls are those that are traced
+    for pool in SharedBuffers, DirectStreams:
+        monkeypatch.setattr(pool, "acquire", lambda *words: None)  # gRPC's calls are those that are traced
     _, layout, servers = run(
         tmp_path / "job", monkeypatch, "[2]", strategy=strategy, limits=limits, shards=3, replicas=2
     )
