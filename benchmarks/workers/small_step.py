@@ -1,6 +1,6 @@
-"""What a step of a small model costs: MNIST 784-256-10, mini-batches of 100, by Downpour with Adagrad.
+"""What a step of a small model costs: by default MNIST 784-256-10, mini-batches of 100, by Downpour with Adagrad.
 
-    DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--peers PYTHON]
+    DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--peers PYTHON] [--job JOB]
 
 Every way takes its turn in every round. A run of one epoch is subtracted from a longer one, so that the start and the
 end count nowhere:
@@ -9,10 +9,12 @@ end count nowhere:
     cpu s        processor time of all processes for 1,000 samples
     beyond ms    processor time of a step beyond the floor, which is the same step by one process in the same round:
                  it gathers, computes, checks and applies, with one thread and no message
+    of floor     the two as a ratio
 
 `--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
-`--peers`: an interpreter that has torch and Ray: the same step by each of them (`step_peer.py`). The processor time of
-Ray's processes, which are no children of the one that starts them, is not measured.
+`--peers`: an interpreter that has torch and Ray: the default step by each of them (`step_peer.py`). The processor time
+of Ray's processes, which are no children of the one that starts them, is not measured.
+`--job`: another job of Downpour.
 """
 
 from __future__ import annotations
@@ -37,20 +39,18 @@ from benchmarks.harness import checkout, options, report
 from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.data.dataset import BatchBuffer
-from dbelief.job import load_job
-from dbelief.nn import Dense, Network
-from dbelief.nn.layers.layer import ReLU
-from dbelief.nn.losses import SoftmaxCrossEntropy
+from dbelief.job import Downpour, Job, load_job
 from dbelief.optim import make_rule
 from dbelief.optim.apply import apply_rule, warm_up
+from dbelief.training.session import build_model
 
 JOB = checkout.EXAMPLES / "mnist.yaml"
-BATCH, SHORT, CLASSES = 100, 1, 10
+SHORT = 1
 FIELDS = {"strategy.warm_start": "null", "snapshots.every_s": "null", "evaluate.every": "1000000000"}
 LIMIT_S = 900.0
 PEER = Path(__file__).with_name("step_peer.py")
 PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
-WORKERS = 4
+WORKERS, PEER_BATCH = 4, 100
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
 
 
@@ -60,7 +60,7 @@ def processor_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run(root: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
+def run(root: Path, job: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
     """(3,) samples, seconds, and processor seconds of all processes, of one run by a checkout."""
     with tempfile.TemporaryDirectory() as folder:
         fields = {**FIELDS, "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
@@ -68,7 +68,7 @@ def run(root: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
         python = root / ".venv/bin/python" if root != checkout.ROOT else sys.executable
         before_s = processor_s()
         ended = subprocess.run(
-            [python, "-m", "dbelief", "train", str(JOB), *extra, *options],
+            [python, "-m", "dbelief", "train", str(job), *extra, *options],
             cwd=root,
             capture_output=True,
             text=True,
@@ -85,7 +85,7 @@ def run(root: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
 def peer(python: Path, way: str, epochs: int) -> np.ndarray:
     """The same as `run` of a way of `step_peer.py`."""
     before_s = processor_s()
-    words = [python, PEER, way, Path(os.environ["DBELIEF_DATA"]) / "mnist", epochs, WORKERS, BATCH]
+    words = [python, PEER, way, Path(os.environ["DBELIEF_DATA"]) / "mnist", epochs, WORKERS, PEER_BATCH]
     ended = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if ended.returncode:
         raise RuntimeError(f"{way} failed: {ended.stderr[-500:]}")
@@ -99,31 +99,39 @@ def speed(whole: np.ndarray, start: np.ndarray) -> dict[str, float]:
     return {"samples_per_s": samples / wall_s, "cpu_s": 1e3 * cpu_s / samples}
 
 
-def alone(epochs: int) -> dict[str, float]:
+def alone(job: Job, epochs: int) -> dict[str, float]:
     """The same of one process, which sends no message."""
-    job = load_job(JOB, FIELDS)
-    train = load(job.data, job.folder).train
+    data, rng = load(job.data, job.folder), np.random.default_rng(0)
+    train = data.train
     assert train is not None
-    rng, backend = np.random.default_rng(0), select_backend("cpu")
-    features = train.inputs.shape[1]
-    network = Network((Dense(256), ReLU(), Dense(CLASSES)), SoftmaxCrossEntropy(), features, CLASSES, backend)
-    drawn = network.parameters(rng)
+    assert isinstance(job.strategy, Downpour)
+    model, _ = build_model(job, data, select_backend("cpu"))
+    drawn = model.parameters(rng)
     w = np.concatenate([values.ravel() for values in drawn.values()])
-    gradient, states, rule = np.empty_like(w), (np.zeros_like(w),), make_rule("adagrad", {})
+    rule = make_rule(job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
+    gradient, rate = np.empty_like(w), np.float32(job.strategy.rule.rate)
+    states = tuple(np.zeros_like(w) for _ in rule.state)
     views, out = views_of(drawn, w), views_of(drawn, gradient)
     warm_up(rule)
-    buffer = BatchBuffer(train, BATCH)
+    size = batch_of(job)
+    buffer = BatchBuffer(train, size)
     began_s, began_cpu_s, samples = time.perf_counter(), time.process_time(), 0
     for _ in range(epochs):
         order = rng.permutation(len(train.inputs))
-        for first in range(0, len(order), BATCH):
-            batch = train.gather(order[first : first + BATCH], buffer)
-            network.loss_and_gradient(views, batch, out)
+        for first in range(0, len(order), size):
+            batch = train.gather(order[first : first + size], buffer)
+            model.loss_and_gradient(views, batch, out)
             assert np.isfinite(gradient).all()
-            apply_rule(rule, w, gradient, states, np.float32(0.03), 1)
+            apply_rule(rule, w, gradient, states, rate, 1)
             samples += len(batch.targets)
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     return {"samples_per_s": samples / took_s, "cpu_s": 1e3 * cpu_s / samples}
+
+
+def batch_of(job: Job) -> int:
+    """Samples of a mini-batch."""
+    assert isinstance(job.strategy, Downpour)
+    return job.strategy.batch
 
 
 def views_of(shapes: Mapping[str, np.ndarray], flat: np.ndarray) -> dict[str, np.ndarray]:
@@ -138,33 +146,44 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
     parser.add_argument("--shards", type=options.numbers, default="1,2")
+    parser.add_argument("--job", type=Path, default=JOB, help="a job of Downpour")
     parser.add_argument("--before", type=Path, help="another checkout, with a .venv of its own")
     parser.add_argument("--peers", type=Path, help="an interpreter that has torch and Ray")
     arguments = parser.parse_args()
+    job = load_job(arguments.job, FIELDS)
     checkouts = {"": checkout.ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
+
+    def measured(key: tuple[str, ...], row: dict[str, float], floor_s: float) -> None:
+        if "cpu_s" in row:
+            row["beyond_ms"] = batch_of(job) * (row["cpu_s"] - floor_s)
+            row["of_floor"] = row["cpu_s"] / floor_s
+        rows.setdefault(key, []).append(row)
+        report.progress({"way": key, **row})
+
     for _ in range(arguments.rounds):
-        floor = alone(SHORT)
-        rows.setdefault(("one process", "", ""), []).append(floor | {"beyond_ms": 0.0})
+        floor = alone(job, SHORT)
+        measured(("one process", "", ""), floor, floor["cpu_s"])
         for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
-            row = speed(*(run(checkouts[name], WAYS[way], shards, epochs) for epochs in (arguments.epochs, SHORT)))
-            row["beyond_ms"] = BATCH * (row["cpu_s"] - floor["cpu_s"])
-            rows.setdefault((way, str(shards), name), []).append(row)
-            report.progress({"way": way, "shards": shards, "checkout": name, **row})
+            runs = [
+                run(checkouts[name], arguments.job.resolve(), WAYS[way], shards, epochs)
+                for epochs in (arguments.epochs, SHORT)
+            ]
+            measured((way, str(shards), name), speed(*runs), floor["cpu_s"])
         for way in PEERS if arguments.peers else ():
             row = speed(*(peer(arguments.peers, way, epochs) for epochs in (arguments.epochs, SHORT)))
             if way == "ray":
                 del row["cpu_s"]
-            else:
-                row["beyond_ms"] = BATCH * (row["cpu_s"] - floor["cpu_s"])
-            rows.setdefault((way, "", ""), []).append(row)
-            report.progress({"way": way, **row})
-    table = Table("way", "shards", "checkout", "samples/s", "cpu s", "beyond ms", title=f"{arguments.rounds} rounds")
+            measured((way, "", ""), row, floor["cpu_s"])
+    columns = ("way", "shards", "checkout", "samples/s", "cpu s", "beyond ms", "of floor")
+    table = Table(*columns, title=f"{arguments.rounds} rounds")
     medians = {
         key: {name: statistics.median(row[name] for row in mine) for name in mine[0]} for key, mine in rows.items()
     }
     for key, row in medians.items():
-        cpu = [f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}"] if "cpu_s" in row else ["", ""]
+        cpu = (
+            [f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}", f"{row['of_floor']:.2f}"] if "cpu_s" in row else [""] * 3
+        )
         table.add_row(*key, f"{row['samples_per_s']:,.0f}", *cpu)
     report.show(table, {"rows": [{"way": key, "rounds": mine, **medians[key]} for key, mine in rows.items()]})
 

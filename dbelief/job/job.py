@@ -129,7 +129,10 @@ class Job(Section):
         description="Ranks of a replica, over which its model is cut: [n], or [rows, columns] for images",
         json_schema_extra={"minItems": 1, "maxItems": 2},
     )
-    shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
+    shards: Annotated[Whole, Field(ge=1, le=256)] = Field(
+        default=1,
+        description="Parameter servers, a number; on one machine, more than one costs small steps more than it gains",
+    )
     replication: Annotated[Whole, Field(ge=1, le=2)] = Field(
         default=1,
         description="Copies of each segment: with 2 each shard has a follower, and no acknowledged push is lost when "

@@ -1,7 +1,8 @@
-"""Channels and servers of gRPC, behind one object that a simulation can replace."""
+"""Channels and servers of gRPC, and connections of direct streams, behind one object that a simulation can replace."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
@@ -9,11 +10,15 @@ import grpc
 
 from dbelief.process.replaceable import replaceable
 
+from . import token_connection
+from .token_connection import TokenListener
+from .wire.message_socket import MessageSocket
+
 Options = Sequence[tuple[str, int | str]]
 
 
 class Transport:
-    """gRPC over TCP. A simulation overrides both methods.
+    """gRPC, and direct streams, over TCP. A simulation overrides all methods.
 
     A channel makes unary calls and streams: send, receive, half-close, cancel. A server runs the handlers that services
     register. Credentials, tokens, limits and the codes of errors are above it: see `open_channel` and `Server`.
@@ -35,6 +40,16 @@ class Transport:
             options=options,
             maximum_concurrent_rpcs=calls,
         )
+
+    def listen(self, host: str, tls: ssl.SSLContext | None) -> TokenListener:
+        """A listener for a direct stream, at an address of this host."""
+        return TokenListener(host, tls)
+
+    def connect(
+        self, host: str, port: int, token: bytes, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> MessageSocket:
+        """Connect to a listener, and show it its token; see `token_connection.connect`."""
+        return token_connection.connect(host, port, token, tls, timeout_s)
 
 
 transport, use_transport = replaceable(Transport())

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .command import fix_hashes
 from .models.jobs import JOBS
-from .plan.plan import draw_plan
+from .plan.plan import Ways, draw_plan
 from .planted.errors import PLANTED
 from .planted.search import search_for
 from .seeds import Result, run_plan, run_seeds, seeds_of, shrink
@@ -28,12 +28,12 @@ def main(words: Sequence[str]) -> int:
     options = _options(words)
     fix_hashes("tests.simulation", words)
     if options.replay is not None:
-        return _replay(options.replay, options.shared_memory, options.faults, options.verbose)
+        return _replay(options.replay, _ways(options), options.faults, options.verbose)
     if options.planted is not None:
         return _planted(options.planted, options.seeds, options.processes)
     results: list[Result] = []
     seeds = seeds_of(options.first, options.seeds, options.job)
-    for result in run_seeds(seeds, options.processes, options.results, options.shared_memory):
+    for result in run_seeds(seeds, options.processes, options.results, _ways(options)):
         results.append(result)
         if result.violations:
             print(f"seed {result.seed}, {result.job}: {result.violations[0]}", flush=True)
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     print(_table(results))
     failed = [result for result in results if result.violations]
     for result in failed[:3]:
-        _replay_smallest(result.seed, options.shared_memory)
+        _replay_smallest(result.seed, _ways(options))
     return 1 if failed else 0
 
 
@@ -56,6 +56,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--shared-memory", action="store_true", help="all processes share memory: pushes and records by local streams"
     )
+    parser.add_argument("--direct-streams", action="store_true", help="pushes and fetches by direct streams")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
     parser.add_argument("--results", type=Path, help="file of results: seeds in it are not run again")
     parser.add_argument("--stop", action="store_true", help="stop at the first violation")
@@ -64,6 +65,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--faults", help="of a replay: numbers of the faults to keep, as 0,2; all by default")
     parser.add_argument("--verbose", action="store_true", help="of a replay: with the log of all processes")
     return parser.parse_args(words)
+
+
+def _ways(options: argparse.Namespace) -> Ways:
+    return Ways(options.shared_memory, options.direct_streams)
 
 
 def _planted(names: Sequence[str], seeds: int, processes: int) -> int:
@@ -78,9 +83,9 @@ def _planted(names: Sequence[str], seeds: int, processes: int) -> int:
     return 1 if len(missed) > (0 if names else 2) else 0
 
 
-def _replay(seed: int, shares: bool, faults: str | None, verbose: bool) -> int:
+def _replay(seed: int, ways: Ways, faults: str | None, verbose: bool) -> int:
     """Run a seed and print what happened."""
-    plan = replace(draw_plan(seed), shares=shares)
+    plan = replace(draw_plan(seed), ways=ways)
     if faults is not None:
         kept = [int(number) for number in faults.split(",") if number]
         plan = replace(plan, faults=tuple(plan.faults[number] for number in kept))
@@ -93,15 +98,14 @@ def _replay(seed: int, shares: bool, faults: str | None, verbose: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def _replay_smallest(seed: int, shares: bool) -> None:
+def _replay_smallest(seed: int, ways: Ways) -> None:
     """Print the smallest plan that still fails, and the command that replays it."""
     logging.disable(logging.CRITICAL)
-    whole = replace(draw_plan(seed), shares=shares)
+    whole = replace(draw_plan(seed), ways=ways)
     smallest = shrink(whole)
     kept = ",".join(str(whole.faults.index(fault)) for fault in smallest.faults)
     violations = "; ".join(run_plan(smallest).violations)
-    more = " --shared-memory" * shares
-    print(f"\n{smallest}\n  {violations}\n  python -m tests.simulation --replay {seed}{more} --faults '{kept}'")
+    print(f"\n{smallest}\n  {violations}\n  python -m tests.simulation --replay {seed}{ways.options} --faults '{kept}'")
 
 
 def _table(results: Sequence[Result]) -> str:

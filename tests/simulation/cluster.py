@@ -28,6 +28,7 @@ from .models.jobs import COORDINATORS, JOBS
 from .models.marks import marker
 from .plan.fault import FEWEST, Fault
 from .plan.plan import AWAITED, Plan
+from .world.direct_connections import named
 from .world.disk import SimulatedDisk
 from .world.groups import Groups
 from .world.local_sockets import LocalSockets
@@ -162,7 +163,9 @@ class Cluster:
             stack.enter_context(use_runtime(runtime))
             stack.enter_context(use_transport(self._network))
             stack.enter_context(use_disk(self._disk))
-            if self._plan.shares:
+            if self._plan.ways.direct_streams:
+                stack.enter_context(named(self._network))
+            if self._plan.ways.shared_memory:
                 stack.enter_context(LocalSockets(scheduler, self._network).replacing())
             stack.enter_context(operating_system(scheduler, self._registry, self._groups, self._job.report_s))
             stack.enter_context(torn_pushes(scheduler))
@@ -204,16 +207,16 @@ class Cluster:
         job = self._folder / "job.yaml"
         job.write_text(self._job.text(self._data, self._plan.lease))
         shards = (3 if any(fault.target == "3" for fault in self._plan.faults) else 2) * self._job.replication
-        shares = self._plan.shares
-        trains = partial(run_client if self._job.clients else run_worker, shares=shares)
+        ways = self._plan.ways
+        trains = partial(run_client if self._job.clients else run_worker, ways=ways)
         coordinator = partial(run_coordinator, job=job, folder=run)
         self._programs |= {
             COORDINATORS[0]: partial(coordinator, resumes=lambda: self._power.resumes(self._behind)),
             COORDINATORS[1]: coordinator,
         }
-        self._programs |= {f"shard-{n}": partial(run_shard, shares=shares) for n in range(shards)}
+        self._programs |= {f"shard-{n}": partial(run_shard, ways=ways) for n in range(shards)}
         self._programs |= {f"worker-{n}": trains for n in range(3)}
-        self._programs |= {"reader": partial(run_reader, shares=shares)} if self._job.reader else {}
+        self._programs |= {"reader": partial(run_reader, ways=ways)} if self._job.reader else {}
 
     # -- processes -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any
 from .cluster import Cluster, Outcome
 from .models.jobs import JOBS
 from .models.marks import write_data
-from .plan.plan import Plan, draw_plan
+from .plan.plan import GRPC, Plan, Ways, draw_plan
 from .pool import each_seed
 
 MEMORY = Path("/dev/shm")
@@ -66,12 +66,12 @@ def run_plan(plan: Plan) -> Outcome:
         return Cluster(plan, folder, folder / "data.npz").run()
 
 
-def run_seed(seed: int, folder: Path, shares: bool = False) -> Result:
-    """Run the plan of a seed; `shares`: with shared memory."""
+def run_seed(seed: int, folder: Path, ways: Ways = GRPC) -> Result:
+    """Run the plan of a seed."""
     began_s = time.process_time()
-    plan = replace(draw_plan(seed), shares=shares)
+    plan = replace(draw_plan(seed), ways=ways)
     outcome = Cluster(plan, folder, folder / "data.npz").run()
-    if shares or seed % COLLECT_EVERY == 0:  # blocks of memory hold descriptors
+    if ways.shared_memory or seed % COLLECT_EVERY == 0:  # blocks of memory hold descriptors
         gc.collect()
     return Result(
         seed,
@@ -88,20 +88,18 @@ def run_seed(seed: int, folder: Path, shares: bool = False) -> Result:
     )
 
 
-def run_seeds(
-    seeds: Sequence[int], processes: int, results: Path | None = None, shares: bool = False
-) -> Iterator[Result]:
+def run_seeds(seeds: Sequence[int], processes: int, results: Path | None = None, ways: Ways = GRPC) -> Iterator[Result]:
     """Run seeds, and yield the result of each, those in the file `results` first.
 
     Parameters
     ----------
     results
         File of results, a line of JSON each; new ones are appended, and seeds that are in it are not run again.
-    shares
-        Whether their processes share memory.
+    ways
+        Of messages, besides gRPC.
     """
     with scratch() as folder:
-        yield from each_seed(seeds, partial(run_seed, folder=folder, shares=shares), processes, results, _from_fields)
+        yield from each_seed(seeds, partial(run_seed, folder=folder, ways=ways), processes, results, _from_fields)
 
 
 def _from_fields(fields: dict[str, Any]) -> Result:

@@ -14,8 +14,9 @@ from .planted.errors import PLANTED
 from .planted.search import plant, search_for
 
 SEEDS = 100
-SHARING = 12
-"""Seeds with shared memory, which come after them."""
+APART = 8
+"""Seeds of each way that is not gRPC, which come after them."""
+WAYS = "--shared-memory", "--direct-streams"
 PARTS = 4
 
 
@@ -38,13 +39,15 @@ def test_no_invariant_is_violated(part: int) -> None:
 
 
 @pytest.mark.processes
-def test_no_invariant_is_violated_where_processes_share_memory() -> None:
-    printed = simulate(f"--first={SEEDS}", f"--seeds={SHARING}", "--processes=1", "--shared-memory")
-    assert re.search(rf"^all +{SHARING} .* 0$", printed, re.MULTILINE)
+@pytest.mark.parametrize("way", WAYS)
+def test_no_invariant_is_violated_where_messages_go_another_way(way: str) -> None:
+    first = SEEDS + APART * WAYS.index(way)
+    printed = simulate(f"--first={first}", f"--seeds={APART}", "--processes=1", way)
+    assert re.search(rf"^all +{APART} .* 0$", printed, re.MULTILINE)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("more", [(), ("--shared-memory",)])
+@pytest.mark.parametrize("more", [(), *((way,) for way in WAYS)])
 def test_a_seed_replays_bit_for_bit(more: tuple[str, ...]) -> None:
     first, again = (re.search(r"trace -?[0-9a-f]+", simulate("--replay=5", *more)) for _ in range(2))
     assert first is not None

@@ -7,7 +7,6 @@ cannot be reached, as behind a firewall that lets only gRPC's through, calls use
 from __future__ import annotations
 
 import logging
-import socket
 import ssl
 
 import grpc
@@ -16,8 +15,8 @@ from dbelief.core.placement import ShardPlacement
 from dbelief.process.console import host_and_port
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
-from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
-from dbelief.security import DOMAIN, current
+from dbelief.rpc.transport import transport
+from dbelief.security import current
 
 from .socket_stream import SocketStream
 from .stream_pool import StreamPool
@@ -26,6 +25,8 @@ log = logging.getLogger(__name__)
 
 OPEN_S = 1.0
 """Timeout of the call that asks for a stream, and of the connection."""
+_OF_ANY_CALL = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.CANCELLED)
+"""What the call that needs the stream gets too, over gRPC: a shard that is gone, or that has another incarnation."""
 _AGAIN_S = 30.0
 """Time without attempts after a failed one, in seconds."""
 
@@ -103,15 +104,17 @@ class DirectStreams:
         try:
             raw = self._streams.call(place.address, "Open", request.SerializeToString(), OPEN_S)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                self._note(place, "it is of an earlier version")
-            return None  # any other trouble is that of the call itself, which gets it over gRPC
+            if error.code() not in _OF_ANY_CALL:
+                self._note(place, error.details() or error.code().name.lower())
+            return None
         reply = wire.OpenReply.FromString(raw)
         if not reply.HasField("stream"):
             self._note(place, reply.refusal)
             return None
         try:
-            return SocketStream(self._connected(place.address, reply.stream.port, reply.stream.token))
+            host = host_and_port(place.address)[0].strip("[]")
+            connection = transport.connect(host, reply.stream.port, reply.stream.token, self._tls, OPEN_S)
+            return SocketStream(connection)
         except OSError as error:
             self._note(place, f"no connection to its port {reply.stream.port}: {error.strerror or error}")
             return None
@@ -123,16 +126,3 @@ class DirectStreams:
             self._failed_s[place.address] = runtime.monotonic()
         if first and self._logs:
             log.info(f"small messages to shard {place.shard} at {place.address} go over gRPC: {why}")
-
-    def _connected(self, address: str, port: int, token: bytes) -> ByteSocket:
-        """Connect to a port of a shard's host, and send the token."""
-        connection = socket.create_connection((host_and_port(address)[0].strip("[]"), port), OPEN_S)
-        try:
-            if self._tls is not None:
-                # By role, on whatever host, as channels do.
-                connection = self._tls.wrap_socket(connection, server_hostname=f"ps.{DOMAIN}")
-            connection.sendall(token)
-            return TlsSocket(connection) if isinstance(connection, ssl.SSLSocket) else ByteSocket(connection)
-        except BaseException:
-            connection.close()
-            raise

@@ -98,12 +98,17 @@ class ShardCall(ABC):
     @property
     def shares(self) -> bool:
         """Whether the shard may still access its arrays."""
-        return self.done < len(self.run) and any(array is not None for array in self._shared)
+        return self.done < len(self.run) and self.names_memory
 
     @property
     def holds_no_numbers(self) -> bool:
         """Whether its requests and replies only name segments in shared memory."""
         return all(array is not None for array in self._shared)
+
+    @property
+    def names_memory(self) -> bool:
+        """Whether its requests name segments in shared memory."""
+        return any(array is not None for array in self._shared)
 
     def unshare(self) -> None:
         """Continue without shared memory; the shard may still access the old block."""

@@ -385,11 +385,8 @@ class ShardedParameterClient:
             call.begin(call.push.sequence if moved else call.push.base)
         self._refer(call)
         call.route = call.method
-        pools: list[SharedBuffers | DirectStreams] = [self._direct] if call.size <= DIRECT_SIZE else []
-        if all(one.holds_no_numbers for one in call.together()):
-            pools.insert(0, self._sharing)
-        for pool in pools:
-            while (stream := pool.acquire(call.place, call.method)) is not None:
+        for pool in (self._sharing, self._direct):
+            while self._is_for(pool, call) and (stream := pool.acquire(call.place, call.method)) is not None:
                 call.stream, call.pool = stream, pool
                 if stream.give(call.requests(), call.window):
                     return
@@ -398,6 +395,15 @@ class ShardedParameterClient:
         call.pool = None
         call.stream = self._streams.acquire(call.place.address, call.method)
         call.stream.give(call.requests(), call.window)
+
+    def _is_for(self, pool: SharedBuffers | DirectStreams, call: ShardCall) -> bool:
+        """Whether a call may go over the streams of a pool: over local ones without numbers, over direct ones with few.
+
+        A block belongs to a connection of gRPC's, and a direct stream may have been opened in an earlier one.
+        """
+        if pool is self._sharing:
+            return all(one.holds_no_numbers for one in call.together())
+        return call.size <= DIRECT_SIZE and not any(one.names_memory for one in call.together())
 
     def _refer(self, call: ShardCall) -> None:
         """Let the shard access those of the call's arrays whose blocks it has attached."""

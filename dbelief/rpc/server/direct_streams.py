@@ -7,14 +7,12 @@ strangers. The connection has TLS where this process has credentials: both sides
 
 from __future__ import annotations
 
-import hmac
-import socket
 import ssl
-from contextlib import suppress
 
 from dbelief.errors import Rejected
-from dbelief.process.runtime import runtime
-from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
+from dbelief.rpc.token_connection import TokenListener
+from dbelief.rpc.transport import transport
+from dbelief.rpc.wire.message_socket import MessageSocket
 from dbelief.security import current, named_socket
 
 from .socket_streams import MOST_STREAMS, Methods, SocketContext, SocketStreams
@@ -59,68 +57,29 @@ class DirectStreams(SocketStreams):
         self._enter(method)
         door = None
         try:
-            door = _listening(self._host)
+            door = transport.listen(self._host, self._tls)
             token = named_socket.new_token()
-            port: int = door.getsockname()[1]
             self._spawn(self._accept, door, token, method, SocketContext(peer))
         except BaseException:
             if door is not None:
                 door.close()
             self._leave(None)
             raise
-        return port, token
+        return door.port, token
 
-    def _accept(self, door: socket.socket, token: bytes, method: str, context: SocketContext) -> None:
+    def _accept(self, door: TokenListener, token: bytes, method: str, context: SocketContext) -> None:
         """Wait for the client, and serve it."""
-        connection = None
+        connection: MessageSocket | None = None
         try:
-            with door:
-                connection = self._accepted(door, token)
+            connection = door.accept(token, ACCEPT_S)
             if connection is not None:
                 self._add(connection, context)
-        except BaseException as error:
+        except Rejected:  # the server has ended meanwhile
             self._leave(connection)
-            if not isinstance(error, Rejected):
-                raise
             return
+        finally:
+            door.close()
         if connection is None:
             self._leave(None)
         else:
             self._serve(connection, method, context)
-
-    def _accepted(self, door: socket.socket, token: bytes) -> ByteSocket | None:
-        """The connection that shows the token within `ACCEPT_S`; None where none does."""
-        until_s = runtime.monotonic() + ACCEPT_S
-        while (left_s := until_s - runtime.monotonic()) > 0:
-            door.settimeout(left_s)
-            with suppress(OSError):  # no process connects, or one without the token
-                connection, _ = door.accept()
-                if (known := self._known(connection, token, until_s)) is not None:
-                    return known
-        return None
-
-    def _known(self, connection: socket.socket, token: bytes, until_s: float) -> ByteSocket | None:
-        """This connection, if it shows the token; else it is closed."""
-        try:
-            connection.settimeout(max(0.001, until_s - runtime.monotonic()))
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True)
-            shown = b""
-            while len(shown) < len(token) and (more := connection.recv(len(token) - len(shown))):
-                shown += more
-            if hmac.compare_digest(shown, token):
-                return TlsSocket(connection) if isinstance(connection, ssl.SSLSocket) else ByteSocket(connection)
-        except BaseException:
-            connection.close()
-            raise
-        connection.close()
-        return None
-
-
-def _listening(host: str) -> socket.socket:
-    """A socket that listens at any free port of an address; "" for every one, of IPv6 and IPv4."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, 0), family=family, backlog=1, dualstack_ipv6=host == "::")
-    except OSError as error:
-        raise Rejected(f"no port at {host or 'this host'}: {error.strerror or error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import numpy as np
@@ -15,8 +15,8 @@ from dbelief.core.placement import Fetch
 from dbelief.core.push import Push
 from dbelief.errors import Moved, Rejected
 from dbelief.rpc.client import shard_client
-from dbelief.rpc.client.direct_streams import DirectStreams
 from dbelief.rpc.server.socket_streams import SocketContext
+from dbelief.rpc.transport import Transport, use_transport
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import A, B, Job
@@ -157,22 +157,22 @@ def test_shards_that_open_no_direct_stream(
     assert "there are 0 direct streams already" in lines[1]
 
 
-def test_a_shard_whose_ports_are_out_of_reach(
-    job: Job, ways: Ways, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_whose_ports_are_out_of_reach(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    connects = []
 
-    def refused(self: DirectStreams, address: str, port: int, token: bytes) -> Any:
-        connects.append(port)
-        raise ConnectionRefusedError(111, "Connection refused")
+    class OutOfReach(Transport):
+        ports: ClassVar[list[int]] = []
 
-    monkeypatch.setattr(DirectStreams, "_connected", refused)
-    client = job.client(A, direct=True)
-    for number in 1, 2, 3:
-        client.push(job.full(1.0), job.held(0), Push(A, number, ONE))
+        def connect(self, host: str, port: int, *others: Any) -> Any:
+            self.ports.append(port)
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    with use_transport(OutOfReach()):
+        client = job.client(A, direct=True)
+        for number in 1, 2, 3:
+            client.push(job.full(1.0), job.held(0), Push(A, number, ONE))
     np.testing.assert_array_equal(job.read(), job.full(-3.0))
-    assert len(connects) == 2, "not again at every call"
+    assert len(OutOfReach.ports) == 2, "not again at every call"
     assert sum("go over gRPC: no connection to its port" in line for line in caplog.messages) == 2
 
 

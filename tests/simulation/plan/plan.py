@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tests.simulation.models.jobs import COORDINATORS, JOBS
 
@@ -49,6 +50,30 @@ KINDS: dict[str, float] = {
 """Kinds of faults, each with its weight; an outage is a scenario (see `scenarios`)."""
 
 
+class Ways(NamedTuple):
+    """Ways of messages between workers and shards, besides gRPC.
+
+    Attributes
+    ----------
+    shared_memory
+        Whether all processes share memory, as on one host: pushes and records go over local streams.
+    direct_streams
+        Whether they open direct streams, as between hosts.
+    """
+
+    shared_memory: bool = False
+    direct_streams: bool = False
+
+    @property
+    def options(self) -> str:
+        """Options of the command that replays a seed."""
+        return " --shared-memory" * self.shared_memory + " --direct-streams" * self.direct_streams
+
+
+GRPC = Ways()
+"""All messages go over gRPC."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One simulation.
@@ -75,8 +100,8 @@ class Plan:
         Samples of a lease; None: the job's default, which is small.
     far
         See `SimulatedNetwork`.
-    shares
-        Whether all processes share memory, as on one host; not drawn.
+    ways
+        Ways of messages between workers and shards, besides gRPC; not drawn.
     """
 
     seed: int
@@ -89,14 +114,15 @@ class Plan:
     stall_rare: float
     lease: int | None
     far: float
-    shares: bool = False
+    ways: Ways = GRPC
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.job}; switches {self.preempt}, delay {1000 * self.delay_s:g} ms, "
             f"mini-batch {1000 * self.batch_s:g} ms, stalls {self.stall_rare}, "
             f"lease {self.lease or 'as usual'}, "
-            f"distant links {self.far}{', shared memory' * self.shares}"
+            f"distant links {self.far}{', shared memory' * self.ways.shared_memory}"
+            f"{', direct streams' * self.ways.direct_streams}"
         ]
         return "\n".join([*lines, *(f"  {number}: {fault}" for number, fault in enumerate(self.faults))])
 

@@ -7,6 +7,8 @@ know whether its request was executed.
 
 from __future__ import annotations
 
+import errno
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -20,6 +22,7 @@ from dbelief.rpc.keepalive import KEEPALIVE
 from dbelief.rpc.transport import Options
 from tests.memory_network import Call, Details, Failure, MemoryChannel, MemoryNetwork, MemoryServer
 
+from .direct_connections import Ends, SimulatedConnection, SimulatedListener
 from .scheduler import Process, Scheduler
 
 KEEPALIVE_S = sum(KEEPALIVE)
@@ -77,6 +80,8 @@ class SimulatedNetwork(MemoryNetwork):
         self._far = far
         self._slownesses: dict[tuple[Process, Process], float] = {}
         self._nothing = runtime.event()
+        self.listeners: dict[int, SimulatedListener] = {}  # by port
+        self._ports = itertools.count(50_000)
         self._cut_until_s: dict[tuple[Process, Process], float] = {}  # by sender and receiver
         self._awaited: dict[tuple[str, bool], list[Callable[[Process, Process], None]]] = {}  # by method, and when
 
@@ -115,6 +120,29 @@ class SimulatedNetwork(MemoryNetwork):
             self._scheduler.at(0.05, partial(self._stopping, server, until_s, stopped))
         else:
             stopped.set()
+
+    # -- direct streams ------------------------------------------------------------------------------------
+
+    def listen(self, host: str, tls: object) -> SimulatedListener:
+        listener = SimulatedListener(self, self._scheduler, self._process, next(self._ports))
+        self.listeners[listener.port] = listener
+        return listener
+
+    def connect(self, host: str, port: int, token: bytes, tls: object, timeout_s: float) -> SimulatedConnection:
+        client, listener = self._process, self.listeners.get(port)
+        if listener is None or not listener.process.alive:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        server = listener.process
+        ends = Ends(self, self._scheduler, client, server)
+        call: Any = ends
+        self._wires[call] = Wire(client, server, "", self._slowness(client, server), self._scheduler.now_s)
+        self.carry(call, partial(listener.call, token, ends.server), True)
+        return ends.client
+
+    def name(self, ends: Any, method: str) -> None:
+        """Record the method of a direct stream."""
+        if ends in self._wires:
+            self._wires[ends].method = method
 
     # -- calls ---------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from dbelief.training.session import JobContext
 from ps_server import process as ps_server
 from tests.simulation.models.jobs import LEASE_TTL_S
 from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, marker
+from tests.simulation.plan.plan import Ways
 from worker import process as worker
 
 from .groups import Groups, SimulatedRendezvous
@@ -123,8 +124,8 @@ def run_coordinator(process: Process, job: Path, folder: Path, resumes: Callable
     coordinator.run(options, interrupt_of(process))
 
 
-def run_shard(process: Process, shares: bool) -> None:
-    """`dbelief ps`; `shares`: with shared memory."""
+def run_shard(process: Process, ways: Ways) -> None:
+    """`dbelief ps`."""
     ps_server.serve(
         ps_server.Options(
             coordinator=COORDINATOR,
@@ -136,23 +137,23 @@ def run_shard(process: Process, shares: bool) -> None:
             name=process.name,
             patience=PATIENCE_S,
             at_end="exit",
-            shared_memory=shares,
-            direct_streams=False,
+            shared_memory=ways.shared_memory,
+            direct_streams=ways.direct_streams,
         )
     )
 
 
-def run_worker(process: Process, shares: bool) -> None:
+def run_worker(process: Process, ways: Ways) -> None:
     """`dbelief worker`."""
     with closing(Metrics("worker")) as metrics:
         task = JobContext.fetch(COORDINATOR, PATIENCE_S)
-        worker.run(task, worker.Options(name=process.name, shared_memory=shares, direct_streams=False), metrics)
+        worker.run(task, worker.Options(name=process.name, **ways._asdict()), metrics)
 
 
-def run_client(process: Process, shares: bool) -> None:
+def run_client(process: Process, ways: Ways) -> None:
     """A program with a loop of its own."""
     batch = 4
-    with dbelief.connect(COORDINATOR, PATIENCE_S, shares, direct_streams=False) as job:
+    with dbelief.connect(COORDINATOR, PATIENCE_S, *ways) as job:
         while not job.over:
             job.pull()
             marker.compute(np.empty(0, int))
@@ -161,9 +162,9 @@ def run_client(process: Process, shares: bool) -> None:
             job.push({"marks": gradient}, samples=batch, loss=1.0)
 
 
-def run_reader(process: Process, shares: bool) -> None:
+def run_reader(process: Process, ways: Ways) -> None:
     """A program that only reads the parameters."""
-    with dbelief.connect(COORDINATOR, PATIENCE_S, shares, direct_streams=False) as job:
+    with dbelief.connect(COORDINATOR, PATIENCE_S, *ways) as job:
         while not job.over:
             job.pull()
             runtime.sleep(READ_S)

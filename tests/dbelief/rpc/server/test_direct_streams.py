@@ -86,12 +86,18 @@ def test_only_the_client_that_shows_the_token_is_served(direct: DirectStreams) -
 
 def test_a_port_is_closed_where_no_client_connects(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_streams, "ACCEPT_S", 0.05)
-    offers = [direct.open(PEER, "Twice") for _ in range(2)]
-    with socket.create_connection(("127.0.0.1", offers[0][0]), 60) as silent:
-        assert silent.recv(1) == b""
+    ports = [direct.open(PEER, "Twice")[0] for _ in range(2)]
     open_when_free(direct)
+    open_when_free(direct)  # each took a place until then
     with pytest.raises(ConnectionRefusedError):
-        called(offers[1])
+        socket.create_connection(("127.0.0.1", ports[0]), 60)
+
+
+def test_a_client_that_sends_no_token_is_dropped(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_streams, "ACCEPT_S", 2.0)
+    port, _ = direct.open(PEER, "Twice")
+    with socket.create_connection(("127.0.0.1", port), 60) as silent:
+        assert silent.recv(1) == b""
 
 
 def test_streams_are_limited(direct: DirectStreams) -> None:

@@ -1,0 +1,106 @@
+"""TCP connections of direct streams: a listener for the one client that sends a token first, and that client's side."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import ssl
+from contextlib import suppress
+
+from dbelief.errors import Rejected
+from dbelief.process.runtime import runtime
+from dbelief.security import DOMAIN
+
+from .wire.message_socket import ByteSocket, MessageSocket, TlsSocket
+
+
+class TokenListener:
+    """Listener at any free port.
+
+    Parameters
+    ----------
+    host
+        Address to listen at; "" and "::" for every one.
+    tls
+        Context for incoming connections; None: without TLS.
+
+    Attributes
+    ----------
+    port
+        The port.
+
+    Raises
+    ------
+    Rejected
+        There is none.
+    """
+
+    def __init__(self, host: str, tls: ssl.SSLContext | None) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._door = socket.create_server((host, 0), family=family, backlog=1, dualstack_ipv6=host == "::")
+        except OSError as error:
+            raise Rejected(f"no port at {host or 'this host'}: {error.strerror or error}") from None
+        self.port: int = self._door.getsockname()[1]
+        self._tls = tls
+
+    def accept(self, token: bytes, timeout_s: float) -> MessageSocket | None:
+        """The connection that shows the token; None where none does within `timeout_s` seconds."""
+        until_s = runtime.monotonic() + timeout_s
+        while (left_s := until_s - runtime.monotonic()) > 0:
+            self._door.settimeout(left_s)
+            with suppress(OSError):  # no process connects, or one without the token
+                connection, _ = self._door.accept()
+                if (known := self._known(connection, token, until_s)) is not None:
+                    return known
+        return None
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._door.close()
+
+    def _known(self, connection: socket.socket, token: bytes, until_s: float) -> MessageSocket | None:
+        """This connection, if it shows the token; else it is closed."""
+        try:
+            connection.settimeout(max(0.001, until_s - runtime.monotonic()))
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            shown = b""
+            while len(shown) < len(token) and (more := connection.recv(len(token) - len(shown))):
+                shown += more
+            if hmac.compare_digest(shown, token):
+                return _message_socket(connection)
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
+
+def connect(host: str, port: int, token: bytes, tls: ssl.SSLContext | None, timeout_s: float) -> MessageSocket:
+    """Connect to a shard's listener, and send the token.
+
+    Parameters
+    ----------
+    tls
+        Context for outgoing connections; None: without TLS.
+
+    Raises
+    ------
+    OSError
+        It cannot be reached within `timeout_s`, or shows no certificate of a shard.
+    """
+    connection = socket.create_connection((host, port), timeout_s)
+    try:
+        if tls is not None:
+            # By role, on whatever host, as channels do.
+            connection = tls.wrap_socket(connection, server_hostname=f"ps.{DOMAIN}")
+        connection.sendall(token)
+        return _message_socket(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _message_socket(connection: socket.socket) -> MessageSocket:
+    return TlsSocket(connection) if isinstance(connection, ssl.SSLSocket) else ByteSocket(connection)
