@@ -47,7 +47,7 @@ from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .socket_stream import SocketStream
 from .stream_pool import StreamPool
-from .upload_call import ExchangeCall, PushCall, Upload
+from .upload_call import ExchangeCall, PushCall, Upload, result_of
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class ShardedParameterClient:
         if left := [pull for pull in pulls if pull.done < len(pull.run)]:
             # Not where they were: a shard that was replaced may still answer there, without this push.
             self._run([one for pull in left for one in pull.calls_in(self.placement)])
-        return _result(calls)
+        return result_of(calls)
 
     def exchange(
         self, values: np.ndarray | PushSource, out: np.ndarray, versions: np.ndarray, push: Push
@@ -283,7 +283,7 @@ class ShardedParameterClient:
             ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()
         ]
         self._run(calls)
-        return _result(calls)
+        return result_of(calls)
 
     def _runs(self) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
         """Shards that hold segments in this client's range, each with those segments."""
@@ -495,12 +495,3 @@ class ShardedParameterClient:
         for one in (*begun, *reports):
             self._begin(one)
         return [*begun, *reports]
-
-
-def _result(shard_calls: Sequence[ShardCall]) -> PushResult:
-    """Result of a push or exchange over all shards; its staleness is a mean over the segments applied."""
-    calls = [call for call in shard_calls if isinstance(call, PushCall)]
-    duplicates = sum(call.duplicates for call in calls)
-    applied = sum(len(call.run) for call in calls) - duplicates
-    lost = max((call.lost for call in calls), default=0)
-    return PushResult(sum(call.staleness for call in calls) / max(1, applied), duplicates, lost)

@@ -12,7 +12,7 @@ import numpy as np
 from dbelief.arrays.push_source import PushSource
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push
+from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResult
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -235,3 +235,12 @@ def _adjacent(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[
             yield run[first:number]
             first = number
     yield run[first:]
+
+
+def result_of(shard_calls: Sequence[ShardCall]) -> PushResult:
+    """Result of a push or exchange over all shards; its staleness is a mean over the segments applied."""
+    calls = [call for call in shard_calls if isinstance(call, PushCall)]
+    duplicates = sum(call.duplicates for call in calls)
+    applied = sum(len(call.run) for call in calls) - duplicates
+    lost = max((call.lost for call in calls), default=0)
+    return PushResult(sum(call.staleness for call in calls) / max(1, applied), duplicates, lost)

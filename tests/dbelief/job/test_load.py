@@ -35,7 +35,7 @@ def test_defaults_are_those_of_the_contract(file: Path) -> None:
     job = load_job(file)
     assert job.folder == file.parent
     assert (job.shards, job.replicas, job.seed, job.grid, job.device, job.threads) == (
-        2,
+        1,
         1,
         0,
         (1,),

@@ -78,8 +78,8 @@ def test_a_jobs_own_strategy() -> None:
     """LeNet's 1.72 MB, of which 4 replicas want and give all in a mini-batch, through one link or two."""
     assert "moves 3.449 MB for each mini-batch" in job_advice(SGD)
     assert "through 1 shard: on these links one takes 276 ms, or" in job_advice(SGD, shards=1)
-    assert "through 2 shards: on these links one takes 138 ms, or" in job_advice(SGD)
-    assert "one takes 276 ms beside computing" in job_advice({**SGD, "staleness": 0})
+    assert "through 2 shards: on these links one takes 138 ms, or" in job_advice(SGD, shards=2)
+    assert "one takes 276 ms beside computing" in job_advice({**SGD, "staleness": 0}, shards=2)
     assert "moves 0.8622 MB" in job_advice({"name": "async-easgd", "rate": 0.1, "period": 4})
     assert job_advice({"name": "sandblaster", "iterations": 3}).startswith("sandblaster as this job has it moves |W|")
 
@@ -93,7 +93,7 @@ def test_a_jobs_own_strategy() -> None:
     ],
 )
 def test_codecs_move_less(wire: dict[str, Any], moved: str, seconds: str) -> None:
-    told = job_advice(SGD, wire=wire)
+    told = job_advice(SGD, wire=wire, shards=2)
     assert moved in told
     assert f"through 2 shards: on these links one takes {seconds}, or" in told
 

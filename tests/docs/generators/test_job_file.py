@@ -39,7 +39,7 @@ def test_every_link_leads_to_one_heading() -> None:
 
 def test_types_and_defaults_are_shown() -> None:
     text = job_file.job_file()
-    assert "| a whole number from 1 to 256 | `2` |" in text
+    assert "| a whole number from 1 to 256 | `1` |" in text
     assert "| [constant](#job-schedule--constant), " in text
     assert "| `max_pool` | The largest of each window" in text
     assert "each a number above 0 and below 1 | required |" in job_file.comparison_file()

@@ -129,6 +129,22 @@ def test_other_packets_are_refused(pair: Pair, head: tuple[int, int]) -> None:
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@settings(max_examples=50, deadline=None)
+@given(sent=st.binary(max_size=40))
+def test_any_bytes_are_messages_a_status_or_an_error(sent: bytes) -> None:
+    one, other = connected()
+    receiver = ByteSocket(other)
+    one.sendall(sent)
+    one.close()
+    taken = 0
+    with suppress(frames.StreamEnded, ConnectionResetError):
+        while (message := receiver.receive()) is not None:
+            assert message == sent[taken + 5 : taken + 5 + len(message)]
+            taken += 5 + len(message)
+        assert taken == len(sent)
+    receiver.close()
+
+
 def test_a_message_that_is_too_large_is_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_socket, "_LONGEST", 10)
     one, other = pair
