@@ -174,7 +174,8 @@ def test_a_job_at_rest_stays_as_it_is(
     mine = ours("worker")
     monkeypatch.setattr(identity._Identity, "loaded", mine)
     with recording() as recorder:
-        client = dbelief.connect(besieged.address, False, direct_streams=False)  # else its calls do not go over gRPC
+        # All its calls go over gRPC.
+        client = dbelief.connect(besieged.address, shared_memory=False, direct_streams=False)
         with dbelief.connect(besieged.address) as guest:
             _push(guest, 3)
             ended = guest._session.pusher.incarnation
