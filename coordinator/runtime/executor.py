@@ -360,7 +360,7 @@ class EffectExecutor:
             job, layout, placement = machine.job, machine.layout, machine.placement
         assert layout is not None
         assert placement is not None
-        reader = ShardedParameterClient(job.name, placement, deadline_s=job.deadlines.progress_s)
+        reader = ShardedParameterClient(job.name, placement, deadline_s=job.deadlines.progress_s, direct=False)
         try:
             segments = reader.each_segment(action.vector)
             write_model(self._folder / "model.safetensors", layout, segments, {"job": job.name})

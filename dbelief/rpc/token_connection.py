@@ -13,6 +13,10 @@ from dbelief.security import DOMAIN
 
 from .wire.message_socket import ByteSocket, MessageSocket, TlsSocket
 
+_EVERY = ("", "::", "0.0.0.0")
+"""Names of all addresses of a host."""
+_LEAST_S = 0.001
+
 
 class TokenListener:
     """Listener at any free port.
@@ -36,9 +40,12 @@ class TokenListener:
     """
 
     def __init__(self, host: str, tls: ssl.SSLContext | None) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._door = socket.create_server((host, 0), family=family, backlog=1, dualstack_ipv6=host == "::")
+            if host in _EVERY and socket.has_dualstack_ipv6():  # as gRPC listens
+                self._door = socket.create_server(("", 0), family=socket.AF_INET6, backlog=1, dualstack_ipv6=True)
+            else:
+                family = socket.AF_INET6 if ":" in host and host not in _EVERY else socket.AF_INET
+                self._door = socket.create_server(("" if host in _EVERY else host, 0), family=family, backlog=1)
         except OSError as error:
             raise Rejected(f"no port at {host or 'this host'}: {error.strerror or error}") from None
         self.port: int = self._door.getsockname()[1]
@@ -49,8 +56,11 @@ class TokenListener:
         until_s = runtime.monotonic() + timeout_s
         while (left_s := until_s - runtime.monotonic()) > 0:
             self._door.settimeout(left_s)
-            with suppress(OSError):  # no process connects, or one without the token
+            try:
                 connection, _ = self._door.accept()
+            except OSError:  # no process connects, or this one has no descriptor left
+                return None
+            with suppress(OSError):  # one without TLS, or that sends no token
                 if (known := self._known(connection, token, until_s)) is not None:
                     return known
         return None
@@ -62,12 +72,13 @@ class TokenListener:
     def _known(self, connection: socket.socket, token: bytes, until_s: float) -> MessageSocket | None:
         """This connection, if it shows the token; else it is closed."""
         try:
-            connection.settimeout(max(0.001, until_s - runtime.monotonic()))
+            connection.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             shown = b""
             while len(shown) < len(token) and (more := connection.recv(len(token) - len(shown))):
                 shown += more
+                connection.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
             if hmac.compare_digest(shown, token):
                 return _message_socket(connection)
         except BaseException:

@@ -27,8 +27,9 @@ OPEN_S = 1.0
 """Timeout of the call that asks for a stream, and of the connection."""
 _OF_ANY_CALL = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.CANCELLED)
 """What the call that needs the stream gets too, over gRPC: a shard that is gone, or that has another incarnation."""
-_AGAIN_S = 30.0
-"""Time without attempts after a failed one, in seconds."""
+_AGAIN_S, _LONGEST_S = 30.0, 3600.0
+"""Time without attempts after a failed one, in seconds; twice as long after each, up to an hour. An attempt to reach a
+port from which nothing comes back takes `OPEN_S` of a step."""
 
 
 class DirectStreams:
@@ -50,7 +51,7 @@ class DirectStreams:
         self._job, self._streams, self._wanted, self._logs = job, streams, wanted, logs
         self._idle: dict[str, dict[str, list[SocketStream]]] = {}  # by address and method
         self._epochs: dict[str, int] = {}  # by address: incarnation of the shard that the idle streams lead to
-        self._failed_s: dict[str, float] = {}  # by address: time of the last failed attempt
+        self._pauses: dict[str, tuple[float, float]] = {}  # by address: end of the pause, and its length
         mine = current()
         self._tls = mine.context(ssl.Purpose.SERVER_AUTH) if mine is not None and wanted else None
         self._lock = runtime.lock()
@@ -68,7 +69,7 @@ class DirectStreams:
                 self._epochs[place.address] = place.shard_epoch
             if idle := self._idle.get(place.address, {}).get(method):
                 return idle.pop()
-            if runtime.monotonic() - self._failed_s.get(place.address, -_AGAIN_S) < _AGAIN_S:
+            if place.address in self._pauses and runtime.monotonic() < self._pauses[place.address][0]:
                 return None
         return self._open(place, method)
 
@@ -96,7 +97,7 @@ class DirectStreams:
             for stream in idle:
                 stream.end()
         self._epochs.pop(address, None)
-        self._failed_s.pop(address, None)
+        self._pauses.pop(address, None)
 
     def _open(self, place: ShardPlacement, method: str) -> SocketStream | None:
         target = wire.Target(job=self._job, shard_epoch=place.shard_epoch, run_id=place.run_id)
@@ -122,7 +123,9 @@ class DirectStreams:
     def _note(self, place: ShardPlacement, why: str) -> None:
         """Attempt no other stream for some time."""
         with self._lock:
-            first = place.address not in self._failed_s
-            self._failed_s[place.address] = runtime.monotonic()
+            _, before_s = self._pauses.get(place.address, (0.0, 0.0))
+            pause_s = min(2 * before_s, _LONGEST_S) or _AGAIN_S
+            self._pauses[place.address] = runtime.monotonic() + pause_s, pause_s
+            first = not before_s
         if first and self._logs:
             log.info(f"small messages to shard {place.shard} at {place.address} go over gRPC: {why}")

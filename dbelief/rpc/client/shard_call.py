@@ -115,6 +115,11 @@ class ShardCall(ABC):
         self.locations, self._shared = (), _NOWHERE
 
     @property
+    def unsent(self) -> bool:
+        """Whether its stream has a request for which there is no room yet, which only `answer` sends."""
+        return isinstance(self.stream, SocketStream) and self.stream.unsent
+
+    @property
     def size(self) -> int:
         """Numbers in the segments that are not done."""
         return sum([span.length for span in self.run[self.done :]])

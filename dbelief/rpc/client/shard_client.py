@@ -318,7 +318,8 @@ class ShardedParameterClient:
         try:
             for call in calls:
                 self._begin(call)
-            left = deque(calls)
+            # What is left unsent goes first: a round at its shard may wait for it, and others for that round.
+            left = deque(sorted(calls, key=lambda call: not call.unsent))
             while left:
                 call = left.popleft()
                 try:

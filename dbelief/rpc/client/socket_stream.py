@@ -64,6 +64,11 @@ class SocketStream:
         except OSError as error:
             raise _broken(error) from None
 
+    @property
+    def unsent(self) -> bool:
+        """Whether a request waits for room."""
+        return self._queued
+
     def credit(self) -> None:
         """Allow one more message: a reply has answered one."""
         self._left += 1
@@ -115,8 +120,10 @@ class SocketStream:
             except (BrokenPipeError, ConnectionResetError):
                 # The shard has ended the stream: the next reply is its status, or none.
                 self._requests, self._refused = iter(()), True
-            except OSError as error:
-                raise _broken(error) from None
+            except OSError:
+                # The way to it has failed, perhaps while the stream was idle: there is no reply.
+                self._requests, self._refused = iter(()), True
+                self._socket.shut_down()
             else:
                 self._begun = True
             self._queued = False

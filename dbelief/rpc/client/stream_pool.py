@@ -13,6 +13,7 @@ import grpc
 
 from dbelief.process.runtime import Lock, Queue, runtime
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.wire import frames
 
 _SERVICE = "/dbelief.v1.Parameters/"
 
@@ -153,11 +154,14 @@ class StreamPool:
             channel.close()
 
     def call(self, address: str, method: str, request: bytes, timeout_s: float) -> bytes:
-        """Reply of a method that has one request and one reply; raises grpc.RpcError."""
+        """Reply of a method that has one request and one reply; raises grpc.RpcError, also where `leave` ends it."""
         with self._lock:
             channel = self._channel(address)
         unary: Any = channel.unary_unary(_SERVICE + method, None, None)
-        reply: bytes = unary(request, timeout=timeout_s)
+        try:
+            reply: bytes = unary(request, timeout=timeout_s)
+        except ValueError as error:  # another thread has closed the channel
+            raise frames.StreamEnded(grpc.StatusCode.CANCELLED, str(error)) from None
         return reply
 
     def _channel(self, address: str) -> grpc.Channel:

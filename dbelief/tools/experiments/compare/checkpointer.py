@@ -122,7 +122,7 @@ class _Reader:
         if self._parameters is None:
             placement = self._placement()
             self._parameters = ShardedParameterClient(
-                self._job, placement, deadline_s=DEADLINE_S, refresh=self._placement
+                self._job, placement, deadline_s=DEADLINE_S, refresh=self._placement, direct=False
             )
             self._values = np.empty(placement.size, np.float32)
             self._versions = np.full(len(placement.spans), -1, np.int64)

@@ -1,5 +1,6 @@
 """A local stream's client, with a shard that is the other end of a pair of sockets."""
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -86,9 +87,26 @@ def test_a_request_that_cannot_be_sent_is_an_error(pair: tuple[SocketStream, soc
     with pytest.raises(Rejected, match="65536 bytes is too large"):
         stream.give([bytes(frames.LARGEST)])
     stream._socket._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    with pytest.raises(frames.StreamEnded) as caught:
-        stream.give([bytes(frames.LARGEST - 1)])
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert stream.give([bytes(frames.LARGEST - 1)])
+    assert stream.answer() is None
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_way_that_has_failed_is_the_end_of_the_stream(stale: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the kernel has closed a connection because its peer did not answer."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, frames.KIND)
+    connection = PacketSocket(ours)
+
+    def timed_out(wait: bool = False) -> bool:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    monkeypatch.setattr(connection, "flush", timed_out)
+    stream = SocketStream(connection)
+    stream.stale = stale
+    assert stream.give([b"one", b"two"]) != stale, "a stream that was idle says nothing about its shard"
+    assert stream.answer() is None
+    stream.end()
+    theirs.close()
 
 
 def test_another_thread_ends_a_wait(pair: tuple[SocketStream, socket.socket]) -> None:

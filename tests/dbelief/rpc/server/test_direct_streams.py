@@ -17,6 +17,7 @@ from dbelief.errors import Rejected
 from dbelief.process.runtime import Runtime, use_runtime
 from dbelief.rpc.server import direct_streams
 from dbelief.rpc.server.direct_streams import DirectStreams
+from dbelief.rpc.token_connection import TokenListener
 from dbelief.rpc.wire import frames
 from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
 from dbelief.security import Credentials
@@ -110,6 +111,20 @@ def test_streams_are_limited(direct: DirectStreams) -> None:
     assert third.receive() == b"one"
     second.close()
     third.close()
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("host", ["", "::", "0.0.0.0", "127.0.0.1"])
+def test_it_listens_where_grpc_does(host: str, both: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not both:
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    listener = TokenListener(host, None)
+    with socket.create_connection(("127.0.0.1", listener.port), 60) as connection:
+        connection.sendall(bytes(32))
+        accepted = listener.accept(bytes(32), 60.0)
+    assert accepted is not None
+    accepted.close()
+    listener.close()
 
 
 def test_what_opens_no_stream(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
