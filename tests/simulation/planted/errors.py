@@ -483,7 +483,7 @@ _CLIENT = (
     ),
     Planted(
         "losses_counted_only_where_all_shards_lost",
-        "dbelief/rpc/client/shard_client.py",
+        "dbelief/rpc/client/upload_call.py",
         "lost = max((call.lost for call in calls), default=0)",
         "lost = min((call.lost for call in calls), default=0)",
         "Pushes that one of several shards lost at its restore are not reported as lost.",

@@ -31,7 +31,8 @@ def service() -> Service:
 
 
 @pytest.fixture
-def direct(service: Service) -> Iterator[DirectStreams]:
+def direct(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectStreams]:
+    monkeypatch.setattr(direct_streams, "ACCEPT_S", 60.0)
     made = DirectStreams("127.0.0.1", {"Twice": service.Twice}, most=2)
     yield made
     made.close()
@@ -161,6 +162,7 @@ def test_tls_shows_a_certificate_of_the_job(
     service: Service, ours: Callable[[str], Credentials], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_streams, "current", lambda: ours("ps"))
+    monkeypatch.setattr(direct_streams, "ACCEPT_S", 60.0)
     direct = DirectStreams("127.0.0.1", {"Twice": service.Twice})
     port, token = direct.open(PEER, "Twice")
     plain = socket.create_connection(("127.0.0.1", port), 60)
