@@ -65,7 +65,8 @@ allow_insecure()
 number = int(sys.argv[2])
 pusher = Pusher(number, number + 10)
 placement = Placement(1, (SegmentSpan(0, 0, 1024),), (ShardPlacement(0, sys.argv[1], 1, ((0, 1),)),))
-client = ShardedParameterClient("j", placement, ("sgd", {}), pusher, shares_memory=False, direct=sys.argv[3] == "direct")
+direct = sys.argv[3] == "direct"
+client = ShardedParameterClient("j", placement, ("sgd", {}), pusher, shares_memory=False, direct=direct)
 out, versions = client.array(1024), np.full(1, -1, np.int64)
 step = 0
 for _ in sys.stdin:
