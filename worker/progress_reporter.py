@@ -126,14 +126,14 @@ class ProgressReporter:
             else:
                 self.report()
 
-    def end(self) -> None:
+    def end(self, traffic: wire.Traffic | None = None) -> None:
         """Report the progress of a lease whose pushes are all acknowledged; all ranks do this together.
 
-        The report is sent with the next request for work.
+        The report is sent with the next request for work. `traffic`: of the group that trained it.
         """
         # Each rank counts the losses of its own shards only. When all have reported, all shards have the lease.
         self.progress.lost = all_max(self._ranks, self.progress.lost)
-        fields = self._progress()
+        fields = {**self._progress(), "traffic": traffic}
         if self._leads and self._takes_reports:
             self._held = self._request(**fields)
         else:

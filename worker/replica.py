@@ -45,6 +45,9 @@ Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 WAIT_SHARE, LONGEST_WAIT_S = 1 / 8, 0.1
 """A replica without work retries after this share of the time it has waited, at most after so long: the requests of
 many replicas that wait for a straggler, or a failover, are few, and each wait is longer by an eighth at most."""
+HOLD_S = 1.0
+"""Seconds for which a request may be held until there is work, where the coordinator holds requests; an interrupted
+replica leaves so much later at most."""
 
 
 class Replica:
@@ -166,7 +169,7 @@ class Replica:
         return kind.FromString(self._ranks.share(ask().SerializeToString() if self._leads else b""))
 
     def _ask(self) -> wire.LeaseReply:
-        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
+        request = wire.LeaseRequest(next_sequence=self._session.next_sequence(), hold_s=HOLD_S)
         if self._bundle_worker is not None:
             self._bundle_worker.check()
             request.pass_number = self._bundle_worker.pass_number
@@ -216,23 +219,25 @@ class Replica:
             )
         self._phases.end("wait")
         self._reporter.begin(lease.id)
+        traffic = None
         if self._group_trainer is not None:
-            self._train_together(self._group_trainer, lease, message.group)
+            traffic = self._train_together(self._group_trainer, lease, message.group)
         else:
             assert self._trainer is not None, "a lease, and a batch method trains no leases"
             with _named_samples(lease, self._session.job):
                 self._trainer.train(lease)
-        self._reporter.end()
+        self._reporter.end(traffic)
 
-    def _train_together(self, trainer: GroupTrainer, lease: DataLease, message: wire.Group) -> None:
+    def _train_together(self, trainer: GroupTrainer, lease: DataLease, message: wire.Group) -> wire.Traffic | None:
+        """Train a lease in a group; the traffic of its sums, for the report."""
         group = GroupSpec.of(message, self._session.pusher.replica)
         with _named_samples(lease, self._session.job):
             why = trainer.train(lease, group)
-        if (traffic := trainer.traffic(group)) is not None:
-            self._reporter.report(traffic=traffic.to_wire())
         if why:
             self._broken = group.generation, why
             log.warning(f"group {group.generation} of {group.size} workers is over: {why}")
+        traffic = trainer.traffic(group)
+        return traffic.to_wire() if traffic is not None else None
 
     # -- a batch method ----------------------------------------------------------------------------------
 

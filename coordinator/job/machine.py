@@ -479,15 +479,20 @@ class JobMachine:
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def lease(self, request: messages.WorkRequest, now_s: float) -> messages.Assignment:
+    def lease(self, request: messages.WorkRequest, now_s: float, heard_s: float | None = None) -> messages.Assignment:
         """Assign work to a replica; a repeated call, whose reply was lost, gets the same.
 
         A client gets evaluations only, and those only while there is no replica.
+
+        Parameters
+        ----------
+        heard_s
+            When the request was received, where it was held since; None: now.
         """
         member = self.members.find_pusher(request.replica, request.incarnation)
         if member is None:
             return messages.Stop(f"replica {request.replica} was removed; its work was reassigned")
-        member.last_beat_s = now_s
+        member.last_beat_s = now_s if heard_s is None else max(member.last_beat_s, heard_s)
         if self.over or (self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.TEST):
             return messages.Stop(self.reason)
         closing = self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.DRAIN
@@ -504,6 +509,11 @@ class JobMachine:
         self.commit_due = self.commit_due or not isinstance(work, messages.Wait)
         self._advance(now_s)
         return work
+
+    @property
+    def offer(self) -> tuple[object, ...]:
+        """Changes whenever a replica in lockstep that found no work may find some."""
+        return self.state, self.shutdown.phase, *self.training.offer
 
     @property
     def client_evaluates(self) -> bool:

@@ -12,6 +12,7 @@ from dbelief.core.push import STALENESS
 from dbelief.errors import Deposed, Rejected
 from dbelief.process.console import host_and_port
 from dbelief.process.printable import printable
+from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import answers
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs
@@ -21,6 +22,7 @@ from dbelief.rpc.wire.convert import layout_from_wire, placement_to_wire
 from ..core import messages
 from ..job.machine import JobMachine
 from ..runtime.event_loop import EventLoop
+from ..runtime.held_requests import LONGEST_HOLD_S
 from .status import KINDS, STATES, build_status
 
 LONGEST_TEXT = 512
@@ -32,7 +34,7 @@ _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
 
 
 class CoordinatorService(stubs.CoordinatorServicer):
-    """Service of one job. Every handler holds the event loop's lock for one step of the machine, and never blocks."""
+    """Service of one job. A handler holds the event loop's lock for a step of the machine, and never blocks in it."""
 
     def __init__(self, runner: EventLoop) -> None:
         self._event_loop = runner
@@ -114,18 +116,51 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
     @answers
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
-        """See protos/coordination.proto."""
+        """See protos/coordination.proto; a request of a replica in lockstep that finds no work is held."""
+        asked = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
+        held, key = self._event_loop.held, None
         with self._event_loop.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
             if request.HasField("report"):
-                _record_work(machine, request.replica, request.incarnation, request.report, now_s)
-            asked = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
-            work = machine.lease(asked, now_s)
-            if isinstance(work, messages.Stop):
-                self._check_may_end(machine)
-            reply = _assignment_reply(work, machine)
-            reply.report_every_s = machine.report_every_s
+                self._record_work(machine, request.replica, request.incarnation, request.report, now_s)
+            held.begin(asked.incarnation)
+            offer, heard_s = machine.offer, now_s  # before the assignment: this request may complete a block
+            reply = self._assign(machine, asked, heard_s, now_s)
+            if reply.HasField("wait_s") and request.hold_s > 0 and machine.training.policy.holds_requests:
+                key = held.hold(asked.incarnation)
+        if key is None:
             return reply
+        reply.wait_s = 0.0
+        until_s = runtime.monotonic() + min(request.hold_s, LONGEST_HOLD_S)
+        with held.held(asked.incarnation, key):
+            while reply.HasField("wait_s") and held.wait(offer, until_s):
+                with self._event_loop.step() as (machine, now_s):
+                    if not held.is_last(asked.incarnation, key):
+                        break  # its connection broke: the work that it finds now is for the request that followed
+                    offer = machine.offer
+                    reply = self._assign(machine, asked, heard_s, now_s)
+        return reply
+
+    def _assign(
+        self, machine: JobMachine, asked: messages.WorkRequest, heard_s: float, now_s: float
+    ) -> wire.LeaseReply:
+        """Reply with the work for a request that was received at `heard_s`."""
+        work = machine.lease(asked, now_s, heard_s)
+        if isinstance(work, messages.Stop):
+            self._check_may_end(machine)
+        reply = _assignment_reply(work, machine)
+        reply.report_every_s = machine.report_every_s
+        return reply
+
+    def _record_work(
+        self, machine: JobMachine, number: int, incarnation: int, report: wire.ReportRequest, now_s: float
+    ) -> None:
+        """Record a member's progress in its lease, its figures, and what it received from others of its group."""
+        machine.record_usage(number, incarnation, _usage(report))
+        if report.HasField("progress"):
+            machine.report_progress(number, incarnation, _value(messages.ProgressReport, report.progress), now_s)
+        if report.HasField("traffic") and machine.members.find_pusher(number, incarnation):
+            self._event_loop.record_traffic(number, report.traffic)
 
     def _check_may_end(self, machine: JobMachine) -> None:
         """Check, before a reply that ends a member, that no other coordinator can lead.
@@ -151,7 +186,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             member = machine.record_contact(*who, now_s)
             reply.beat_now = bool(request.incarnation) and (machine.over or not member)
             reply.report_every_s = machine.report_every_s
-            _record_work(machine, *who, request, now_s)
+            self._record_work(machine, *who, request, now_s)
             if request.initialised_in:
                 machine.initialised(request.incarnation, request.initialised_in, now_s)
             if request.HasField("evaluation"):
@@ -165,8 +200,6 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.HasField("failed"):
                 f = request.failed
                 machine.bundle_failed(*who, f.pass_number, f.bundle, f.reason, now_s)
-            if request.HasField("traffic") and machine.members.find_pusher(*who):
-                self._event_loop.record_traffic(request.replica, request.traffic)
             if request.stored_lease:
                 machine.evaluation_stored(request.stored_lease, now_s)
             if machine.over:
@@ -212,13 +245,6 @@ def _member_kind(role: wire.Role.ValueType) -> str:
     if kind is None:
         raise Rejected("a member is a shard, a replica or a client")
     return kind
-
-
-def _record_work(machine: JobMachine, number: int, incarnation: int, report: wire.ReportRequest, now_s: float) -> None:
-    """Record a member's progress in its lease, and its figures."""
-    machine.record_usage(number, incarnation, _usage(report))
-    if report.HasField("progress"):
-        machine.report_progress(number, incarnation, _value(messages.ProgressReport, report.progress), now_s)
 
 
 def _usage(request: wire.ReportRequest) -> messages.ResourceUsage:

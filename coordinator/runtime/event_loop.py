@@ -37,6 +37,7 @@ from ..monitoring.metrics import CoordinatorMetrics
 from ..monitoring.summary import summary_of
 from ..monitoring.throughput import MemberThroughput, Speed
 from .executor import EffectExecutor
+from .held_requests import HeldRequests
 from .leader_lease import LeaderLease
 from .shard_client import ShardClient
 
@@ -69,6 +70,8 @@ class EventLoop:
     ----------
     job_yaml
         The job with all fields, as a job file.
+    held
+        Requests for work that wait for some.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class EventLoop:
         self._written = 0  # the last of them that is persisted
         self._unqueued: deque[tuple[int, Action]] = deque()  # actions, each with the step to persist before it
         self._finished = runtime.event()
+        self.held = HeldRequests()
         self.scaling = ReplicaScaling(machine.job)
         self.throughput = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
         self._shards = ShardClient(
@@ -159,6 +163,7 @@ class EventLoop:
         self._unqueued.extend((self._steps, action) for action in self._machine.actions)
         self._machine.actions.clear()
         self._queue_written()
+        self.held.update(self._machine.offer)
         return self._steps if due else 0
 
     def _commit(self, steps: int) -> None:
@@ -209,6 +214,7 @@ class EventLoop:
         try:
             self._run(interrupted, leaves)
         finally:
+            self.held.close()
             self._executor.end()
             self._shards.close()
             self._events.close()

@@ -76,6 +76,7 @@ class GroupPolicy(SyncPolicy):
     section: ClassVar[str] = "groups"
     retry_s: ClassVar[float] = LOCKSTEP_RETRY_S
     leases_are_pushed: ClassVar[bool] = False
+    holds_requests: ClassVar[bool] = True
 
     leases: Leases
     steps: int = 0
@@ -109,6 +110,11 @@ class GroupPolicy(SyncPolicy):
 
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
         """See `SyncPolicy.request_lease`: the request is recorded already."""
+
+    @property
+    def offer(self) -> int:
+        """See `SyncPolicy.offer`."""
+        return self.blocks
 
     def without_lease(self, request: WorkRequest, work: EvaluationLease | None) -> None:
         """Withdraw the request of a replica that got an evaluation; it will request again."""

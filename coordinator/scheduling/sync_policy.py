@@ -24,7 +24,7 @@ from ..core.messages import BundleLease, EvaluationLease, GroupLease, Wait, Work
 RETRY_S = 0.05
 """Seconds before a free-running replica retries: the release, failure or end that it waits for is not urgent."""
 LOCKSTEP_RETRY_S = 0.02
-"""Seconds before a replica in lockstep retries; short, because all replicas wait for the slowest."""
+"""Seconds before a replica in lockstep retries whose request is not held; short, as all wait for the slowest."""
 
 
 class Settled(NamedTuple):
@@ -49,6 +49,8 @@ class SyncPolicy(ABC):
         Whether the holder of a lease pushes each of its mini-batches to the shards, so that their ledgers count them.
     waits_at_shards
         Whether replicas wait at the shards for the slowest: then the waiting replicas report a stalled one.
+    holds_requests
+        Whether a request that finds no work can be held until `offer` changes; else the replica retries.
     clock
         One past the last clock that a granted lease covers; 0 without clocks.
     member_epoch
@@ -61,6 +63,7 @@ class SyncPolicy(ABC):
     retry_s: ClassVar[float] = RETRY_S
     leases_are_pushed: ClassVar[bool] = True
     waits_at_shards: ClassVar[bool] = False
+    holds_requests: ClassVar[bool] = False
     clock: int = 0
     member_epoch: int = 0
     ended_generation: int = 0
@@ -82,6 +85,11 @@ class SyncPolicy(ABC):
 
         `living`: numbers of the replicas that share a pass of a batch method.
         """
+
+    @property
+    def offer(self) -> object:
+        """With `holds_requests`: changes whenever a replica that found no lease may find one."""
+        return None
 
     def without_lease(self, request: WorkRequest, work: EvaluationLease | None) -> None:
         """Record that this incarnation got no lease: an evaluation, or no work at all."""

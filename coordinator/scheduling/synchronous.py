@@ -60,6 +60,7 @@ class SynchronousPolicy(SyncPolicy):
 
     retry_s: ClassVar[float] = LOCKSTEP_RETRY_S
     waits_at_shards: ClassVar[bool] = True
+    holds_requests: ClassVar[bool] = True
 
     leases: Leases
     turns: bool = False
@@ -91,6 +92,11 @@ class SynchronousPolicy(SyncPolicy):
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
         """Record that a replica requests a part of the next block."""
         self._asking[request.replica] = (request.incarnation, request.next_sequence)
+
+    @property
+    def offer(self) -> tuple[int, bool]:
+        """See `SyncPolicy.offer`."""
+        return self.blocks, self.shards_informed
 
     @property
     def needs_all_replicas(self) -> bool:

@@ -101,8 +101,7 @@ class Training:
             self.progress.record_report(request.replica, report, 0.0)
         # Work that is held precedes evaluations, because in lockstep the others wait for it.
         work: Assignment | None = self.policy.held(request) or self.evaluations.held(request.incarnation)
-        readable = self.policy.at_rest and not self._keeps_while(self.snapshots.running)
-        if work is None and evaluates and readable and not request.prefetch:
+        if work is None and evaluates and self._readable and not request.prefetch:
             work = self.evaluations.grant(request.incarnation, self.leases.next_id, self.progress.samples)
             self.leases.next_id += work is not None
         if work is None and trains:
@@ -110,6 +109,15 @@ class Training:
         if work is None or isinstance(work, EvaluationLease):
             self.policy.without_lease(request, work)
         return work or Wait(self.policy.retry_s)
+
+    @property
+    def offer(self) -> tuple[object, ...]:
+        """Changes whenever a replica in lockstep that found no work may find some: a lease, or an evaluation."""
+        return self.policy.offer, self.evaluations.queued and self._readable
+
+    @property
+    def _readable(self) -> bool:
+        return self.policy.at_rest and not self._keeps_while(self.snapshots.running)
 
     def bundle_done(self, number: int, incarnation: int, result: BundleResult, now_s: float) -> bool:
         """Record a bundle that all shards hold; whether it is new."""

@@ -476,6 +476,7 @@ class LeaseRequest(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    HOLD_S_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -496,6 +497,8 @@ class LeaseRequest(_message.Message):
     """steps that its group has made in that lease"""
     run_id: _builtins.int
     """of the run that it joined"""
+    hold_s: _builtins.float
+    """seconds for which the reply may wait for work; 0: wait_s at once"""
     @_builtins.property
     def held_bundles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers of that pass's bundles which it received and has not reported yet"""
@@ -503,7 +506,7 @@ class LeaseRequest(_message.Message):
     @_builtins.property
     def report(self) -> Global___ReportRequest:
         """Its report on the lease that it has finished: recorded before this request is answered, as by Report; only the
-        progress and the figures are. Absent: nothing new. Sent only where an earlier reply has `report_every_s`.
+        progress, the traffic and the figures are. Absent: nothing new. Sent only where an earlier reply has `report_every_s`.
         """
 
     def __init__(
@@ -521,10 +524,11 @@ class LeaseRequest(_message.Message):
         steps: _builtins.int = ...,
         run_id: _builtins.int = ...,
         report: Global___ReportRequest | None = ...,
+        hold_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "incarnation", b"incarnation", "last_lease", b"last_lease", "next_sequence", b"next_sequence", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "hold_s", b"hold_s", "incarnation", b"incarnation", "last_lease", b"last_lease", "next_sequence", b"next_sequence", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__report: _TypeAlias = _typing.Literal["report"]  # noqa: Y015
     _WhichOneofArgType__report: _TypeAlias = _typing.Literal["_report", b"_report"]  # noqa: Y015
@@ -543,7 +547,7 @@ class LeaseReply(_message.Message):
     BUNDLE_FIELD_NUMBER: _builtins.int
     REPORT_EVERY_S_FIELD_NUMBER: _builtins.int
     wait_s: _builtins.float
-    """no work now; retry after this many seconds"""
+    """no work now; retry after this many seconds (0 where the request was held)"""
     stop: _builtins.str
     """no more work; the reason"""
     report_every_s: _builtins.float

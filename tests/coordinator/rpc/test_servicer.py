@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +19,13 @@ from coordinator.core.states import State
 from coordinator.job.machine import JobMachine
 from coordinator.monitoring.throughput import MemberThroughput
 from coordinator.rpc.servicer import LONGEST_TEXT, CoordinatorService
+from coordinator.runtime.held_requests import HeldRequests
+from coordinator.scheduling.sync_policy import LOCKSTEP_RETRY_S
 from dbelief.process.clock import ManualClock
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.convert import layout_to_wire
 from tests.coordinator.replica import LAYOUT, Replica
+from tests.ps_server.servers import wait_until
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -46,12 +51,14 @@ class Steps:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._lock = threading.RLock()
         self.job_yaml = world.machine.job.to_yaml()
         self.speed = self.leadership = self
         self.kinds: list[str] = []
         self.clock = ManualClock()
         self.throughput = MemberThroughput(self.clock, Path("nowhere/events.jsonl"), iterates=False)
         self.scaling = ReplicaScaling(world.machine.job)
+        self.held = HeldRequests()
         self.exporter = SimpleNamespace(eta_s=12.5, stragglers=[1])
 
     def refused(self, kind: str) -> None:
@@ -59,7 +66,9 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
-        yield self._world.machine, self._world.now_s
+        with self._lock:
+            yield self._world.machine, self._world.now_s
+            self.held.update(self._world.machine.offer)
 
     def per_second(self) -> float:
         return 123.0
@@ -315,6 +324,90 @@ def test_a_report_with_a_request_for_work_is_recorded_before_it_is_answered(trai
     assert progress.samples == 30, "repeated, as its reply was lost"
     gone = wire.LeaseRequest(replica=first.number, incarnation=999, report=reported)
     assert "was removed" in training("Lease", gone).stop
+
+
+@pytest.fixture
+def lockstep(a_world: Callable[..., World]) -> Caller:
+    world = a_world(strategy__staleness=0)
+    world.started()
+    return Caller(world)
+
+
+def held_request(call: Caller, number: int, hold_s: float, **fields: Any) -> Future[wire.LeaseReply]:
+    """A request for work in a thread of its own, once it is held."""
+    replica, reply = call.world.replicas[number], Future[wire.LeaseReply]()
+    request = wire.LeaseRequest(
+        replica=replica.number,
+        incarnation=replica.incarnation,
+        next_sequence=replica.sequences.get("w", 0) + 1,
+        hold_s=hold_s,
+        **fields,
+    )
+    threading.Thread(target=lambda: reply.set_result(call("Lease", request)), daemon=True).start()
+    wait_until(lambda: reply.done() or replica.incarnation in call.steps.held._last)
+    return reply
+
+
+def inform_shards(call: Caller) -> None:
+    with call.steps.step() as (machine, _):
+        machine.training.policy.shards_acknowledged(machine.training.policy.member_epoch, 0)
+
+
+def test_a_request_in_lockstep_is_held_until_its_block_can_begin(lockstep: Caller) -> None:
+    first = held_request(lockstep, 0, hold_s=60.0)
+    assert not first.done()
+    second = held_request(lockstep, 1, hold_s=60.0)
+    assert not first.done(), "the shards have not got the members yet"
+    assert not second.done()
+    inform_shards(lockstep)
+    leases = [one.result(timeout=30) for one in (first, second)]
+    assert [lease.training.first_sequence for lease in leases] == [
+        replica.sequences.get("w", 0) + 1 for replica in lockstep.world.replicas
+    ]
+    assert len({lease.training.member_epoch for lease in leases}) == 1
+    assert all(lease.report_every_s > 0 for lease in leases)
+    assert not lockstep.steps.held._last, "no request is held any more"
+
+
+def test_a_held_request_is_no_contact_with_its_replica(lockstep: Caller) -> None:
+    """The process behind it may have ended meanwhile."""
+    world, member = lockstep.world, lockstep.world.machine.members.alive("replica")[0]
+    held_request(lockstep, 0, hold_s=60.0)
+    heard_s = member.last_beat_s
+    world.now_s += 3.0
+    second = held_request(lockstep, 1, hold_s=60.0)
+    inform_shards(lockstep)
+    assert second.result(timeout=30).HasField("training")
+    assert member.last_beat_s == heard_s
+
+
+def test_a_held_request_ends_in_time_and_with_the_job(lockstep: Caller) -> None:
+    reply = held_request(lockstep, 0, hold_s=0.01).result(timeout=30)
+    assert (reply.WhichOneof("work"), reply.wait_s) == ("wait_s", 0.0), "it asks again at once"
+    held = held_request(lockstep, 0, hold_s=60.0)
+    with lockstep.steps.step() as (machine, _):
+        machine.fail("out of memory")
+    assert held.result(timeout=30).stop == "out of memory"
+
+
+@pytest.mark.parametrize("hold_s", [0.0, -1.0, math.nan])
+def test_a_request_that_permits_no_hold_is_answered_at_once(lockstep: Caller, hold_s: float) -> None:
+    assert held_request(lockstep, 0, hold_s=hold_s).result(timeout=30).wait_s == LOCKSTEP_RETRY_S
+
+
+def test_a_request_without_lockstep_is_not_held(training: Caller) -> None:
+    lease(training)
+    training.world.machine.stop("enough", training.world.now_s)
+    assert held_request(training, 1, hold_s=60.0).result(timeout=30).wait_s == 0.05
+
+
+def test_a_request_whose_connection_broke_takes_no_work_from_the_one_that_followed(lockstep: Caller) -> None:
+    first = held_request(lockstep, 0, hold_s=60.0)
+    again = held_request(lockstep, 0, hold_s=60.0)
+    held_request(lockstep, 1, hold_s=60.0)
+    inform_shards(lockstep)
+    assert again.result(timeout=30).HasField("training")
+    assert first.result(timeout=30).HasField("wait_s")
 
 
 def test_a_report_is_a_heartbeat_of_a_member_and_of_no_other(training: Caller) -> None:

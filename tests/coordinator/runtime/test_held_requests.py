@@ -1,0 +1,65 @@
+"""Requests for work that are held: the waits, without a machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from coordinator.runtime import held_requests
+from coordinator.runtime.held_requests import HeldRequests
+
+
+def test_another_offer_ends_all_waits() -> None:
+    held = HeldRequests()
+    held.update("nothing")
+    found: list[bool] = []
+    waiting = [
+        threading.Thread(target=lambda: found.append(held.wait("nothing", time.monotonic() + 60))) for _ in range(3)
+    ]
+    for thread in waiting:
+        thread.start()
+    held.update("nothing")
+    assert all(thread.is_alive() for thread in waiting)
+    held.update("a block")
+    for thread in waiting:
+        thread.join(30)
+    assert found == [True] * 3
+
+
+def test_an_offer_that_changed_before_the_wait_is_not_missed() -> None:
+    held = HeldRequests()
+    held.update("a block")
+    assert held.wait("nothing", time.monotonic() + 60)
+    assert not held.wait("a block", 0.0), "the time was over"
+
+
+def test_a_closed_coordinator_holds_nothing() -> None:
+    held = HeldRequests()
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(held.wait(None, time.monotonic() + 60)))
+    waiting.start()
+    held.close()
+    waiting.join(30)
+    assert found == [False]
+    assert held.hold(1) is None
+
+
+def test_one_request_of_each_incarnation_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_requests, "MOST_HELD", 2)
+    held = HeldRequests()
+    first, other = held.hold(1), held.hold(2)
+    assert first is not None
+    assert other is not None
+    assert held.hold(3) is None, "too many"
+    held.begin(1)
+    again = held.hold(1)
+    assert again is not None
+    assert not held.is_last(1, first)
+    with held.held(1, first):
+        pass
+    assert held.is_last(1, again), "the end of a superseded request leaves the later one"
+    with held.held(1, again), held.held(2, other):
+        pass
+    assert held.hold(3) is not None
