@@ -43,8 +43,12 @@ def plant(error: Planted, project: Path) -> None:
     file.write_text(text.replace(error.before, error.after))
 
 
-def search_for(error: Planted, seeds: int, processes: int, searches: Sequence[str] = SEARCHES) -> str:
+def search_for(
+    error: Planted, seeds: int, processes: int, searches: Sequence[str] = SEARCHES, more: Sequence[str] = ()
+) -> str:
     """The first violation in these seeds, or the first run that is none of the model; "" where there is neither.
+
+    `more`: further options of the searches.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def search_for(error: Planted, seeds: int, processes: int, searches: Sequence[st
             shutil.copy2(PROJECT / name, copy / name)
         (copy / "sitecustomize.py").write_text(OWN_PACKAGES)
         plant(error, copy)
-        found = (_search(copy, module, seeds, processes) for module in searches)
+        found = (_search(copy, module, seeds, processes, more) for module in searches)
         return next((line for line in found if line), "")
     except RuntimeError as failure:
         raise RuntimeError(f"{error.name}: {failure}") from None
@@ -67,10 +71,10 @@ def search_for(error: Planted, seeds: int, processes: int, searches: Sequence[st
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _search(copy: Path, module: str, seeds: int, processes: int) -> str:
+def _search(copy: Path, module: str, seeds: int, processes: int, more: Sequence[str]) -> str:
     """The first line of a finding that a command prints on the copy; "" where it finds nothing."""
     ended = subprocess.run(
-        [sys.executable, "-m", module, "--stop", f"--seeds={seeds}", f"--processes={processes}"],
+        [sys.executable, "-m", module, "--stop", f"--seeds={seeds}", f"--processes={processes}", *more],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": str(copy)},
         capture_output=True,

@@ -1,0 +1,79 @@
+"""What TLS adds to a step of a small model: MNIST 784-256-10, mini-batches of 100, by Downpour over TCP.
+
+    DBELIEF_DATA=... python -m benchmarks.workers.tls_step [--rounds 5] [--epochs 4] [--shards 1] [--workers 4]
+
+The roles are separate commands, with credentials of `dbelief certs` and without, in turn. As in `small_step`, a run of
+one epoch is subtracted from a longer one. `cpu s`: processor time of all processes for 1,000 samples.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.harness import options, report, runs
+from benchmarks.workers.small_step import FIELDS, JOB, LIMIT_S, SHORT, processor_s, speed
+
+WAYS = ("plain", "TLS")
+ROLES = ("coordinator", "ps", "worker")
+
+
+def run(shards: int, workers: int, epochs: int, certs: Path | None) -> np.ndarray:
+    """(3,) samples, seconds, and processor seconds of all processes, of one run."""
+    shown = {role: ["--credentials", str(certs / role)] if certs is not None else [] for role in ROLES}
+    before_s = processor_s()
+    with runs.temporary_run("mnist") as made:
+        ready = made.folder / "address"
+        fields = {**FIELDS, "shards": shards, "replicas": workers, "limits.epochs": epochs, "output": made.folder}
+        listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready), "--registry", "memory:", "--no-pictures"]
+        job = [str(JOB), *options.settings(fields)]
+        coordinator = made.start("coordinator", ["coordinator", *job, *listen, *shown["coordinator"]])
+        runs.wait_for(lambda: ready.exists() or coordinator.poll(), "the coordinator", LIMIT_S)
+        member = ["--coordinator", ready.read_text(), "--no-shared-memory"]
+        for number in range(shards):
+            made.start(f"ps-{number}", ["ps", *member, *shown["ps"]])
+        for number in range(workers):
+            made.start(f"worker-{number}", ["worker", *member, "--threads", "1", *shown["worker"]])
+        for process in made.started:
+            if process.wait(LIMIT_S):
+                raise RuntimeError(f"a run failed: {' '.join(map(str, process.args))}")
+        found = json.loads((made.run / "summary.json").read_text())
+    return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
+
+
+def main() -> None:
+    parser = options.new_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4, help="of the longer run; 55,000 samples each")
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=4)
+    arguments = parser.parse_args()
+    rows: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        certs = Path(folder) / "certs"
+        subprocess.run([*runs.COMMAND, "certs", str(certs)], check=True, stdout=subprocess.DEVNULL)
+        for _ in range(arguments.rounds):
+            for way, mine in rows.items():
+                used = certs if way == "TLS" else None
+                made = [run(arguments.shards, arguments.workers, epochs, used) for epochs in (arguments.epochs, SHORT)]
+                mine.append(speed(*made))
+                report.progress({"way": way, **mine[-1]})
+    table = Table("way", "samples/s", "cpu s", title=f"{arguments.rounds} rounds, {arguments.shards} shards")
+    for way, mine in rows.items():
+        middle = {name: statistics.median(row[name] for row in mine) for name in mine[0]}
+        table.add_row(way, f"{middle['samples_per_s']:,.0f}", f"{middle['cpu_s']:.4f}")
+    ratios = {
+        name: statistics.median(tls[name] / plain[name] for plain, tls in zip(*rows.values(), strict=True))
+        for name in ("cpu_s", "samples_per_s")
+    }
+    report.show(table, {"rows": rows, "ratios": ratios})
+
+
+if __name__ == "__main__":
+    main()
