@@ -125,8 +125,8 @@ class Members:
     latest: TrackedDict[tuple[str, int], Member] = field(default_factory=TrackedDict)
     dead: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
-    unsettled: dict[int, int] = field(default_factory=dict)
-    unforgotten: set[int] = field(default_factory=set)
+    unsettled: TrackedDict[int, int] = field(default_factory=TrackedDict)
+    unforgotten: TrackedDict[int, bool] = field(default_factory=TrackedDict)
     _checked_s: float | None = None
     _progress_s: float = -math.inf  # since when no member's work could advance
     _living: dict[str, dict[int, Member]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
@@ -242,7 +242,7 @@ class Members:
         """Record that the ledgers of an incarnation that has ended were read; their rows are to be dropped."""
         self.settled.add(incarnation)
         self.unsettled.pop(incarnation, None)
-        self.unforgotten.add(incarnation)
+        self.unforgotten[incarnation] = True
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:
         """This incarnation, where it is alive."""
@@ -307,11 +307,6 @@ class Members:
 
     # -- all of them -------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """The state for another coordinator but for the rows of `latest`, JSON-serialisable."""
-        numbers = list(self.unsettled.items())
-        return {"dead": sorted(self.unsettled), "numbers": numbers, "unforgotten": sorted(self.unforgotten)}
-
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Restore another coordinator's members; they get extra time to find the new one before their timeouts expire.
 
@@ -324,10 +319,12 @@ class Members:
         else:
             alive = {member.incarnation for member in self.latest.values() if member.alive}
             self.dead = set(range(1, self.incarnations + 1)) - alive
-            self.settled, self.unforgotten = self.dead - set(state["dead"]), set(state["unforgotten"])
+            self.settled = self.dead - set(state["dead"])
+            self.unforgotten = TrackedDict(dict.fromkeys(state["unforgotten"], True))
         numbers = {row["incarnation"]: row["number"] for row in state["latest"]}
         numbers |= dict(state.get("numbers", ()))  # an earlier version did not store them
-        self.unsettled = {incarnation: numbers.get(incarnation, 0) for incarnation in self.dead - self.settled}
+        unsettled = self.dead - self.settled
+        self.unsettled = TrackedDict({incarnation: numbers.get(incarnation, 0) for incarnation in unsettled})
 
     def alive(self, *kinds: str) -> Sequence[Member]:
         """The living members of these kinds, by kind and number."""

@@ -292,7 +292,7 @@ class JobMachine:
 
     def ledger_dropped(self, incarnation: int) -> None:
         """Record that no shard has ledger rows of this incarnation."""
-        self.members.unforgotten.discard(incarnation)
+        self.members.unforgotten.pop(incarnation, None)
         self.training.losses.forget(incarnation)
 
     def _pushers(self) -> set[int]:

@@ -30,9 +30,9 @@ from ..core.states import ShutdownPhase, State
 from ..core.tracked import TrackedDict
 from .machine import JobMachine
 
-FORMAT = 3
-_OLDEST_FORMAT = 2
-"""All in sections, whose lists have the rows."""
+FORMAT = 4
+_WITH_ENDED, _OLDEST_FORMAT = 3, 2
+"""Formats of earlier versions: a section of all ended incarnations in place of rows; all rows in sections, as lists."""
 _SECTIONS = ("state", "members", "training", "layout", "placement")
 _COUNTS = {
     "leases": ("epoch", "position", "next_id", "leased", "done"),
@@ -82,6 +82,8 @@ def _incarnation_row(machine: JobMachine, incarnation: int) -> Any:
         "ended": training.leases.ended.get(incarnation),
         "lost": training.losses.counted.get(incarnation),
         "report": list(vars(report).values()) if report is not None else None,
+        "unsettled": machine.members.unsettled.get(incarnation),
+        "unforgotten": machine.members.unforgotten.get(incarnation),
     }
     return {name: value for name, value in row.items() if value is not None} or None
 
@@ -101,6 +103,8 @@ TABLES = (
             machine.leases.ended,
             machine.training.losses.counted,
             machine.training.reports.of_client,
+            machine.members.unsettled,
+            machine.members.unforgotten,
         ),
         _incarnation_row,
     ),
@@ -161,7 +165,7 @@ def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
     training = machine.training.state(now_s)
     counts = {part: {name: training[part].pop(name) for name in names} for part, names in _COUNTS.items()}
     counts["trained_s"] = training.pop("trained_s")
-    parts = {"state": job, "members": members.state(), "training": training, "counts": counts}
+    parts = {"state": job, "training": training, "counts": counts}
     texts = {name: _text(part) for name, part in parts.items()}
     if initialization.layout is not None and initialization.placement is not None:
         texts["layout"] = _layout_text(initialization.layout, initialization.source_digest)
@@ -228,7 +232,7 @@ def read_parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
         state["finished"] = bool(state["finished"])
         if state["format"] > FORMAT or (state["format"] < _OLDEST_FORMAT and not state["finished"]):
             raise RuntimeFailure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
-        if state["format"] == FORMAT:
+        if state["format"] >= _WITH_ENDED:
             _put_rows(parts, stored)
     except (ValueError, KeyError, TypeError) as error:
         raise RuntimeFailure(f"the job's state in the registry cannot be read: {error!r}") from error
@@ -250,6 +254,10 @@ def _put_rows(parts: dict[str, Any], stored: Mapping[str, bytes]) -> None:
     def by_incarnation(name: str) -> list[Any]:
         return [[key, row[name]] for key, row in incarnations.items() if name in row]
 
+    if parts["state"]["format"] == FORMAT:
+        unsettled = by_incarnation("unsettled")
+        ended = {"dead": [key for key, _ in unsettled], "numbers": unsettled}
+        parts["members"] = ended | {"unforgotten": [key for key, _ in by_incarnation("unforgotten")]}
     parts["members"]["latest"] = list(rows["member"].values())
     training["leases"] |= {
         "held": [[_named(DataLease, fields), *rest] for _, (fields, *rest, _) in leases],

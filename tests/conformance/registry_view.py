@@ -82,20 +82,21 @@ class Registry:
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._members: dict[str, Any] = {}
+        self._rows: dict[str, dict[str, Any]] = {"member": {}, "incarnation": {}}
         self.view = View()
 
     def write(self, epoch: int, values: Mapping[str, bytes | None]) -> View:
         """Add what was written; the new view."""
         for name, text in values.items():
-            if name.startswith("member:"):
-                self._members[name] = json.loads(text) if text is not None else None
-            elif name in ("state", "members", "placement"):
+            rows = self._rows.get(name.partition(":")[0])
+            if rows is not None:
+                rows[name] = json.loads(text) if text is not None else None
+            elif name in ("state", "placement"):
                 self._values[name] = json.loads(text) if text is not None else None
-        state, members = self._values.get("state"), self._values.get("members")
-        if state is None or members is None:
+        state = self._values.get("state")
+        if state is None:
             return self.view
-        latest = [one for one in self._members.values() if one and one["state"] not in ("left", "died")]
+        latest = [one for one in self._rows["member"].values() if one and one["state"] not in ("left", "died")]
         # A coordinator that takes over before training begins anew, and the placement before it is void.
         placement = self._values.get("placement") if state["state"] != "empty" else None
         self.view = View(
@@ -107,7 +108,11 @@ class Registry:
                 if one["kind"] in ("shard", "follower")
             },
             frozenset(one["incarnation"] for one in latest if one["kind"] in ("replica", "client")),
-            frozenset(members["dead"]),
+            frozenset(
+                int(name.partition(":")[2])
+                for name, row in self._rows["incarnation"].items()
+                if row and "unsettled" in row
+            ),
             {int(number): Chain(**fields) for number, fields in state["chains"]["chains"].items()},
             {
                 place["shard"]: Place(place["shard_epoch"], place["address"], _segments(place["runs"]))

@@ -35,7 +35,6 @@ class Job:
         place = {"shard": 0, "shard_epoch": 1, "address": str(LEADER), "runs": [[0, 1]]}
         values: dict[str, Any] = {
             "state": state,
-            "members": {"dead": []},
             "member:follower:0": None,
             **members,
             "placement": {"epoch": 1, "places": [place]},

@@ -294,7 +294,7 @@ def test_unreadable_state_is_a_clear_failure(a_world: MakeWorld) -> None:
     world = a_world().started()
     state = json.loads(world.stored["state"])
     for other in (1, 99):
-        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}; this version reads 3"):
+        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}; this version reads 4"):
             load_unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
     old = json.dumps({**state, "format": 1, "finished": True}).encode()
     assert load_unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
@@ -321,6 +321,50 @@ def test_a_state_without_rows_is_taken_over(a_world: MakeWorld) -> None:
     world.run()
     assert world.state() is State.DONE
     assert (world.applied() == 1).all()
+
+
+def test_a_state_with_a_section_of_ended_incarnations_is_taken_over(a_world: MakeWorld) -> None:
+    """The version before stored those that no shard has fenced yet, and those that are not forgotten, in a section."""
+    world = a_world(replicas=3).started(replicas=3)
+    first, second, third = world.replicas
+    for replica in world.replicas:
+        replica.work()
+    first.train(pushes=1)
+    first.leave()
+    world.settle()
+    second.die()
+    world.tick(6.0)
+    fields = stored(world)
+    parts = read_parts(fields)
+    assert parts is not None
+    members = parts["members"]
+    assert members["dead"] == [second.incarnation]
+    section = {name: members[name] for name in ("dead", "numbers", "unforgotten")}
+    rows = {name: json.loads(text) for name, text in fields.items() if name.startswith("incarnation:")}
+    for row in rows.values():
+        row.pop("unsettled", None)
+        row.pop("unforgotten", None)
+    state = {**parts["state"], "format": 3}
+    changed = {"state": state, "members": section, **rows}
+    before = {**fields, **{name: json.dumps(part).encode() for name, part in changed.items()}}
+    assert read_parts(before) == {**parts, "state": state}
+
+
+def test_a_commit_does_not_grow_with_those_that_ended(a_world: MakeWorld) -> None:
+    """They may be thousands, where many workers end together, until the shards have fenced them."""
+    world = a_world(replicas=40).started(replicas=40)
+    first, *others = world.replicas
+    first.work()
+    sizes = []
+    for ended in (0, 30):
+        for replica in others[:ended]:
+            replica.leave()
+        first.train()
+        begun = len(world.written)
+        first.work()
+        sizes.append(sum(len(text or "") for fields in world.written[begun:] for text in fields.values()))
+    assert len(world.machine.members.unsettled) == 30
+    assert sizes[1] <= sizes[0] + 50
 
 
 def test_a_commit_writes_what_has_changed(a_world: MakeWorld) -> None:
