@@ -38,6 +38,7 @@ RETRY_S = 0.2
 _FOLLOWER = effects.AttachFollower | effects.DetachFollower
 _PERSISTED_FIRST = effects.RecoverShard | effects.SetMembership | effects.DropLedger | _FOLLOWER
 """An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover."""
+_OF_WORKERS = effects.LogEvent | effects.Fence | effects.DropLedger
 MOST_TOGETHER = 256
 """Largest number of actions in one call of the shards: the machine records all outcomes in one step."""
 
@@ -110,8 +111,8 @@ class EffectExecutor:
         }
         # A thousand workers that leave within a second are fenced by a few calls of each shard.
         self._together: dict[type[effects.Action], Callable[[list[Any]], None]] = {
-            effects.DropLedger: self._drop_ledgers,
             effects.Fence: self._fence,
+            effects.DropLedger: self._drop_ledgers,
         }
 
     def submit(self, action: effects.Action) -> None:
@@ -142,23 +143,30 @@ class EffectExecutor:
             while (entry := self._take()) is not _Signal.END:
                 self._run_urgent()
                 if not isinstance(entry, _Signal):
-                    self._carry_out(self._with_those_behind(entry))
+                    for actions in self._with_those_behind(entry):
+                        self._carry_out(actions)
 
     def _take(self) -> effects.Action | _Signal:
         entry, self._next = self._next, None
         return self._queue.get() if entry is None else entry
 
-    def _with_those_behind(self, action: effects.Action) -> list[effects.Action]:
-        """An action, with those directly behind it in the queue that are run together with it."""
+    def _with_those_behind(self, action: effects.Action) -> list[list[effects.Action]]:
+        """An action and those behind it in the queue that are run with it, by kind: a call of each shard for each kind.
+
+        Each worker that leaves has an event, a fence, and later another action to drop its ledger rows. These are
+        independent of those of other workers, so that they may run in another order.
+        """
         actions = [action]
         with suppress(Empty):
-            while type(action) in self._together and len(actions) < MOST_TOGETHER:
+            while isinstance(action, _OF_WORKERS) and len(actions) < MOST_TOGETHER:
                 following = self._queue.get(block=False)
-                if isinstance(following, _Signal) or type(following) is not type(action):
+                if not isinstance(following, _OF_WORKERS):
                     self._next = following
                     break
                 actions.append(following)
-        return actions
+        events = [[one] for one in actions if type(one) not in self._together]
+        together = [[one for one in actions if type(one) is kind] for kind in self._together]
+        return [*events, *filter(None, together)]
 
     def _run_urgent(self) -> None:
         with suppress(Empty):

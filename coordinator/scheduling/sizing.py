@@ -38,8 +38,8 @@ def cadence(job: Job) -> FetchPushSchedule:
 def lease_size(job: Job, shape: DatasetSizes) -> int:
     """Samples in a full lease: whole cycles of fetches and pushes.
 
-    By default a quarter of a replica's share of an epoch, so that fast replicas get more; between 4 and 64 mini-batches,
-    so that requests cost little, and no lease takes long.
+    By default a quarter of a replica's share of an epoch, so that fast replicas get more; between 4 and 64
+    mini-batches, so that requests cost little, and no lease takes long.
     """
     strategy = _leasing(job)
     cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)

@@ -326,7 +326,7 @@ def test_a_state_without_rows_is_taken_over(a_world: MakeWorld) -> None:
 def test_a_state_with_a_section_of_ended_incarnations_is_taken_over(a_world: MakeWorld) -> None:
     """The version before stored those that no shard has fenced yet, and those that are not forgotten, in a section."""
     world = a_world(replicas=3).started(replicas=3)
-    first, second, third = world.replicas
+    first, second, _ = world.replicas
     for replica in world.replicas:
         replica.work()
     first.train(pushes=1)
