@@ -15,7 +15,6 @@ from .wire.message_socket import ByteSocket, MessageSocket, TlsSocket
 
 _EVERY = ("", "::", "0.0.0.0")
 """Names of all addresses of a host."""
-_LEAST_S = 0.001
 
 
 class TokenListener:
@@ -72,15 +71,9 @@ class TokenListener:
     def _known(self, connection: socket.socket, token: bytes, until_s: float) -> MessageSocket | None:
         """This connection, if it shows the token; else it is closed."""
         try:
-            connection.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True)
-            shown = b""
-            while len(shown) < len(token) and (more := connection.recv(len(token) - len(shown))):
-                shown += more
-                connection.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
-            if hmac.compare_digest(shown, token):
-                return _message_socket(connection)
+            known = _message_socket(connection, self._tls, None, until_s)
+            if hmac.compare_digest(known.first_bytes(len(token), until_s), token):
+                return known
         except BaseException:
             connection.close()
             raise
@@ -101,17 +94,18 @@ def connect(host: str, port: int, token: bytes, tls: ssl.SSLContext | None, time
     OSError
         It cannot be reached within `timeout_s`, or shows no certificate of a shard.
     """
+    until_s = runtime.monotonic() + timeout_s
     connection = socket.create_connection((host, port), timeout_s)
     try:
-        if tls is not None:
-            # By role, on whatever host, as channels do.
-            connection = tls.wrap_socket(connection, server_hostname=f"ps.{DOMAIN}")
-        connection.sendall(token)
-        return _message_socket(connection)
+        made = _message_socket(connection, tls, f"ps.{DOMAIN}", until_s)  # by role, on whatever host, as channels do
+        made.send_bytes(token)
+        return made
     except BaseException:
         connection.close()
         raise
 
 
-def _message_socket(connection: socket.socket) -> MessageSocket:
-    return TlsSocket(connection) if isinstance(connection, ssl.SSLSocket) else ByteSocket(connection)
+def _message_socket(
+    connection: socket.socket, tls: ssl.SSLContext | None, name: str | None, until_s: float
+) -> ByteSocket:
+    return TlsSocket(connection, tls, name, until_s) if tls is not None else ByteSocket(connection)

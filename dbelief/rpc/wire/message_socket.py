@@ -12,11 +12,11 @@ import socket
 import ssl
 import struct
 from abc import ABC, abstractmethod
-from typing import Any
 
 import grpc
 
 from dbelief.errors import Rejected
+from dbelief.process.runtime import runtime
 from dbelief.rpc.keepalive import KEEPALIVE
 
 from . import frames
@@ -27,6 +27,9 @@ _LONGEST = 64 << 20
 """Bytes of a packet in a TCP connection at most, as of a message of gRPC."""
 _LINGER_S = 1.0
 """Longest wait, in seconds, for a client to close the connection after a status."""
+_LEAST_S = 0.001
+_AT_ONCE = 1 << 18
+"""Bytes that TLS encrypts before they are sent, and that are received before it decrypts them."""
 _PROBES = 4
 """Keepalive probes within the time after which a silent connection is closed."""
 
@@ -89,7 +92,7 @@ class MessageSocket(ABC):
     def shut_down(self) -> None:
         """End the connection: a thread that waits to send or receive returns. The socket stays open."""
         with contextlib.suppress(OSError):  # the peer, or another thread, has closed it
-            _of_tcp(self._socket.shutdown)(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket; no thread uses it any more."""
@@ -183,9 +186,25 @@ class ByteSocket(MessageSocket):
         self.flush(wait=True)
         # A connection that is closed with unread messages is reset, and the client may then not get the status.
         self._socket.settimeout(_LINGER_S)
-        _of_tcp(self._socket.shutdown)(socket.SHUT_WR)
-        while _of_tcp(self._socket.recv)(frames.LARGEST):
+        self._socket.shutdown(socket.SHUT_WR)
+        while self._socket.recv(frames.LARGEST):
             pass
+
+    def first_bytes(self, size: int, until_s: float) -> bytes:
+        """The first bytes of the connection; fewer where it ends before. Raises OSError, TimeoutError at `until_s`."""
+        found = b""
+        while len(found) < size:
+            self._socket.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
+            if not (some := self._socket.recv(size - len(found))):
+                break
+            found += some
+        self._socket.settimeout(None)
+        return found
+
+    def send_bytes(self, first: bytes) -> None:
+        """Send bytes before the first message. Raises OSError."""
+        self._unsent = [memoryview(first)]
+        self.flush(wait=True)
 
     def _send_some(self, wait: bool) -> int:
         """Bytes of the unsent ones that were sent; raises BlockingIOError where there is no room, without `wait`."""
@@ -203,66 +222,128 @@ class ByteSocket(MessageSocket):
 
 
 class TlsSocket(ByteSocket):
-    """TCP connection with TLS, after the handshake.
+    """TCP connection with TLS.
 
-    Its socket does not block: TLS decides for itself whether it has to send or to receive.
+    Records are encrypted and decrypted in memory, and sent and received many at a time. TLS on the socket itself calls
+    the system for each record of 16 KiB, and wakes the peer for each: twice the processor time.
+
+    Parameters
+    ----------
+    name
+        Of the server, which its certificate must show; None: this side is the server.
+    until_s
+        End of the handshake, by the monotonic clock.
+
+    Raises
+    ------
+    OSError
+        The handshake has failed, or was not over in time.
     """
 
-    _socket: ssl.SSLSocket
-
-    def __init__(self, connection: ssl.SSLSocket) -> None:
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, name: str | None, until_s: float) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
+        self._lock = runtime.lock()  # one thread may send and another receive, and they share the state of TLS
+        self._buffer = memoryview(bytearray(_AT_ONCE))
+        self._records = memoryview(b"")  # encrypted, and not sent
+        self._in_records = 0  # bytes of the unsent ones that they hold
         super().__init__(connection)
-        connection.setblocking(False)
+        self._shake_hands(until_s)
 
     def wait(self, room: bool, timeout_s: float | None = None) -> tuple[bool, bool]:
         """See `MessageSocket.wait`."""
-        return (True, False) if self._socket.pending() else super().wait(room, timeout_s)
+        received = self._tls.pending() or self._incoming.pending
+        return (True, False) if received else super().wait(room, timeout_s)
+
+    def first_bytes(self, size: int, until_s: float) -> bytes:
+        """See `ByteSocket.first_bytes`."""
+        found = b""
+        while len(found) < size:
+            some = self._decrypted(size - len(found))
+            if some == b"" or (some is None and not self._fill(until_s)):
+                break
+            found += some or b""
+        self._socket.settimeout(None)
+        return found
+
+    def _shake_hands(self, until_s: float) -> None:
+        """Raises OSError, after an alert to the peer where there is one."""
+        try:
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    return
+                except ssl.SSLWantReadError:
+                    self._socket.sendall(self._outgoing.read())
+                    if not self._fill(until_s):
+                        raise ConnectionResetError("the peer has ended the connection within the handshake") from None
+        finally:
+            with contextlib.suppress(OSError):
+                self._socket.sendall(self._outgoing.read())
+            self._socket.settimeout(None)
 
     def _send_some(self, wait: bool) -> int:
-        while True:
-            try:
-                return self._socket.send(self._unsent[0])
-            except ssl.SSLWantWriteError:
-                if not wait:
-                    raise BlockingIOError from None
-                self._poll(select.POLLOUT)
-            except ssl.SSLWantReadError:
-                self._poll(select.POLLIN)
+        if not self._records:
+            with self._lock:
+                self._in_records = self._encrypt()
+                self._records = memoryview(self._outgoing.read())
+        while self._records:
+            sent = self._socket.send(self._records, 0 if wait else socket.MSG_DONTWAIT)
+            self._records = self._records[sent:]
+        return self._in_records
+
+    def _encrypt(self) -> int:
+        """Encrypt the next of the unsent bytes; how many."""
+        done = 0
+        for part in self._unsent:
+            part = part[: _AT_ONCE - done]
+            while part:
+                taken = self._tls.write(part)
+                part, done = part[taken:], done + taken
+        return done
 
     def _read(self, size: int) -> bytes | None:
         read = memoryview(bytearray(size))
         filled = 0
         while filled < size:
             try:
-                more = self._socket.recv_into(read[filled:])
+                with self._lock:
+                    more = self._tls.read(size - filled, read[filled:])
             except ssl.SSLWantReadError:
-                self._poll(select.POLLIN)
-            except ssl.SSLWantWriteError:
-                self._poll(select.POLLOUT)
+                if not self._fill():
+                    break
+            except ssl.SSLZeroReturnError:
+                break
             else:
                 if not more:
                     break
                 filled += more
         return _complete(bytes(read[:filled]), size)
 
-    def _poll(self, event: int) -> None:
-        waits = select.poll()
-        waits.register(self._socket, event)
-        waits.poll()
+    def _decrypted(self, most: int) -> bytes | None:
+        """What has been received; b"" at the end, None where no record is complete."""
+        try:
+            with self._lock:
+                return self._tls.read(most)
+        except ssl.SSLWantReadError:
+            return None
+        except ssl.SSLZeroReturnError:
+            return b""
+
+    def _fill(self, until_s: float | None = None) -> bool:
+        """Receive what has arrived, and wait for it; False where the peer has ended the connection."""
+        if until_s is not None:
+            self._socket.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
+        count = self._socket.recv_into(self._buffer)
+        with self._lock:
+            self._incoming.write(self._buffer[:count])
+        return count > 0
 
 
 def _complete(read: bytes, size: int) -> bytes | None:
     if read and len(read) < size:
         raise ConnectionResetError("the peer has ended the connection within a message")
     return read if len(read) == size else None
-
-
-def _of_tcp(method: Any) -> Any:
-    """Method of the TCP connection below TLS: `shutdown` of a TLS socket drops its state, and another thread that uses
-    it would go on without TLS.
-    """
-    bound = method.__self__
-    return method if not isinstance(bound, ssl.SSLSocket) else getattr(super(ssl.SSLSocket, bound), method.__name__)
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -175,13 +175,10 @@ def test_tls_shows_a_certificate_of_the_job(
     bare.maximum_version = ssl.TLSVersion.TLSv1_2  # where the handshake itself reports it
     with socket.create_connection(("127.0.0.1", port), 60) as stranger, pytest.raises((ssl.SSLError, OSError)):
         bare.wrap_socket(stranger, server_hostname="ps.dbelief")
-    connection = (
-        ours("worker")
-        .context(ssl.Purpose.SERVER_AUTH)
-        .wrap_socket(socket.create_connection(("127.0.0.1", port), 60), server_hostname="ps.dbelief")
-    )
-    connection.sendall(token)
-    stream = TlsSocket(connection)
+    connection = socket.create_connection(("127.0.0.1", port), 60)
+    context = ours("worker").context(ssl.Purpose.SERVER_AUTH)
+    stream = TlsSocket(connection, context, "ps.dbelief", time.monotonic() + 60)
+    stream.send_bytes(token)
     reader = threading.Thread(target=lambda: stream.send(bytes(300_000)))
     reader.start()
     assert stream.receive() == bytes(300_000)

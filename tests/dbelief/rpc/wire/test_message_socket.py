@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -30,24 +31,24 @@ def connected() -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
-def with_tls(ours: Callable[[str], Credentials]) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+def with_tls(ours: Callable[[str], Credentials]) -> tuple[TlsSocket, TlsSocket]:
     one, other = connected()
-    served: list[ssl.SSLSocket] = []
+    served: list[TlsSocket] = []
     incoming = ours("ps").context(ssl.Purpose.CLIENT_AUTH)
     incoming.num_tickets = 0  # as a server does
-    handshake = threading.Thread(target=lambda: served.append(incoming.wrap_socket(other, server_side=True)))
+    until_s = time.monotonic() + 60
+    handshake = threading.Thread(target=lambda: served.append(TlsSocket(other, incoming, None, until_s)))
     handshake.start()
-    wrapped = ours("worker").context(ssl.Purpose.SERVER_AUTH).wrap_socket(one, server_hostname="ps.dbelief")
+    client = TlsSocket(one, ours("worker").context(ssl.Purpose.SERVER_AUTH), "ps.dbelief", until_s)
     handshake.join(60)
-    return wrapped, served[0]
+    return client, served[0]
 
 
 @pytest.fixture(params=["plain", "tls"])
 def pair(request: pytest.FixtureRequest, ours: Callable[[str], Credentials]) -> Iterator[Pair]:
     made: Pair
     if request.param == "tls":
-        one, other = with_tls(ours)
-        made = TlsSocket(one), TlsSocket(other)
+        made = with_tls(ours)
     else:
         plain = connected()
         made = ByteSocket(plain[0]), ByteSocket(plain[1])
@@ -181,9 +182,8 @@ def test_another_thread_ends_a_wait(pair: Pair) -> None:
 
 
 def test_what_tls_has_decrypted_already_can_be_received(ours: Callable[[str], Credentials]) -> None:
-    one, other = with_tls(ours)
-    sender, receiver = TlsSocket(one), TlsSocket(other)
-    sender._socket.send(b"".join(struct.pack("<IB", 2, frames.MESSAGE) + letter for letter in (b"a", b"b")))  # a record
+    sender, receiver = with_tls(ours)
+    sender.send_bytes(b"".join(struct.pack("<IB", 2, frames.MESSAGE) + letter for letter in (b"a", b"b")))  # a record
     assert receiver.receive() == b"a"
     assert receiver.wait(room=False, timeout_s=0.0) == (True, False)
     assert receiver.receive() == b"b"
