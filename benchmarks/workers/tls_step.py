@@ -42,7 +42,7 @@ def run(shards: int, workers: int, epochs: int, certs: Path | None) -> np.ndarra
             made.start(f"worker-{number}", ["worker", *member, "--threads", "1", *shown["worker"]])
         for process in made.started:
             if process.wait(LIMIT_S):
-                raise RuntimeError(f"a run failed: {' '.join(map(str, process.args))}")
+                raise RuntimeError(f"a run failed: {process.args!r}")
         found = json.loads((made.run / "summary.json").read_text())
     return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
 

@@ -308,7 +308,7 @@ class TlsSocket(ByteSocket):
         while filled < size:
             try:
                 with self._lock:
-                    more = self._tls.read(size - filled, read[filled:])
+                    more = int(self._tls.read(size - filled, read[filled:]))  # with a buffer: how many
             except ssl.SSLWantReadError:
                 if not self._fill():
                     break

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from dbelief.errors import Rejected
 from dbelief.rpc.wire import frames, message_socket
-from dbelief.rpc.wire.message_socket import ByteSocket, MessageSocket, TlsSocket
+from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
 from dbelief.security import Credentials
 
-Pair = tuple[MessageSocket, MessageSocket]
+Pair = tuple[ByteSocket, ByteSocket]
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -115,7 +115,7 @@ def test_the_end_of_a_connection_between_messages(pair: Pair) -> None:
 @pytest.mark.parametrize("cut", [1, 4, 5, 8])
 def test_the_end_of_a_connection_within_a_message(pair: Pair, cut: int) -> None:
     one, other = pair
-    one._socket.sendall((struct.pack("<IB", 10, frames.MESSAGE) + b"123456789")[:cut])
+    one.send_bytes((struct.pack("<IB", 10, frames.MESSAGE) + b"123456789")[:cut])
     one.close()
     with pytest.raises(ConnectionResetError, match="within a message"):
         other.receive()
@@ -124,7 +124,7 @@ def test_the_end_of_a_connection_within_a_message(pair: Pair, cut: int) -> None:
 @pytest.mark.parametrize("head", [(0, 0), (1 + (64 << 20), 0), (3, 7)], ids=["nothing", "too large", "kind"])
 def test_other_packets_are_refused(pair: Pair, head: tuple[int, int]) -> None:
     one, other = pair
-    one._socket.sendall(struct.pack("<IB", *head) + b"12")
+    one.send_bytes(struct.pack("<IB", *head) + b"12")
     with pytest.raises(frames.StreamEnded) as caught:
         other.receive()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
