@@ -31,8 +31,10 @@ from ..core.tracked import TrackedDict
 from .machine import JobMachine
 
 FORMAT = 4
-_WITH_ENDED, _OLDEST_FORMAT = 3, 2
-"""Formats of earlier versions: a section of all ended incarnations in place of rows; all rows in sections, as lists."""
+_WITH_ENDED = 3
+"""Format in which a section has all ended incarnations that are not settled or forgotten, in place of rows."""
+_OLDEST_FORMAT = 2
+"""Format in which sections have all rows, as lists."""
 _SECTIONS = ("state", "members", "training", "layout", "placement")
 _COUNTS = {
     "leases": ("epoch", "position", "next_id", "leased", "done"),

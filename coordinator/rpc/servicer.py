@@ -133,7 +133,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         reply.wait_s = 0.0
         until_s = runtime.monotonic() + min(request.hold_s, LONGEST_HOLD_S)
         with held.held(asked.incarnation, key):
-            while reply.HasField("wait_s") and held.wait(offer, until_s):
+            while reply.HasField("wait_s") and held.wait(asked.incarnation, key, offer, until_s):
                 with self._event_loop.step() as (machine, now_s):
                     if not held.is_last(asked.incarnation, key):
                         break  # its connection broke: the work that it finds now is for the request that followed

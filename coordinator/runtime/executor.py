@@ -1,4 +1,4 @@
-"""Executor thread for the machine's actions: one at a time, in order; fences that are queued together, together.
+"""Executor thread for the machine's actions: one at a time, in order; those of workers that leave, together.
 
 Attaching and detaching followers, and promotions, are urgent: they run out of order, between two attempts of another
 action and while shards read or write files for one.
@@ -40,7 +40,7 @@ _PERSISTED_FIRST = effects.RecoverShard | effects.SetMembership | effects.DropLe
 """An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover."""
 _OF_WORKERS = effects.LogEvent | effects.Fence | effects.DropLedger
 MOST_TOGETHER = 256
-"""Largest number of actions in one call of the shards: the machine records all outcomes in one step."""
+"""Largest number of queued actions that are run together: the machine records all outcomes of a kind in one step."""
 
 
 class _Signal(Enum):
@@ -141,21 +141,23 @@ class EffectExecutor:
         """Run queued actions until `end` is called, or another coordinator leads."""
         with suppress(Deposed):  # of a step: the event loop ends this process, and no further action may run
             while (entry := self._take()) is not _Signal.END:
+                for actions in self._with_those_behind(entry):
+                    self._run_urgent()
+                    self._carry_out(actions)
                 self._run_urgent()
-                if not isinstance(entry, _Signal):
-                    for actions in self._with_those_behind(entry):
-                        self._carry_out(actions)
 
     def _take(self) -> effects.Action | _Signal:
         entry, self._next = self._next, None
         return self._queue.get() if entry is None else entry
 
-    def _with_those_behind(self, action: effects.Action) -> list[list[effects.Action]]:
+    def _with_those_behind(self, action: effects.Action | _Signal) -> list[list[effects.Action]]:
         """An action and those behind it in the queue that are run with it, by kind: a call of each shard for each kind.
 
         Each worker that leaves has an event, a fence, and later another action to drop its ledger rows. These are
-        independent of those of other workers, so that they may run in another order.
+        independent of those of other workers, so they may run in another order.
         """
+        if isinstance(action, _Signal):
+            return []
         actions = [action]
         with suppress(Empty):
             while isinstance(action, _OF_WORKERS) and len(actions) < MOST_TOGETHER:

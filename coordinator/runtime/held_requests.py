@@ -28,9 +28,10 @@ class HeldRequests:
         self._last: dict[int, object] = {}  # by incarnation: its request, where that is held
 
     def begin(self, incarnation: int) -> None:
-        """Supersede the held request of an incarnation, which has sent another one since."""
+        """Supersede the held request of an incarnation, which has sent another one since: its thread is released."""
         with self._changed:
-            self._last.pop(incarnation, None)
+            if self._last.pop(incarnation, None) is not None:
+                self._changed.notify_all()
 
     def hold(self, incarnation: int) -> object | None:
         """Hold a request; its key, None where too many are held."""
@@ -61,11 +62,18 @@ class HeldRequests:
                 self._offer = offer
                 self._changed.notify_all()
 
-    def wait(self, offer: object, until_s: float) -> bool:
-        """Wait until the offer is another one, `until_s` of the monotonic clock at most; whether it is."""
+    def wait(self, incarnation: int, key: object, offer: object, until_s: float) -> bool:
+        """Wait until the offer is another one, `until_s` of the monotonic clock at most.
+
+        Whether it is, and this request is neither superseded nor closed.
+        """
+
+        def ended() -> bool:
+            return self._closed or not self.is_last(incarnation, key)
+
         with self._changed:
             left_s = until_s - runtime.monotonic()
-            return self._changed.wait_for(lambda: self._closed or self._offer != offer, left_s) and not self._closed
+            return self._changed.wait_for(lambda: self._offer != offer or ended(), left_s) and not ended()
 
     def close(self) -> None:
         """Wake all held requests, and hold no more."""

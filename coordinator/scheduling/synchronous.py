@@ -94,9 +94,9 @@ class SynchronousPolicy(SyncPolicy):
         self._asking[request.replica] = (request.incarnation, request.next_sequence)
 
     @property
-    def offer(self) -> tuple[int, bool]:
-        """See `SyncPolicy.offer`."""
-        return self.blocks, self.shards_informed
+    def offer(self) -> tuple[int, bool, bool]:
+        """See `SyncPolicy.offer`; data may return while none is left, with a replica that failed."""
+        return self.blocks, self.shards_informed, self.leases.room() > 0
 
     @property
     def needs_all_replicas(self) -> bool:

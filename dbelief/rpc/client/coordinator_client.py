@@ -19,7 +19,7 @@ from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
 
 CALL_S = 10.0
-"""Timeout of one call; the coordinator never blocks inside one."""
+"""Timeout of one call, in seconds: more than the time for which the coordinator holds a request for work (5 s)."""
 PATIENCE_S = 30.0
 """Time for which calls are retried, unless a client has another one: it covers a coordinator failover."""
 

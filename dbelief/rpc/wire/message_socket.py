@@ -27,7 +27,6 @@ _LONGEST = 64 << 20
 """Bytes of a packet in a TCP connection at most, as of a message of gRPC."""
 _LINGER_S = 1.0
 """Longest wait, in seconds, for a client to close the connection after a status."""
-_LEAST_S = 0.001
 _AT_ONCE = 1 << 18
 """Bytes that TLS encrypts before they are sent, and that are received before it decrypts them."""
 _PROBES = 4
@@ -137,7 +136,7 @@ class PacketSocket(MessageSocket):
 
 
 class ByteSocket(MessageSocket):
-    """TCP connection. A message is sent from where it is, and received into one array of bytes: no other copy."""
+    """TCP connection. Without TLS a message is sent from where it is, and received into one array: no other copy."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -194,7 +193,7 @@ class ByteSocket(MessageSocket):
         """The first bytes of the connection; fewer where it ends before. Raises OSError, TimeoutError at `until_s`."""
         found = b""
         while len(found) < size:
-            self._socket.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
+            _set_deadline(self._socket, until_s)
             if not (some := self._socket.recv(size - len(found))):
                 break
             found += some
@@ -252,7 +251,8 @@ class TlsSocket(ByteSocket):
 
     def wait(self, room: bool, timeout_s: float | None = None) -> tuple[bool, bool]:
         """See `MessageSocket.wait`."""
-        received = self._tls.pending() or self._incoming.pending
+        with self._lock:
+            received = self._tls.pending() or self._incoming.pending
         return (True, False) if received else super().wait(room, timeout_s)
 
     def first_bytes(self, size: int, until_s: float) -> bytes:
@@ -290,6 +290,7 @@ class TlsSocket(ByteSocket):
         while self._records:
             sent = self._socket.send(self._records, 0 if wait else socket.MSG_DONTWAIT)
             self._records = self._records[sent:]
+        self._records = memoryview(b"")  # releases what was sent
         return self._in_records
 
     def _encrypt(self) -> int:
@@ -333,7 +334,7 @@ class TlsSocket(ByteSocket):
     def _fill(self, until_s: float | None = None) -> bool:
         """Receive what has arrived, and wait for it; False where the peer has ended the connection."""
         if until_s is not None:
-            self._socket.settimeout(max(_LEAST_S, until_s - runtime.monotonic()))
+            _set_deadline(self._socket, until_s)
         count = self._socket.recv_into(self._buffer)
         with self._lock:
             self._incoming.write(self._buffer[:count])
@@ -344,6 +345,14 @@ def _complete(read: bytes, size: int) -> bytes | None:
     if read and len(read) < size:
         raise ConnectionResetError("the peer has ended the connection within a message")
     return read if len(read) == size else None
+
+
+def _set_deadline(connection: socket.socket, until_s: float) -> None:
+    """Let the next call of the system end by then; raises TimeoutError where the time is over."""
+    left_s = until_s - runtime.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the peer has not sent its first bytes in time")
+    connection.settimeout(left_s)
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -15,9 +15,11 @@ def test_another_offer_ends_all_waits() -> None:
     held = HeldRequests()
     held.update("nothing")
     found: list[bool] = []
-    waiting = [
-        threading.Thread(target=lambda: found.append(held.wait("nothing", time.monotonic() + 60))) for _ in range(3)
-    ]
+
+    def wait(incarnation: int) -> None:
+        found.append(held.wait(incarnation, held.hold(incarnation), "nothing", time.monotonic() + 60))
+
+    waiting = [threading.Thread(target=wait, args=(incarnation,)) for incarnation in range(3)]
     for thread in waiting:
         thread.start()
     held.update("nothing")
@@ -31,19 +33,32 @@ def test_another_offer_ends_all_waits() -> None:
 def test_an_offer_that_changed_before_the_wait_is_not_missed() -> None:
     held = HeldRequests()
     held.update("a block")
-    assert held.wait("nothing", time.monotonic() + 60)
-    assert not held.wait("a block", 0.0), "the time was over"
+    key = held.hold(1)
+    assert held.wait(1, key, "nothing", time.monotonic() + 60)
+    assert not held.wait(1, key, "a block", 0.0), "the time was over"
 
 
 def test_a_closed_coordinator_holds_nothing() -> None:
     held = HeldRequests()
     found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(held.wait(None, time.monotonic() + 60)))
+    key = held.hold(1)
+    waiting = threading.Thread(target=lambda: found.append(held.wait(1, key, None, time.monotonic() + 60)))
     waiting.start()
     held.close()
     waiting.join(30)
     assert found == [False]
     assert held.hold(1) is None
+
+
+def test_a_superseded_request_releases_its_thread() -> None:
+    held = HeldRequests()
+    found: list[bool] = []
+    key = held.hold(1)
+    waiting = threading.Thread(target=lambda: found.append(held.wait(1, key, None, time.monotonic() + 60)))
+    waiting.start()
+    held.begin(1)
+    waiting.join(30)
+    assert found == [False]
 
 
 def test_one_request_of_each_incarnation_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,23 @@ def test_edges_of_membership_are_where_short_parts_end() -> None:
     assert block.rounds.clock == 4
 
 
+def test_the_offer_changes_when_data_returns() -> None:
+    """A request that found none is held until then: its replica is not asked for again."""
+    block = Block(total=120)
+    block.start(1, 2, 3)
+    for life in 1, 2:
+        block.work(life)
+    block.lease(3)
+    block.ask(1, 2)
+    assert not block.form(1, 2), "the third has the rest"
+    before = block.rounds.offer
+    block.rounds.fenced(3, 3)
+    assert block.rounds.offer == before
+    block.pool.revoke(3, 0, 0)
+    assert block.rounds.offer != before
+    block.start(1, 2)
+
+
 def test_replicas_without_data_are_not_in_the_block() -> None:
     block = Block(total=40)
     block.start(1, 2)
