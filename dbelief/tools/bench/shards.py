@@ -60,12 +60,12 @@ class _Front(coordination_stubs.CoordinatorServicer):
         )
 
     def Beat(self, request: coordination.BeatRequest, context: Any) -> coordination.BeatReply:
-        """Report that the job trains; a heartbeat shows whether a shard's follower is in sync."""
+        """Report that the job trains, and permit a shard to leave; heartbeats show whether followers are in sync."""
         if request.shard.in_sync:
             with self.changed:
                 self.followed.add(request.id)
                 self.changed.notify_all()
-        return coordination.BeatReply(state=coordination.STATE_READY, member=True)
+        return coordination.BeatReply(state=coordination.STATE_READY, member=True, may_leave=request.ending)
 
 
 class Shards:
