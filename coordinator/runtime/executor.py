@@ -141,10 +141,9 @@ class EffectExecutor:
         """Run queued actions until `end` is called, or another coordinator leads."""
         with suppress(Deposed):  # of a step: the event loop ends this process, and no further action may run
             while (entry := self._take()) is not _Signal.END:
-                for actions in self._with_those_behind(entry):
-                    self._run_urgent()
-                    self._carry_out(actions)
                 self._run_urgent()
+                for actions in self._with_those_behind(entry):
+                    self._carry_out(actions)
 
     def _take(self) -> effects.Action | _Signal:
         entry, self._next = self._next, None
