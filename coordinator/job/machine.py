@@ -617,9 +617,9 @@ class JobMachine:
         elif self.state in (State.EMPTY, State.INITIALISING):
             self.fail(f"{reason}, before training began")
 
-    def exported(self, ledgers: Mapping[int, Applied], now_s: float) -> None:
-        """Record that the model is written; `ledgers`: of the shards, to which no push follows."""
-        self.training.count_losses(ledgers)
+    def exported(self, reached: Mapping[int, int], ledgers: Mapping[int, Applied], now_s: float) -> None:
+        """Record that the model is written; `reached`, `ledgers`: see `Training.count_losses`."""
+        self.training.count_losses(reached, ledgers)
         self.shutdown.exported = self.shutdown.phase is ShutdownPhase.EXPORT
         self._advance(now_s)
 

@@ -141,9 +141,10 @@ class EffectExecutor:
         """Run queued actions until `end` is called, or another coordinator leads."""
         with suppress(Deposed):  # of a step: the event loop ends this process, and no further action may run
             while (entry := self._take()) is not _Signal.END:
-                self._run_urgent()
                 for actions in self._with_those_behind(entry):
+                    self._run_urgent()
                     self._carry_out(actions)
+                self._run_urgent()
 
     def _take(self) -> effects.Action | _Signal:
         entry, self._next = self._next, None
@@ -375,6 +376,8 @@ class EffectExecutor:
             write_model(self._folder / "model.safetensors", layout, segments, {"job": job.name})
         finally:
             reader.close()
+        with self._step() as (machine, _):
+            reached = machine.training.reached()
         ledgers = self._shards.ledgers()
         with self._step() as (machine, now_s):
-            machine.exported(ledgers, now_s)
+            machine.exported(reached, ledgers, now_s)

@@ -287,11 +287,19 @@ class Training:
         """Count what a restored shard lacks of incarnations that have ended; those that push report it themselves."""
         self.progress.lost += self.leases.lost_at_restore(lowest)
 
-    def count_losses(self, ledgers: Mapping[int, Applied]) -> None:
-        """Count what restored shards lack of pushers that have no further push to report it with."""
+    def reached(self) -> dict[int, int]:
+        """By pusher, number of its last push that is known to be acknowledged."""
+        return {
+            incarnation: self._reached(incarnation) for incarnation in self.leases.pushers() | self.reports.clients()
+        }
+
+    def count_losses(self, reached: Mapping[int, int], ledgers: Mapping[int, Applied]) -> None:
+        """Count what restored shards lack of pushers that have no further push to report it with.
+
+        `reached`: as it was before the ledgers were read. A client may push meanwhile, which is no loss.
+        """
         if self.policy.leases_are_pushed:
-            pushers = self.leases.pushers() | self.reports.clients()
-            self._count_losses({incarnation: self._reached(incarnation) for incarnation in pushers}, ledgers)
+            self._count_losses(reached, ledgers)
 
     def _count_losses(self, reached: Mapping[int, int], ledgers: Mapping[int, Applied]) -> None:
         for incarnation in sorted(reached.keys() | ledgers.keys()):

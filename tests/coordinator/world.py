@@ -319,7 +319,7 @@ class World:
         elif isinstance(action, Export):
             if machine.shutdown.exports(action.vector):
                 self.exported = action.vector, self.vector(action.vector)
-                machine.exported(self.ledgers(), now_s)
+                machine.exported(machine.training.reached(), self.ledgers(), now_s)
         elif isinstance(action, MigrateSegments | ConfirmOwnership):
             self.placement = machine.placement
             self._actor._do([action])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinator.core.ledgers import Applied
 from coordinator.core.messages import EvaluationLease, ProgressReport, Stop, Wait, WorkRequest
 from coordinator.core.states import State
 from tests.coordinator.replica import Replica
@@ -31,6 +32,20 @@ def began(world: World) -> Replica:
     world.settle()
     assert world.state() is State.READY
     return client
+
+
+def test_a_push_after_the_ledgers_were_read_is_no_loss(a_world: MakeWorld) -> None:
+    """At the end of a job a client may still push; one that is reported before the losses are counted was counted."""
+    world = a_world(replicas=0)
+    client = began(world)
+    pushes(world, client, 4)
+    training = world.machine.training
+    reached, ledgers = training.reached(), {client.incarnation: Applied(4, 4)}
+    pushes(world, client, 1)
+    world.machine.exported(reached, ledgers, world.now_s)
+    assert world.machine.progress.lost == 0
+    world.machine.exported(training.reached(), ledgers, world.now_s)
+    assert world.machine.progress.lost == 1, "the shards lack what was acknowledged before"
 
 
 def test_client_job_respects_limits_evaluates_and_exports(a_world: MakeWorld) -> None:

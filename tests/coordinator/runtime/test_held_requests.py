@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -38,27 +39,22 @@ def test_an_offer_that_changed_before_the_wait_is_not_missed() -> None:
     assert not held.wait(1, key, "a block", 0.0), "the time was over"
 
 
+@pytest.mark.parametrize("end", [HeldRequests.close, lambda held: held.begin(1)], ids=["closed", "superseded"])
+def test_a_request_that_is_over_releases_its_thread(end: Callable[[HeldRequests], None]) -> None:
+    held = HeldRequests()
+    found: list[bool] = []
+    key = held.hold(1)
+    waiting = threading.Thread(target=lambda: found.append(held.wait(1, key, None, time.monotonic() + 60)))
+    waiting.start()
+    end(held)
+    waiting.join(30)
+    assert found == [False]
+
+
 def test_a_closed_coordinator_holds_nothing() -> None:
     held = HeldRequests()
-    found: list[bool] = []
-    key = held.hold(1)
-    waiting = threading.Thread(target=lambda: found.append(held.wait(1, key, None, time.monotonic() + 60)))
-    waiting.start()
     held.close()
-    waiting.join(30)
-    assert found == [False]
     assert held.hold(1) is None
-
-
-def test_a_superseded_request_releases_its_thread() -> None:
-    held = HeldRequests()
-    found: list[bool] = []
-    key = held.hold(1)
-    waiting = threading.Thread(target=lambda: found.append(held.wait(1, key, None, time.monotonic() + 60)))
-    waiting.start()
-    held.begin(1)
-    waiting.join(30)
-    assert found == [False]
 
 
 def test_one_request_of_each_incarnation_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
