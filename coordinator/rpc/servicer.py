@@ -132,7 +132,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             return reply
         reply.wait_s = 0.0
         until_s = runtime.monotonic() + min(request.hold_s, LONGEST_HOLD_S)
-        with held.held(asked.incarnation, key):
+        with held.releasing(asked.incarnation, key):
             while reply.HasField("wait_s") and held.wait(asked.incarnation, key, offer, until_s):
                 with self._event_loop.step() as (machine, now_s):
                     if not held.is_last(asked.incarnation, key):

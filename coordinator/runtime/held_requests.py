@@ -46,7 +46,7 @@ class HeldRequests:
         return self._last.get(incarnation) is key
 
     @contextmanager
-    def held(self, incarnation: int, key: object) -> Iterator[None]:
+    def releasing(self, incarnation: int, key: object) -> Iterator[None]:
         """End the hold of a request with the block."""
         try:
             yield

@@ -68,9 +68,9 @@ def test_one_request_of_each_incarnation_is_held(monkeypatch: pytest.MonkeyPatch
     again = held.hold(1)
     assert again is not None
     assert not held.is_last(1, first)
-    with held.held(1, first):
+    with held.releasing(1, first):
         pass
     assert held.is_last(1, again), "the end of a superseded request leaves the later one"
-    with held.held(1, again), held.held(2, other):
+    with held.releasing(1, again), held.releasing(2, other):
         pass
     assert held.hold(3) is not None
