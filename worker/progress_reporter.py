@@ -9,6 +9,8 @@ The report on a finished lease travels with the request for the next one: a call
 from __future__ import annotations
 
 import logging
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
@@ -23,6 +25,20 @@ from .pipeline.buffers import PushStats
 from .pipeline.phases import PhaseTimer
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """Sums over acknowledged pushes: the fields of `Progress`."""
+
+    lease: int = 0
+    pushes: int = 0
+    samples: int = 0
+    steps: int = 0
+    loss_sum: float = 0.0
+    staleness_sum: float = 0.0
+    lost: int = 0
+
 
 REPORT_EVERY_S = 0.2
 ALIVE_EVERY_S = 1.0
@@ -47,9 +63,11 @@ class ProgressReporter:
     def __init__(self, session: Session, metrics: Metrics, phases: PhaseTimer, recorder: BatchRecorder) -> None:
         self._session, self._ranks, self._metrics = session, session.ranks, metrics
         self._phases, self._recorder = phases, recorder
-        self.progress = wire.Progress()
-        self._lock = runtime.lock()  # guards `progress`
+        self.progress = Acknowledged()
+        self._lock = runtime.lock()  # guards `progress`, and what the metrics have of it
         self._spread = StalenessHistogram()
+        self._loss = math.nan  # of the last mini-batch
+        self._counted, self._classes = Acknowledged(), list(self._spread.counts)  # what the metrics have of both
         self._exported: dict[str, float] = {}
         self._reported_s = runtime.monotonic()
         self._every_s = 0.0  # between reports within a lease, at least: set by the coordinator
@@ -71,6 +89,8 @@ class ProgressReporter:
         return reply
 
     def _request(self, **fields: Any) -> wire.ReportRequest:
+        with self._lock:
+            self._export_pushes()
         return wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
 
     def request_work(self, request: wire.LeaseRequest) -> wire.LeaseReply:
@@ -98,7 +118,9 @@ class ProgressReporter:
     def begin(self, lease: int) -> None:
         """Begin the progress of a lease."""
         with self._lock:
-            self.progress = wire.Progress(lease=lease)
+            self._export_pushes()
+            self.progress = Acknowledged(lease)
+            self._counted = Acknowledged()
 
     def acknowledged(self, slot: PushStats, pushed: PushResult = _STEP) -> None:
         """Record an acknowledged push, exchange or group step, and report at intervals; any thread."""
@@ -113,14 +135,8 @@ class ProgressReporter:
             progress.staleness_sum += pushed.staleness
             self._spread.add(pushed.staleness)
             progress.lost += pushed.lost
-        if not self._leads:
-            return
-        self._metrics.pushes_total.inc()
-        self._metrics.samples_total.inc(slot.samples)
-        self._metrics.steps_total.inc(slot.steps)
-        self._metrics.loss.set(slot.loss_sum / slot.samples)
-        self._metrics.staleness.observe(pushed.staleness)
-        if runtime.monotonic() - self._reported_s > max(REPORT_EVERY_S, self._every_s):
+            self._loss = slot.loss_sum / slot.samples
+        if self._leads and runtime.monotonic() - self._reported_s > max(REPORT_EVERY_S, self._every_s):
             if self._ranks.size == 1:
                 self.report(**self._progress())
             else:
@@ -143,9 +159,24 @@ class ProgressReporter:
     def _progress(self) -> dict[str, Any]:
         """Fields of a report on the lease."""
         with self._lock:
-            progress = wire.Progress()
-            progress.CopyFrom(self.progress)
+            progress = wire.Progress(**asdict(self.progress))
         return {"progress": progress, "wire": self._traffic()}
+
+    def _export_pushes(self) -> None:
+        """Add what was acknowledged since the last call to the metrics; the lock is held.
+
+        Not at each push: five metrics cost as much as a tenth of the client's part of a small push.
+        """
+        before, now = self._counted, self.progress
+        if not self._leads or now.pushes == before.pushes:
+            return
+        self._metrics.pushes_total.inc(now.pushes - before.pushes)
+        self._metrics.samples_total.inc(now.samples - before.samples)
+        self._metrics.steps_total.inc(now.steps - before.steps)
+        self._metrics.loss.set(self._loss)
+        seen = [count - known for count, known in zip(self._spread.counts, self._classes, strict=True)]
+        self._metrics.staleness.add(seen, now.staleness_sum - before.staleness_sum)
+        self._counted, self._classes = replace(now), list(self._spread.counts)
 
     def _traffic(self) -> wire.WireFigures:
         """Traffic counters summed over all ranks; collective, unless there is only one rank."""

@@ -1,7 +1,7 @@
-"""Which of a rule's two forms updates a segment: the formula where there are few numbers, the compiled loop elsewhere.
+"""Which of a rule's two forms updates a segment: the compiled loop where the process has it, or there are many numbers.
 
-Both give the same bits (`Rule`). The formula costs some microseconds more on a short segment; the loop costs a process
-the import of numba, more than half a second of processor time. A shard of a small model never imports it.
+Both give the same bits (`Rule`). The formula costs up to 45 microseconds more on a short segment; the loop costs a
+process the import of numba, more than half a second of processor time. A shard of a small model never imports it.
 """
 
 import numpy as np
@@ -12,7 +12,10 @@ from .elastic import Elastic
 from .rule import Rule
 
 FEW = 1 << 14
-"""Numbers up to which the formula is used: there it takes at most 45 microseconds longer."""
+"""Numbers up to which the formula is used in a process without the loop: there it takes at most 45 microseconds
+longer."""
+_compiled: set[str] = set()
+"""Names of the rules whose loops this process has compiled, or loaded from the cache."""
 
 
 def apply_rule(
@@ -33,7 +36,7 @@ def apply_rule(
             rule.exchange(w, g, before, rate)
             return
         streaming_copy(before, w)
-    if w.size <= FEW:
+    if w.size <= FEW and rule.name not in _compiled:
         rule.apply_reference(np, w, g, states, rate, step)
     else:
         rule.apply(w, g, states, rate, step)
@@ -50,6 +53,7 @@ def warm_up(rule: Rule, longest: int = FEW + 1) -> None:
     if longest > FEW:
         states = tuple(np.zeros(1, np.float32) for _ in rule.state)
         rule.apply(np.zeros(1, np.float32), np.ones(1, np.float32), states, np.float32(0), 1)
+        _compiled.add(rule.name)
     if isinstance(rule, Elastic) and 4 * longest >= LARGE:
         none = np.zeros(0, np.float32)
         rule.exchange(none, none, none, np.float32(0))

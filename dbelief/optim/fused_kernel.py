@@ -42,10 +42,11 @@ def fused(states: int, scalars: int) -> Callable[[Loop], Loop]:
 
         @functools.wraps(loop)
         def call(*arguments: Any) -> None:
-            arrays = arguments[: 2 + states]
-            if any(array.size != arrays[0].size for array in arrays):
-                lengths = ", ".join(str(array.size) for array in arrays)
-                raise ValueError(f"w, g and states must be of one length, got {lengths}")
+            arrays, size = arguments[: 2 + states], arguments[0].size
+            for array in arrays:
+                if array.size != size:
+                    lengths = ", ".join(str(array.size) for array in arrays)
+                    raise ValueError(f"w, g and states must be of one length, got {lengths}")
             compiled()(*arrays, *map(np.float32, arguments[2 + states :]))
 
         return call

@@ -163,12 +163,15 @@ def named_errors(what: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        code, details = error.code(), error.details()
-        crowded = code is grpc.StatusCode.RESOURCE_EXHAUSTED and str(details).startswith(_NO_THREAD)
-        if code in _AWAY or crowded:
-            raise Unavailable(f"{what}: {details or code.name.lower()}") from error
-        kind = _KINDS.get(code, Rejected)
-        raise kind(f"{what}: {details or code.name.lower()}") from error
+        raise named(error, what) from error
+
+
+def named(error: grpc.RpcError, what: str) -> DbeliefError:
+    """An error of gRPC's as one of ours: see `named_errors`."""
+    code, details = error.code(), error.details()
+    crowded = code is grpc.StatusCode.RESOURCE_EXHAUSTED and str(details).startswith(_NO_THREAD)
+    kind = Unavailable if code in _AWAY or crowded else _KINDS.get(code, Rejected)
+    return kind(f"{what}: {details or code.name.lower()}")
 
 
 def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> NoReturn:

@@ -11,20 +11,20 @@ import shutil
 import ssl
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
     make_wsgi_app,
 )
+from prometheus_client import Counter as _Counter
+from prometheus_client import Histogram as _Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -44,6 +44,43 @@ OTHERS = "(others)"
 
 _ANSWER_S = 0.5
 """Time allowed for sending the reply to a scrape."""
+
+
+class Counter(_Counter):
+    """A counter with a bounded number of series."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:  # its series are instances of the same class
+        super().__init__(*words, **options)
+        self._series: dict[tuple[str, ...], Self] = {}
+        self._room = threading.Lock()
+
+    def labels(self, *values: Any, **named: Any) -> Self:
+        """The series of these values; the shared one where there are too many."""
+        key = tuple(map(str, values or [named.get(name) for name in self._labelnames]))
+        series = self._series.get(key)
+        if series is not None:
+            return series
+        with self._room:
+            if len(self._series) >= MOST_SERIES or max(map(len, key), default=0) > LONGEST_LABEL:
+                return super().labels(*[OTHERS] * len(key))
+            self._series[key] = series = super().labels(*values, **named)
+            return series
+
+
+class Histogram(_Histogram):
+    """A histogram without exemplars, which is cheap to observe: a shard does so for each segment of a push."""
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Count an observation. Cost: a search in the sorted bounds; the base class compares with one after another."""
+        self._sum.inc(amount)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Count observations: how many are in each class, of which the last one has no bound; and their sum."""
+        self._sum.inc(total)
+        for bucket, count in zip(self._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
 
 
 class Metrics:
@@ -257,39 +294,9 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
 
-class _Counter(Counter):
-    """A counter with a bounded number of series."""
-
-    def __init__(self, *words: Any, **options: Any) -> None:  # its series are instances of the same class
-        super().__init__(*words, **options)
-        self._series: dict[tuple[str, ...], Self] = {}
-        self._room = threading.Lock()
-
-    def labels(self, *values: Any, **named: Any) -> Self:
-        """The series of these values; the shared one where there are too many."""
-        key = tuple(map(str, values or [named.get(name) for name in self._labelnames]))
-        series = self._series.get(key)
-        if series is not None:
-            return series
-        with self._room:
-            if len(self._series) >= MOST_SERIES or max(map(len, key), default=0) > LONGEST_LABEL:
-                return super().labels(*[OTHERS] * len(key))
-            self._series[key] = series = super().labels(*values, **named)
-            return series
-
-
-class _Histogram(Histogram):
-    """A histogram without exemplars, which is cheap to observe: a shard does so for each segment of a push."""
-
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Count an observation. Cost: a search in the sorted bounds; the base class compares with one after another."""
-        self._sum.inc(amount)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
-
-
 def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:
     """Make a row's collector, not registered yet."""
-    labels, kinds = tuple(row.labels), {"counter": _Counter, "gauge": Gauge, "histogram": _Histogram}
+    labels, kinds = tuple(row.labels), {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
     options = {"buckets": row.buckets} if row.buckets else {}
     name, text = f"dbelief_{role}_{row.name}", f"{row.help} ({row.unit})"
     collector: Counter | Gauge | Histogram = kinds[row.kind](name, text, labels, registry=None, **options)

@@ -8,6 +8,7 @@ import pytest
 from dbelief.core.push import Pusher, PushResult
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.telemetry.metrics import Metrics
 from worker.comm import Communicator, run_ranks
 from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
@@ -40,7 +41,7 @@ class Anything:
         return self
 
 
-def a_reporter(comm: Communicator, coordinator: Coordinator) -> ProgressReporter:
+def a_reporter(comm: Communicator, coordinator: Coordinator, metrics: Any = None) -> ProgressReporter:
     session: Any = SimpleNamespace(
         ranks=comm,
         sequences={},
@@ -51,7 +52,7 @@ def a_reporter(comm: Communicator, coordinator: Coordinator) -> ProgressReporter
     nothing: Any = Anything()
     phases = PhaseTimer()
     phases.end("wait")
-    return ProgressReporter(session, nothing, phases, nothing)
+    return ProgressReporter(session, metrics or nothing, phases, nothing)
 
 
 def train(reporter: ProgressReporter, lease: int = 1, lost: int = 0) -> None:
@@ -140,3 +141,38 @@ def test_an_earlier_coordinator_gets_a_report_of_its_own() -> None:
     run_ranks(1, works)
     assert coordinator.with_request == []
     assert [report.progress.lost for report in coordinator.reports] == [2]
+
+
+def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
+    """They are updated with the reports, and not at each push."""
+    metrics = Metrics("worker")
+    coordinator = Coordinator(report_every_s=0.5)
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, coordinator, metrics)
+        reporter.request_work(wire.LeaseRequest())
+        for lease in (1, 2):
+            reporter.begin(lease)
+            for sequence in (1, 2, 3):
+                slot = PushStats(sequence=sequence, samples=10, steps=2, loss_sum=5.0 * sequence)
+                reporter.acknowledged(slot, PushResult(float(4 * sequence)))
+            reporter.end()
+
+    run_ranks(1, works)
+    assert [metrics.value(f"{name}_total") for name in ("pushes", "samples", "steps")] == [6, 60, 12]
+    assert metrics.value("loss") == 1.5
+    assert (metrics.value("staleness_count"), metrics.value("staleness_sum")) == (6, 48.0)
+    assert [metrics.value("staleness_bucket", le=bound) for bound in ("3.0", "4.0", "8.0", "12.0")] == [0, 2, 4, 6]
+
+
+def test_pushes_of_a_lease_that_failed_are_in_the_metrics() -> None:
+    metrics = Metrics("worker")
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, Coordinator(), metrics)
+        reporter.begin(1)
+        reporter.acknowledged(PushStats(sequence=1, samples=10, steps=1, loss_sum=1.0))
+        reporter.begin(2)
+
+    run_ranks(1, works)
+    assert metrics.value("samples_total") == 10

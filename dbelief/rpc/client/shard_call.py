@@ -21,7 +21,7 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
-from dbelief.rpc.wire.convert import pusher_to_wire
+from dbelief.rpc.wire.convert import pusher_to_wire, target_to_wire
 from dbelief.rpc.wire.payloads import read_into
 
 from .shared_buffers import Location
@@ -141,7 +141,7 @@ class ShardCall(ABC):
     @property
     def target(self) -> wire.Target:
         """The shard incarnation that requests are addressed to."""
-        return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch, run_id=self.place.run_id)
+        return target_to_wire(self.job, self.place.shard_epoch, self.place.run_id)
 
     @property
     def passed(self) -> int:

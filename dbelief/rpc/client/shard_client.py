@@ -26,18 +26,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import grpc
 import numpy as np
 
 from dbelief.arrays.push_source import PushSource
 from dbelief.arrays.shared_memory import Block
 from dbelief.arrays.vector_kernels import compiled
-from dbelief.codec import Codec
 from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.errors import Moved, Unavailable
 from dbelief.process.runtime import runtime
-from dbelief.rpc.channel import QUIET_S, named_errors
+from dbelief.rpc.channel import QUIET_S, named
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
@@ -293,12 +293,9 @@ class ShardedParameterClient:
             self._split = placement, [(place, run) for place, run in runs if run]
         return self._split[1]
 
-    def _codec_of(self, push: Push) -> Codec | None:
-        return None if push.assign else self._codecs.push
-
     def _payloads(self, push: Push) -> Payloads:
         """Payload encoder of a push, with the residual of its vector where the codec keeps one."""
-        codec = self._codec_of(push)
+        codec = None if push.assign else self._codecs.push
         if codec is None or not codec.keeps:
             return Payloads(codec)
         if push.vector not in self._residuals:
@@ -350,22 +347,20 @@ class ShardedParameterClient:
                 self._drop(call)
             self._unshare(calls, blocks)
             with self._counting:
-                self.sent += sum(call.sent for call in calls)
-                self.received += sum(call.received for call in calls)
-                self.shared_sent += sum(call.shared_sent for call in calls)
-                self.shared_received += sum(call.shared_received for call in calls)
+                for call in calls:
+                    self.sent, self.received = self.sent + call.sent, self.received + call.received
+                    self.shared_sent += call.shared_sent
+                    self.shared_received += call.shared_received
 
     def _share(self, calls: Sequence[ShardCall]) -> Collection[Block]:
         """Let shards on this host access the calls' arrays in place; returns the blocks in use."""
-        arrays = {id(array): array for call in calls for array in call.arrays if isinstance(array, np.ndarray)}
-        found = {key: self._sharing.find(array) for key, array in arrays.items()}
-        # Once each, in their order: a set would have the order of their addresses in memory.
-        blocks = list(dict.fromkeys(location.block for location in found.values() if location is not None))
+        blocks: dict[Block, None] = {}  # once each, in their order: a set would have that of their addresses in memory
+        for call in calls:
+            call.locations = [self._sharing.find(one) if isinstance(one, np.ndarray) else None for one in call.arrays]
+            blocks.update({location.block: None for location in call.locations if location is not None})
         if blocks:
             self._sharing.attach(blocks, {call.place.address: call.place for call in calls}.values())
-            for call in calls:
-                call.locations = [found.get(id(array)) for array in call.arrays]
-        return blocks
+        return blocks.keys()
 
     def _unshare(self, calls: Sequence[ShardCall], blocks: Collection[Block]) -> list[ShardCall]:
         """Abandon blocks that shards may still access; returns the calls that continue without shared memory."""
@@ -408,17 +403,22 @@ class ShardedParameterClient:
 
     def _refer(self, call: ShardCall) -> None:
         """Let the shard access those of the call's arrays whose blocks it has attached."""
-        for one in call.together():
-            if one.locations:
-                one.share(self._sharing.references(one.place, one.locations, self._origin))
+        calls = [one for one in call.together() if any(one.locations)]
+        wanted = [location for one in calls for location in one.locations]
+        found = iter(self._sharing.references(call.place, wanted, self._origin) if calls else ())
+        for one in calls:
+            one.share([next(found) for _ in one.locations])
 
     def _step(self, call: ShardCall) -> None:
         """Wait for one reply and process it."""
         assert call.stream is not None
         if not call.tries:
             call.waiting_since_s, call.warned = runtime.monotonic(), False
-        with named_errors(call.where), self._watchdog.watching(call.stream):
-            answer = call.stream.answer()
+        try:
+            with self._watchdog.watching(call.stream):
+                answer = call.stream.answer()
+        except grpc.RpcError as error:
+            raise named(error, call.where) from error
         if answer is None:
             raise Unavailable(f"{call.where}: ended after {call.done} of {len(call.run)} segments")
         call.handle_reply(answer)

@@ -10,6 +10,7 @@ then.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import logging
 import socket
@@ -66,6 +67,8 @@ class _Peer:
         Idle local streams, by method.
     local
         Whether it is asked for further local streams; False once it has refused one, as an earlier version does.
+    released
+        State of the client's blocks in which those that were gone have been released here: `SharedBuffers._state`.
     """
 
     place: ShardPlacement
@@ -74,6 +77,7 @@ class _Peer:
     names: set[str] = field(default_factory=set)
     streams: dict[str, list[SocketStream]] = field(default_factory=dict)
     local: bool = True
+    released: tuple[int, int] = 0, 0
 
     def is_at(self, place: ShardPlacement) -> bool:
         """Whether it is the current incarnation, whatever segments it holds."""
@@ -97,6 +101,8 @@ class SharedBuffers:
         self._job, self._streams, self._watchdog = job, streams, watchdog
         self._wanted, self._logs = wanted, logs
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
+        self._changes = 0  # blocks that were added or have another name
+        self._located: dict[int, tuple[weakref.ref[np.ndarray], Location]] = {}  # by id of the array
         self._peers: dict[str, _Peer] = {}
         self._logged: set[int] = set()
         self._lock = runtime.lock()
@@ -112,15 +118,32 @@ class SharedBuffers:
     def add(self, block: Block) -> None:
         """Add a block, made here or opened, to those that shards are offered."""
         with self._lock:
-            self._blocks.add(block)
+            if block not in self._blocks:
+                self._blocks.add(block)
+                self._changes += 1
 
     def find(self, values: np.ndarray) -> Location | None:
         """Location of a float32 array, if it is in a block of this client that has a name."""
+        known = self._located.get(id(values))
+        if known is not None and known[0]() is values:  # the address of an array takes as long as the rest of a find
+            location = known[1]
+            return location if location.block.name else None
         block = block_of(values)
         if block is None or not block.name or values.dtype != np.float32 or block not in self._blocks:
             return None
         offset = block.offset_of(values)
-        return None if offset is None else Location(block, offset)
+        return None if offset is None else self._locate(values, Location(block, offset))
+
+    def _locate(self, values: np.ndarray, location: Location) -> Location:
+        """Remember the location of an array until the array is gone."""
+        key = id(values)
+
+        def gone(reference: weakref.ref[np.ndarray]) -> None:
+            if (held := self._located.get(key)) is not None and held[0] is reference:  # not another array's by now
+                del self._located[key]
+
+        self._located[key] = weakref.ref(values, gone), location
+        return location
 
     def references(
         self, place: ShardPlacement, locations: Sequence[Location | None], origin: int
@@ -134,7 +157,7 @@ class SharedBuffers:
             here = peer is not None and peer.is_at(place) and peer.stream is not None and peer.stream.open
             names = peer.names if peer is not None and here else ()
             return [
-                SharedArray(block=found.block.name, offset=found.offset, origin=origin)
+                _reference(found.block.name, found.offset, origin)
                 if found is not None and found.block.name in names
                 else None
                 for found in locations
@@ -164,19 +187,33 @@ class SharedBuffers:
         """Attach these blocks at all shards that accept shared memory, and detach blocks that are gone."""
         with self._lock:
             peers = [self._peer(place) for place in places]
-            alive = {block.name for block in self._blocks}
-            gone = {peer: sorted(peer.names - alive) for peer in peers if peer.names - alive}
-            self._ask({peer: wire.AttachRequest(released=names) for peer, names in gone.items()})
+            if any(peer.released != self._state for peer in peers):
+                self._release(peers)
             for block in blocks:
                 if any(peer.willing and block.name not in peer.names for peer in peers):
                     self._offer(block, peers)
-            self._log_new(peers)
+                    self._log_new(peers)
+
+    @property
+    def _state(self) -> tuple[int, int]:
+        """Another one after every change of the blocks: one that is gone, added, or renamed."""
+        return len(self._blocks), self._changes
+
+    def _release(self, peers: Collection[_Peer]) -> None:
+        """Detach blocks that are gone."""
+        state = self._state
+        alive = {block.name for block in self._blocks}
+        gone = {peer: sorted(peer.names - alive) for peer in peers if peer.names - alive}
+        self._ask({peer: wire.AttachRequest(released=names) for peer, names in gone.items()})
+        for peer in peers:
+            peer.released = state
 
     def renew(self, blocks: Collection[Block]) -> None:
         """Abandon the memory that shards may still access, and replace each block by a copy."""
         with self._lock:
             for block in blocks:
                 block.renew()
+                self._changes += 1
 
     def leave(self, address: str) -> None:
         """Drop the shard at this address: it is gone."""
@@ -207,6 +244,7 @@ class SharedBuffers:
             with block.offered():
                 answers = self._ask({peer: wire.AttachRequest(block=offered) for peer in asked})
         except OSError as error:
+            self._changes += 1  # it has lost its name
             log_unavailable(block.size, error)
             return
         for peer, answer in answers.items():
@@ -254,6 +292,12 @@ class SharedBuffers:
         if new and self._logs:
             which = " and ".join(str(shard) for shard in sorted(new))
             log.info(f"shares memory with shard{'s' * (len(new) > 1)} {which}")
+
+
+@functools.lru_cache(maxsize=256)
+def _reference(name: str, offset: int, origin: int) -> SharedArray:
+    """A reference for messages, which copy it."""
+    return SharedArray(block=name, offset=offset, origin=origin)
 
 
 def _part(peer: _Peer) -> None:

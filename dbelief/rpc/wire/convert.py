@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -28,8 +29,15 @@ def program_from_wire(rows: Iterable[parameters.Operation]) -> tuple[Operation, 
     return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars)) for row in rows)
 
 
+@functools.lru_cache(maxsize=256)
+def target_to_wire(job: str, shard_epoch: int, run_id: int) -> parameters.Target:
+    """Encode the shard incarnation that a request is addressed to, for messages, which copy it."""
+    return parameters.Target(job=job, shard_epoch=shard_epoch, run_id=run_id)
+
+
+@functools.lru_cache(maxsize=256)
 def pusher_to_wire(pusher: Pusher) -> segments.Pusher:
-    """Encode a pusher."""
+    """Encode a pusher, for messages, which copy it."""
     return segments.Pusher(replica=pusher.replica, incarnation=pusher.incarnation, rank=pusher.rank)
 
 

@@ -22,13 +22,13 @@ def test_cadence_is_the_strategys(a_job: MakeJob) -> None:
 @pytest.mark.parametrize(
     ("replicas", "train", "samples"),
     [
-        (1, 1_000, 120),  # an eighth of the epoch is 125: twelve mini-batches
-        (4, 1_000, 40),  # never less than four mini-batches
+        (1, 1_000, 250),  # a quarter of the epoch
+        (7, 1_000, 40),  # never less than four mini-batches
         (1, 10**6, 640),  # never more than 64
-        (0, 1_000, 120),  # clients only, and yet a lease has a size
+        (0, 1_000, 250),  # clients only, and yet a lease has a size
     ],
 )
-def test_a_lease_is_an_eighth_of_a_replicas_share(a_job: MakeJob, replicas: int, train: int, samples: int) -> None:
+def test_a_lease_is_a_quarter_of_a_replicas_share(a_job: MakeJob, replicas: int, train: int, samples: int) -> None:
     job = a_job(strategy__lease=None, replicas=replicas)
     assert lease_size(job, DatasetSizes(train, 0, 0)) == samples
 

@@ -1,7 +1,8 @@
-"""Short segments are updated by a rule's formula, longer ones by its compiled loop: the same bits."""
+"""Short segments are updated by a rule's formula until the loop is compiled, longer ones by the loop: the same bits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -15,6 +16,13 @@ from dbelief.optim import RULES, apply_rule, make_rule, warm_up
 from dbelief.optim.apply import FEW
 from dbelief.optim.elastic import Elastic
 from tests.examples import examples
+
+
+@pytest.fixture(autouse=True)
+def no_loops() -> Iterator[None]:
+    """No rule was warmed up by a test before."""
+    with patch("dbelief.optim.apply._compiled", set()):
+        yield
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -38,6 +46,16 @@ def test_nothing_is_compiled_where_no_segment_needs_it(longest: int, calls: int)
     rule: Any = Mock(state=())
     warm_up(rule, longest)
     assert rule.apply.call_count == calls
+
+
+@pytest.mark.parametrize("longest", [FEW, FEW + 1])
+def test_a_short_segment_is_updated_by_a_loop_that_is_compiled_anyway(longest: int) -> None:
+    rule: Any = Mock(state=())
+    w = np.zeros(FEW, np.float32)
+    warm_up(rule, longest)
+    rule.reset_mock()
+    apply_rule(rule, w, w, (), np.float32(0.1), 1)
+    assert (rule.apply.call_count, rule.apply_reference.call_count) == ((0, 1) if longest == FEW else (1, 0))
 
 
 @examples(40)
