@@ -52,6 +52,17 @@ class Sender(Protocol):
         """Read the next acknowledgement; waits for it, for some time at most. One thread at a time."""
 
 
+class _Waiting:
+    """A call that waits for the follower until `done`; it is woken then, or to read acknowledgements if it `may_read`.
+
+    Each has an event of its own. Of one condition, an acknowledgement would wake all calls, and end the wait of one.
+    """
+
+    def __init__(self, done: Callable[[], bool], may_read: Callable[[], bool]) -> None:
+        self.done, self.may_read = done, may_read
+        self.woken = runtime.event()
+
+
 class ReplicationLink:
     """Replication link of one shard; thread-safe.
 
@@ -79,28 +90,29 @@ class ReplicationLink:
         self._complete = False  # the follower has acknowledged every segment
         self._queued = 0  # bytes
         self._records: deque[JournalRecord] = deque()
-        self._reading = False  # whether a waiting thread reads acknowledgements
+        self._reader: _Waiting | None = None  # the one of the waiting calls that reads acknowledgements
         self._closed = False
-        self._changed = runtime.condition()
+        self._lock = runtime.reentrant_lock()
+        self._waiting: dict[_Waiting, None] = {}  # in the order of their calls
         self._work = runtime.event()  # for the sender's thread
 
     def begin(self, epoch: int, followed: bool) -> None:
         """Begin a link epoch, with a follower or without one; calls that wait for the previous follower return."""
-        with self._changed:
+        with self._lock:
             self.epoch = epoch
             self.state = LinkState.CATCHING_UP if followed else LinkState.UNREPLICATED
             self.why = ""
             self._clear()
             self._acknowledged = self.appended
-            self._changed.notify_all()
+            self._wake()
         self._work.set()
 
     def close(self) -> None:
         """End the link with its shard's process: calls that wait for the follower fail, for it may lead already."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self.lose(self.epoch, "this shard ends")
-            self._changed.notify_all()
+            self._wake()
         self._work.set()
 
     # -- called by pushes ----------------------------------------------------------------------------------
@@ -112,7 +124,7 @@ class ReplicationLink:
         worker whose push was not acknowledged leaves the memory to the shards (decision 0012). While the follower
         catches up no push waits, and the worker changes them.
         """
-        with self._changed:
+        with self._lock:
             if self.state not in (LinkState.CATCHING_UP, LinkState.IN_SYNC):
                 return
             self._records.append(record if self.state is LinkState.IN_SYNC else record.owned())
@@ -155,33 +167,46 @@ class ReplicationLink:
     def _wait_for(self, done: Callable[[], bool], epoch: int, timeout_s: float, sender: Sender | None) -> bool:
         """Wait until `done`, reading acknowledgements where no other thread does; False after `timeout_s`."""
         until_s = runtime.monotonic() + timeout_s
-
-        def reads() -> bool:
-            return sender is not None and not self._reading and self._is_active(epoch) and sender.is_local
-
-        while True:
-            with self._changed:
-                left_s = max(0.0, until_s - runtime.monotonic())
-                self._changed.wait_for(lambda: done() or self._closed or reads(), left_s)
-                if done():
-                    return True
-                if sender is None or self._closed or not reads() or runtime.monotonic() >= until_s:
-                    return False
-                self._reading = True
-            self._read(sender, lambda: done() or not self._is_active(epoch), until_s)
-
-    def _read(self, sender: Sender, done: Callable[[], bool], until_s: float) -> None:
-        """Read acknowledgements until `done` or the deadline; another waiting thread goes on then."""
+        call = _Waiting(done, lambda: sender is not None and self._is_active(epoch) and sender.is_local)
+        with self._lock:
+            if done():
+                return True
+            self._waiting[call] = None
+            self._wake()
         try:
-            while sender.is_local and runtime.monotonic() < until_s:
-                sender.receive()
-                with self._changed:
+            while True:
+                if self._reader is call and sender is not None:
+                    sender.receive()
+                else:
+                    call.woken.wait(max(0.0, until_s - runtime.monotonic()))
+                with self._lock:
                     if done():
-                        return
+                        return True
+                    if self._closed or runtime.monotonic() >= until_s:
+                        return False
+                    self._go_on(call)
         finally:
-            with self._changed:
-                self._reading = False
-                self._changed.notify_all()
+            with self._lock:
+                del self._waiting[call]
+                if self._reader is call:
+                    self._reader = None
+                    self._wake()
+
+    def _go_on(self, call: _Waiting) -> None:
+        """Continue the wait of a call that was woken: it may have to read no longer. The lock is held."""
+        if self._reader is call and not call.may_read():
+            self._reader = None
+        if self._reader is not call:
+            call.woken.clear()
+
+    def _wake(self) -> None:
+        """Wake the calls whose wait is over, and one to read acknowledgements where none does. The lock is held."""
+        for call in self._waiting:
+            if self._closed or call.done():
+                call.woken.set()
+            elif self._reader is None and call.may_read():
+                self._reader = call
+                call.woken.set()
 
     # -- called by the follower stream ---------------------------------------------------------------------
 
@@ -196,7 +221,7 @@ class ReplicationLink:
 
         Each record is returned only once: a caller that fails to send it must call `lose`.
         """
-        with self._changed:
+        with self._lock:
             if not self._is_active(epoch):
                 return None
             taken: list[JournalRecord] = []
@@ -206,7 +231,7 @@ class ReplicationLink:
                 filled += taken[-1].nbytes
             self._queued -= filled
             if self.state is LinkState.CATCHING_UP:
-                self._changed.notify_all()  # pushes wait for room in the queue
+                self._wake()  # pushes wait for room in the queue
             return taken, self.appended - len(self._records)
 
     def drain(self, epoch: int, records: int, sender: Sender | None = None) -> None:
@@ -220,8 +245,8 @@ class ReplicationLink:
 
     def wake_waiting(self) -> None:
         """Let waiting threads look again whether one of them has to read acknowledgements."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            self._wake()
 
     @property
     def behind(self) -> bool:
@@ -230,7 +255,7 @@ class ReplicationLink:
 
     def is_current(self, epoch: int) -> bool:
         """Whether the link of this epoch is still active."""
-        with self._changed:
+        with self._lock:
             return self._is_active(epoch)
 
     def _clear(self) -> None:
@@ -242,25 +267,25 @@ class ReplicationLink:
 
     def has_segments(self, epoch: int) -> None:
         """Record that every segment has been sent: from now on acknowledgements wait for the follower."""
-        with self._changed:
+        with self._lock:
             if self._is_active(epoch):
                 self.state, self._needed = LinkState.IN_SYNC, self.appended
 
     def acknowledged(self, epoch: int, records: int, complete: bool) -> None:
         """Record that the follower has the first `records` journal records; `complete`: and every segment."""
-        with self._changed:
+        with self._lock:
             if self._is_active(epoch):
                 self._acknowledged = max(self._acknowledged, records)
                 self._complete = self._complete or complete
                 self.confirmed = self._complete and self._needed is not None and self._acknowledged >= self._needed
-                self._changed.notify_all()
+                self._wake()
 
     def lose(self, epoch: int, why: str) -> None:
         """Mark the follower as lost; if it was in sync, waiting calls block until the coordinator's next command."""
-        with self._changed:
+        with self._lock:
             if self._is_active(epoch):
                 self.state = LinkState.LOST if self.state is LinkState.IN_SYNC else LinkState.UNREPLICATED
                 self.why = why or "it ended"
                 self._clear()
-                self._changed.notify_all()
+                self._wake()
         self._work.set()

@@ -16,6 +16,7 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.bulk import CODECS, DTYPES
 from dbelief.rpc.wire.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
+from dbelief.rpc.wire.frames import Received
 
 from ..store.accumulator import BundleAccumulator
 from ..store.admission import MOST_CARRIED
@@ -201,7 +202,7 @@ def _in_order(apply: Callable[[JournalRecord], None], records: Sequence[JournalR
 
 
 def receive(
-    requests: Iterator[bytes],
+    requests: Iterator[Received],
     begin: Callable[[parameters.CarryOpening], Receiver],
     areas: Areas = _no_area,
     each: Each = _in_order,

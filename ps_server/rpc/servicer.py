@@ -23,6 +23,7 @@ from dbelief.rpc.server.server import HANDLERS
 from dbelief.rpc.server.socket_streams import MOST_STREAMS, Handler, SocketContext
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
+from dbelief.rpc.wire.frames import Received
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import LOOK_AGAIN_S, ShardController
@@ -162,7 +163,7 @@ class ShardService(stubs.ParametersServicer):
     # -- data --------------------------------------------------------------------------------------------
 
     @streams
-    def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+    def Pull(self, messages: Iterator[Received], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; replies are encoded by hand."""
         blocks = functools.partial(self._attached.of, context.peer())
         begin = functools.partial(PullHandler, self.controller, self._metrics, self._wait, blocks)
@@ -173,17 +174,17 @@ class ShardService(stubs.ParametersServicer):
                     return
 
     @streams
-    def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+    def Push(self, messages: Iterator[Received], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; requests are decoded here, and replies encoded, by hand."""
         yield from self._transfers(PushHandler, messages, context)
 
     @streams
-    def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+    def Exchange(self, messages: Iterator[Received], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; requests and replies are encoded by hand."""
         yield from self._transfers(ExchangeHandler, messages, context)
 
     def _transfers(
-        self, kind: type[PushHandler | ExchangeHandler], messages: Iterator[bytes], context: grpc.ServicerContext
+        self, kind: type[PushHandler | ExchangeHandler], messages: Iterator[Received], context: grpc.ServicerContext
     ) -> Iterator[Any]:
         blocks = functools.partial(self._attached.of, context.peer())
         begin = functools.partial(kind, self.controller, self._metrics, self._wait, blocks)
@@ -191,12 +192,12 @@ class ShardService(stubs.ParametersServicer):
             yield from handle_stream(messages, kind, begin, lambda: not limiter.over_limit, self.controller)
 
     @streams
-    def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
+    def Carry(self, messages: Iterator[Received], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
         areas = functools.partial(self._area, context)
         yield from receive(messages, self.controller.migration_for, areas, self.controller.threads.map)
 
-    def _carry_locally(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _carry_locally(self, messages: Iterator[Received], context: Any) -> Iterator[bytes]:
         for reply in self.Carry(messages, context):
             yield reply.SerializeToString()
 

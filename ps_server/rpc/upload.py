@@ -12,6 +12,7 @@ from dbelief.errors import Moved, Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import push_from_wire
+from dbelief.rpc.wire.frames import Received
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
@@ -150,7 +151,7 @@ class UploadHandler(ABC):
 
 
 def handle_stream(
-    messages: Iterator[bytes],
+    messages: Iterator[Received],
     kind: type[UploadHandler],
     begin: Callable[[bytes], UploadHandler],
     may_stay: Callable[[], bool],

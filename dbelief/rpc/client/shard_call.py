@@ -307,7 +307,7 @@ class PullCall(ShardCall):
 
     def handle_reply(self, answer: object) -> None:
         """Store the received segments in `out`."""
-        assert isinstance(answer, bytes)
+        assert isinstance(answer, bytes | memoryview)
         _, parts = bulk.decode(answer)
         if not parts:
             self.waited_s = runtime.monotonic() - self._began_s

@@ -73,7 +73,7 @@ class SocketStream:
         """Allow one more message: a reply has answered one."""
         self._left += 1
 
-    def answer(self) -> bytes | None:
+    def answer(self) -> frames.Received | None:
         """The next reply; None where the shard has ended the stream.
 
         Raises
@@ -96,7 +96,7 @@ class SocketStream:
         """Wait until `answer` returns at once; False after `timeout_s`."""
         return self._socket.wait(room=False, timeout_s=timeout_s)[0]
 
-    def _receive(self) -> bytes | None:
+    def _receive(self) -> frames.Received | None:
         try:
             return self._socket.receive()
         except ConnectionResetError:

@@ -137,7 +137,7 @@ class PushCall(ShardCall):
 
     def handle_reply(self, answer: object) -> None:
         """Add up the figures of a reply; the last one may have the first segments of the pull."""
-        assert isinstance(answer, bytes)
+        assert isinstance(answer, bytes | memoryview)
         acknowledgement, parts = bulk.decode(answer)
         if acknowledgement is None:
             raise Rejected(f"{self.where}: answered without an acknowledgement")
@@ -206,7 +206,7 @@ class ExchangeCall(PushCall):
 
     def handle_reply(self, answer: object) -> None:
         """Store the previous centre in `out`."""
-        assert isinstance(answer, bytes)
+        assert isinstance(answer, bytes | memoryview)
         _, parts = bulk.decode(answer)
         if not parts:
             self.lost = max(self.lost, bulk.parse(wire.ExchangeReply, answer).lost)

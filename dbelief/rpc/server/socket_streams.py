@@ -17,7 +17,7 @@ from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.wire import frames
 from dbelief.rpc.wire.message_socket import MessageSocket
 
-Handler = Callable[[Iterator[bytes], Any], Iterator[bytes]]
+Handler = Callable[[Iterator[frames.Received], Any], Iterator[bytes]]
 """A generator of replies to messages."""
 Methods = Mapping[str, Handler]
 """By name: the handler."""
@@ -132,7 +132,7 @@ class SocketStreams:
                 connection.close()
 
 
-def messages_of(connection: MessageSocket, context: SocketContext) -> Iterator[bytes]:
+def messages_of(connection: MessageSocket, context: SocketContext) -> Iterator[frames.Received]:
     """Messages of a client, until it has closed the stream, or the call in which it asked for it."""
     # A client that ends with a reply unread resets the connection.
     with suppress(OSError):

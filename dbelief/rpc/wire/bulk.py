@@ -22,6 +22,8 @@ from google.protobuf.message import DecodeError, Message
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import segments_pb2 as segments
 
+from .frames import Received
+
 M = TypeVar("M", bound=Message)
 
 FULL_BYTES = 1 << 20
@@ -132,7 +134,7 @@ def _varint(value: int) -> bytes:
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def parse(kind: type[M], message: bytes) -> M:
+def parse(kind: type[M], message: Received) -> M:
     """Parse a small message by its generated class.
 
     Raises
@@ -141,12 +143,12 @@ def parse(kind: type[M], message: bytes) -> M:
         The bytes are no such message.
     """
     try:
-        return kind.FromString(message)
+        return kind.FromString(bytes(message))
     except DecodeError:
         raise Rejected(f"{len(message)} bytes that are no {kind.__name__}") from None
 
 
-def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
+def decode(message: Received) -> tuple[bytes | None, list[SegmentPayload]]:
     """Serialized opening of a push, or acknowledgement, None where the message has none; and the message's segments.
 
     References to shared memory are last.
@@ -178,7 +180,7 @@ class _Malformed(Exception):
     """Bytes that are no protobuf message."""
 
 
-def _part(message: bytes, view: memoryview, at: int, end: int) -> SegmentPayload:
+def _part(message: Received, view: memoryview, at: int, end: int) -> SegmentPayload:
     index = version = offset = length = codec = 0
     unchanged = False
     data: memoryview | None = None
@@ -208,7 +210,7 @@ def _shared(message: bytes) -> list[SegmentPayload]:
     return [SegmentPayload(*row, shared=True) for row in zip(reference.segments, reference.versions, strict=True)]
 
 
-def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _fields(message: Received, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Number, kind and value of every field in message[at:end], and its end; of bytes the value is their start.
 
     A field that extends past `end` is detected after it was read, so that reading it needs no checks.
@@ -237,7 +239,7 @@ def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, 
         yield number, kind, value, at
 
 
-def _long(message: bytes, at: int) -> tuple[int, int]:
+def _long(message: Received, at: int) -> tuple[int, int]:
     """A varint of any length, and its end."""
     value = 0
     for shift in range(0, 70, 7):

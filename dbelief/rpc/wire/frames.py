@@ -16,6 +16,9 @@ LARGEST = 1 << 16
 """Bytes of a local stream's packet at most: its messages name segments in shared memory and hold no numbers."""
 KIND = socket.SOCK_SEQPACKET
 
+Received = bytes | memoryview
+"""A message as it was received: bytes that are not written to."""
+
 MESSAGE, STATUS = range(2)
 """Kinds of packets."""
 

@@ -14,6 +14,7 @@ import struct
 from abc import ABC, abstractmethod
 
 import grpc
+import numpy as np
 
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
@@ -57,7 +58,7 @@ class MessageSocket(ABC):
         """
 
     @abstractmethod
-    def receive(self) -> bytes | None:
+    def receive(self) -> frames.Received | None:
         """Wait for the next message; None where the peer has ended the connection.
 
         Raises
@@ -165,7 +166,7 @@ class ByteSocket(MessageSocket):
                 self._unsent[0] = self._unsent[0][sent:]
         return True
 
-    def receive(self) -> bytes | None:
+    def receive(self) -> frames.Received | None:
         """See `MessageSocket.receive`."""
         head = self._read(_HEAD.size)
         if head is None:
@@ -209,7 +210,7 @@ class ByteSocket(MessageSocket):
         """Bytes of the unsent ones that were sent; raises BlockingIOError where there is no room, without `wait`."""
         return self._socket.sendmsg(self._unsent, (), 0 if wait else socket.MSG_DONTWAIT)
 
-    def _read(self, size: int) -> bytes | None:
+    def _read(self, size: int) -> frames.Received | None:
         """So many bytes; None where the connection ends before them."""
         read = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
         while len(read) < size:
@@ -303,8 +304,8 @@ class TlsSocket(ByteSocket):
                 part, done = part[taken:], done + taken
         return done
 
-    def _read(self, size: int) -> bytes | None:
-        read = memoryview(bytearray(size))
+    def _read(self, size: int) -> frames.Received | None:
+        read = np.empty(size, np.uint8).data  # not a bytearray, which is cleared
         filled = 0
         while filled < size:
             try:
@@ -319,7 +320,7 @@ class TlsSocket(ByteSocket):
                 if not more:
                     break
                 filled += more
-        return _complete(bytes(read[:filled]), size)
+        return _complete(read[:filled].toreadonly(), size)
 
     def _decrypted(self, most: int) -> bytes | None:
         """What has been received; b"" at the end, None where no record is complete."""
@@ -341,7 +342,7 @@ class TlsSocket(ByteSocket):
         return count > 0
 
 
-def _complete(read: bytes, size: int) -> bytes | None:
+def _complete(read: frames.Received, size: int) -> frames.Received | None:
     if read and len(read) < size:
         raise ConnectionResetError("the peer has ended the connection within a message")
     return read if len(read) == size else None

@@ -402,14 +402,37 @@ def test_waiting_thread_hands_the_reading_over() -> None:
         link.append(_record())
         threads.append(threading.Thread(target=link.wait, args=(records, 60.0, sender)))
         threads[-1].start()
-        wait_until(lambda: link._reading)
+        wait_until(lambda: len(link._waiting) == len(threads) and link._reader)
     for number, thread in enumerate(threads, 1):
         sender.arrive()
         thread.join(60.0)
         assert not thread.is_alive()
         assert link._acknowledged == number
     assert sender.readers == [thread.ident for thread in threads]
-    assert not link._reading
+    assert link._reader is None
+    assert not link._waiting
+
+
+def test_an_acknowledgement_wakes_only_those_it_is_for() -> None:
+    """And one to read the next; four workers' pushes would else wake each other, as often as each has to run."""
+    link, sender = _in_sync()
+    threads = []
+    for records in (1, 2, 3, 4):
+        link.append(_record())
+        threads.append(threading.Thread(target=link.wait, args=(records, 60.0, sender)))
+        threads[-1].start()
+        wait_until(lambda: len(link._waiting) == len(threads))
+    sender.arrive()
+    threads[0].join(60.0)
+    assert [call.woken.is_set() for call in link._waiting] == [True, False, False]
+    assert link._reader is next(iter(link._waiting))
+    for thread in threads[1:]:
+        assert thread.is_alive()
+        sender.arrive()
+    for thread in threads:
+        thread.join(60.0)
+        assert not thread.is_alive()
+    assert not link._waiting
 
 
 def test_thread_that_reads_waits_no_longer_than_its_timeout() -> None:
@@ -427,7 +450,7 @@ def test_thread_that_reads_returns_when_the_link_ends() -> None:
     link.append(_record())
     thread = threading.Thread(target=link.wait, args=(1, 60.0, sender))
     thread.start()
-    wait_until(lambda: link._reading)
+    wait_until(lambda: link._reader is not None)
     link.begin(2, followed=False)
     thread.join(60.0)
     assert not thread.is_alive()

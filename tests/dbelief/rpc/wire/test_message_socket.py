@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import grpc
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import Rejected
-from dbelief.rpc.wire import frames, message_socket
+from dbelief.rpc.wire import bulk, frames, message_socket
 from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
 from dbelief.security import Credentials
 
@@ -73,13 +74,29 @@ def test_messages_arrive_whole_and_in_order(pair: Pair, sizes: list[int]) -> Non
     sender.join(60)
 
 
+def test_a_received_message_is_not_written_to(pair: Pair) -> None:
+    """A shard applies a gradient from where it was received, and gives it to its follower."""
+    one, other = pair
+    part = bulk.part_of(3, 7, np.arange(5, dtype=np.float32))
+    one.send(bulk.head(b"opening") + bulk.encode(part))
+    message = other.receive()
+    assert message is not None
+    assert memoryview(message).readonly
+    opening, (received,) = bulk.decode(message)
+    assert opening == b"opening"
+    assert isinstance(opening, bytes)
+    numbers = bulk.numbers(received)
+    np.testing.assert_array_equal(numbers, np.arange(5))
+    assert not numbers.flags.writeable
+
+
 def test_a_message_without_room_is_sent_later(pair: Pair) -> None:
     one, other = pair
     large = bytes(range(256)) * 80_000
     one.queue(large)
     assert not one.flush()
     assert one.wait(room=True, timeout_s=0.0) == (False, False)
-    received: list[bytes | None] = []
+    received: list[frames.Received | None] = []
     reader = threading.Thread(target=lambda: received.append(other.receive()))
     reader.start()
     while not one.flush():
@@ -160,7 +177,7 @@ def test_another_thread_ends_a_wait(pair: Pair) -> None:
     one, other = pair
     other.send(b"first")
     assert one.receive() == b"first"
-    received: list[bytes | None] = []
+    received: list[frames.Received | None] = []
 
     def receive() -> None:
         with suppress(OSError):
