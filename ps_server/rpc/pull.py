@@ -41,11 +41,23 @@ class PullHandler:
         if known and len(known) != len(indices):
             raise Rejected(f"{len(known)} versions for {len(indices)} segments")
         self._rows = list(zip(indices, known or [None] * len(indices), strict=True))
+        self._prepared: list[bytes] | Exception | None = None
 
     @property
     def waits(self) -> bool:
         """Whether it waits for a clock first."""
         return self._shard.staleness is not None and self._request.HasField("pusher")
+
+    def prepare(self) -> None:
+        """Write segments to shared memory now, before the push that this pull follows waits for the follower.
+
+        After that wait the small pulls of several workers would not take turns. An error is raised by `answers`.
+        """
+        if self._request.HasField("shared") and not self.waits:
+            try:
+                self._prepared = list(self._written())
+            except Exception as error:
+                self._prepared = error
 
     def answers(self, start: bytes = b"") -> Iterator[bytes]:
         """Wait for the requested clock, then yield the replies, the first of which begins with `start`.
@@ -62,7 +74,7 @@ class PullHandler:
             self._wait("pulls", shard, indices, request.clock)
             yield start  # no segments: the wait is over
             start = b""
-        for message in self._written(start) if request.HasField("shared") else self._encoded(start):
+        for message in self._listed(start) if request.HasField("shared") else self._encoded(start):
             if self._controller.shard_for(request.target) is not shard:
                 raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")
             self._controller.confirm_leads(shard)
@@ -86,7 +98,15 @@ class PullHandler:
             self._metrics.pulls_total.labels(vector).inc()
         yield combined[0] if len(combined) == 1 else b"".join(combined)
 
-    def _written(self, start: bytes) -> Iterator[bytes]:
+    def _listed(self, start: bytes) -> Iterator[bytes]:
+        """Messages that list the segments in shared memory, the first of which begins with `start`."""
+        if isinstance(self._prepared, Exception):
+            raise self._prepared
+        for message in self._written() if self._prepared is None else self._prepared:
+            yield start + message
+            start = b""
+
+    def _written(self) -> Iterator[bytes]:
         """Write segments to shared memory, and yield the messages that list them."""
         area, vector, rows = self._blocks().area(self._request.shared), self._request.vector, self._rows
 
@@ -102,8 +122,7 @@ class PullHandler:
             self._metrics.shared_bytes_total.labels("sent").inc(sum([count for _, count in done]))
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(vector).inc()
-            yield start + bulk.in_shared([index for index, _ in some], [version for version, _ in done])
-            start = b""
+            yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
 
 
 def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:

@@ -104,6 +104,8 @@ class PushHandler(UploadHandler):
             self._wait("pushes", self._shard, self._staged, self._push.clock + 1)
         if self._controller.replicates:
             records = self._controller.replicate()
+            if ended and self._pull is not None:
+                self._pull.prepare()
             yield WAITS
             self._controller.wait_replicated(records=records)
         self.check_incarnation()  # an earlier incarnation's pushes must not be acknowledged under this epoch

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.arrays.shared_memory import block_of
+from dbelief.core.placement import Fetch
 from dbelief.core.push import Push
 from dbelief.errors import Rejected, RuntimeFailure
 from dbelief.rpc.client.socket_stream import SocketStream
@@ -21,6 +22,7 @@ from dbelief.rpc.wire.convert import pusher_to_wire
 from ps_server.replication import link
 from ps_server.replication.migration import Migration
 from ps_server.rpc import upload
+from ps_server.rpc.pull import PullHandler
 from ps_server.rpc.servicer import ShardService
 from ps_server.store import concurrency
 from ps_server.store.journal import PushRecord
@@ -175,6 +177,59 @@ def test_a_turn_ends_before_the_wait_for_the_follower(monkeypatch: pytest.Monkey
             go_on.set()
             push.join(60)
         assert not push.is_alive()
+
+
+def test_parameters_are_written_before_the_wait_for_the_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the turn of the push; and they are sent after it."""
+    at_the_follower, go_on, apply = threading.Event(), threading.Event(), Migration.apply
+
+    def applies(migration: Migration, record: Any) -> None:
+        at_the_follower.set()
+        assert go_on.wait(60)
+        apply(migration, record)
+
+    with closing(Chained("sgd")) as job:
+        whole(job)
+        client = job.client(A)
+        values, out = client.array(job.placement.size), client.array(job.placement.size)
+        client.pull(out, job.held())
+        monkeypatch.setattr(Migration, "apply", applies)
+        values[:], out[:] = 1, 5
+        fetch = Fetch(out, job.held(), 1)
+        push = threading.Thread(
+            target=client.push, args=(values, job.held(0), Push(A, 1, np.float32(1))), kwargs={"fetch": fetch}
+        )
+        push.start()
+        try:
+            assert at_the_follower.wait(60)
+            wait_until(lambda: bool((out == -1).all()))
+            assert push.is_alive()
+            assert (fetch.versions == -1).all()
+        finally:
+            go_on.set()
+            push.join(60)
+        assert not push.is_alive()
+        assert (fetch.versions == 1).all()
+
+
+def test_a_fetch_that_fails_leaves_a_replicated_push_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(handler: PullHandler) -> Any:
+        raise Rejected("cannot be read")
+        yield b""
+
+    with closing(Chained("sgd")) as job:
+        whole(job)
+        client = job.client(A)
+        values, out = client.array(job.placement.size), client.array(job.placement.size)
+        client.pull(out, job.held())
+        values[:] = 1
+        with monkeypatch.context() as patched:
+            patched.setattr(PullHandler, "_written", fails)
+            with pytest.raises(Rejected, match="cannot be read"):
+                client.push(values, job.held(0), Push(A, 1, np.float32(1)), Fetch(out, job.held(), 1))
+        np.testing.assert_array_equal(job.read(), -1.0)
+        assert client.push(values, job.held(0), Push(A, 1, np.float32(1))).duplicates == len(job.placement.spans)
+        assert_copies_are_equal(job)
 
 
 def test_a_record_that_no_call_waits_for_is_acknowledged(watched: Watched) -> None:

@@ -402,7 +402,7 @@ def test_waiting_thread_hands_the_reading_over() -> None:
         link.append(_record())
         threads.append(threading.Thread(target=link.wait, args=(records, 60.0, sender)))
         threads[-1].start()
-        wait_until(lambda: len(link._waiting) == len(threads) and link._reader)
+        wait_until(lambda: len(link._waiting) == len(threads) and link._reader is not None)
     for number, thread in enumerate(threads, 1):
         sender.arrive()
         thread.join(60.0)
