@@ -11,6 +11,9 @@ end count nowhere:
                  it gathers, computes, checks and applies, with one thread and no message
     of floor     the two as a ratio
 
+`WORKERS` processes that do this at once are a row too: what is beyond the floor there, they lose by sharing caches and
+memory, without a message.
+
 `--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
 `--peers`: an interpreter that has torch and Ray: the default step by each of them (`step_peer.py`). The processor time
 of Ray's processes, which are no children of the one that starts them, is not measured.
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import resource
 import statistics
@@ -29,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +133,16 @@ def alone(job: Job, epochs: int) -> dict[str, float]:
     return {"samples_per_s": samples / took_s, "cpu_s": 1e3 * cpu_s / samples}
 
 
+def at_once(job: Job, epochs: int, count: int) -> dict[str, float]:
+    """The same of so many processes that do it at the same time."""
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), threadpool_limits, (1,)) as processes:
+        rows = [row.result() for row in [processes.submit(alone, job, epochs) for _ in range(count)]]
+    return {
+        "samples_per_s": sum(row["samples_per_s"] for row in rows),
+        "cpu_s": statistics.mean(row["cpu_s"] for row in rows),
+    }
+
+
 def batch_of(job: Job) -> int:
     """Samples of a mini-batch."""
     assert isinstance(job.strategy, Downpour)
@@ -164,6 +179,7 @@ def main() -> None:
     for _ in range(arguments.rounds):
         floor = alone(job, SHORT)
         measured(("one process", "", ""), floor, floor["cpu_s"])
+        measured((f"{WORKERS} at once", "", ""), at_once(job, SHORT, WORKERS), floor["cpu_s"])
         for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
             runs = [
                 run(checkouts[name], arguments.job.resolve(), WAYS[way], shards, epochs)
