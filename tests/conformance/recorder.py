@@ -96,6 +96,7 @@ class Recorder:
                 (Segment, "drop_staged", self._drop_staged),
                 (Segment, "append_journal", self._append_journal),
                 (ReplicationLink, "append", self._append),
+                (ReplicationLink, "_wait_for", self._wait_for),
                 (sender, "capture", self._copy),
                 (migrations, "capture", self._send),
                 (migrations, "install", self._receive),
@@ -248,11 +249,21 @@ class Recorder:
 
     def _make_link(self, real: Real, link: ReplicationLink) -> None:
         real(link)
-        link._changed = _Watched(link._changed, lambda: self._link_seen(link), self._link_waited)  # type: ignore[assignment]
+        link._lock = _Watched(link._lock, lambda: self._link_seen(link))
         self._link_seen(link)
 
-    def _link_waited(self) -> None:
-        self._waited[self._task] = self._add("waited")
+    def _wait_for(self, real: Real, link: ReplicationLink, done: Callable[[], bool], *words: Any) -> bool:
+        """A wait ends where its own task finds it done, with the link's lock held; others look too, to wake it."""
+        task = self._task
+
+        def observed() -> bool:
+            holds = done()
+            if holds and self._task is task:
+                self._waited[task] = self._add("waited")
+            return holds
+
+        waited: bool = real(link, observed, *words)
+        return waited
 
     def _link_seen(self, link: ReplicationLink) -> None:
         """At the end of each block that has a link's lock: an entry where the block has changed it."""
@@ -353,33 +364,21 @@ def _is_of(record: Any, entry: Entry) -> bool:
 
 
 class _Watched:
-    """A condition that calls `seen` at the end of each block with its lock, and `waited` where `wait_for` is over."""
+    """A lock that calls `seen` at the end of each block that holds it."""
 
-    def __init__(self, condition: Any, seen: Callable[[], None], waited: Callable[[], None]) -> None:
-        self._condition = condition
+    def __init__(self, lock: Any, seen: Callable[[], None]) -> None:
+        self._lock = lock
         self._seen = seen
-        self._waited = waited
 
     def __enter__(self) -> Any:
-        return self._condition.__enter__()
+        return self._lock.__enter__()
 
     def __exit__(self, *raised: object) -> None:
         self._seen()
-        self._condition.__exit__(*raised)
-
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> Any:
-        self._seen()
-
-        def observed() -> bool:
-            holds = predicate()
-            if holds:
-                self._waited()
-            return holds
-
-        return self._condition.wait_for(observed, timeout)
+        self._lock.__exit__(*raised)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._condition, name)
+        return getattr(self._lock, name)
 
 
 def _method(wrapper: Callable[..., Any], real: Real) -> Callable[..., Any]:
