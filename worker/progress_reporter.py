@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Sums over acknowledged pushes: the fields of `Progress`."""
+    """Sums over the acknowledged pushes of a lease, as in the message `Progress`."""
 
     lease: int = 0
     pushes: int = 0

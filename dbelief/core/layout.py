@@ -26,7 +26,7 @@ Range = tuple[int, int]
 MAX_SEGMENT_LENGTH = 262_144
 """Numbers in the longest segment of a job."""
 SMALL_SEGMENT_LENGTH = 98_304
-"""Numbers that Adagrad updates in some 25 µs, no more than a segment costs beside its numbers, at both ends. Less than
+"""Numbers that Adagrad updates in some 25 µs, no more than a segment costs beside its numbers, at both ends. Fewer than
 those that are copied past the caches (`streaming_copy`)."""
 MIN_SEGMENT_LENGTH = 1_024
 """Numbers in a full segment at least, however small the model."""

@@ -1,4 +1,4 @@
-"""Which of a rule's two forms updates a segment: the compiled loop where the process has it, or there are many numbers.
+"""Which of a rule's two forms updates a segment: the compiled loop where it was warmed up, or there are many numbers.
 
 Both give the same bits (`Rule`). The formula costs up to 45 microseconds more on a short segment; the loop costs a
 process the import of numba, more than half a second of processor time. A shard of a small model never imports it.
@@ -12,10 +12,9 @@ from .elastic import Elastic
 from .rule import Rule
 
 FEW = 1 << 14
-"""Numbers up to which the formula is used in a process without the loop: there it takes at most 45 microseconds
-longer."""
+"""Numbers up to which the formula is used where the loop was not warmed up: it takes at most 45 microseconds longer."""
 _compiled: set[str] = set()
-"""Names of the rules whose loops this process has compiled, or loaded from the cache."""
+"""Names of the rules whose loops `warm_up` has compiled in this process, or loaded from the cache."""
 
 
 def apply_rule(

@@ -55,7 +55,8 @@ class Sender(Protocol):
 class _Waiting:
     """A call that waits for the follower until `done`; it is woken then, or to read acknowledgements if it `may_read`.
 
-    Each has an event of its own. Of one condition, an acknowledgement would wake all calls, and end the wait of one.
+    Each has an event of its own. With one condition for all, an acknowledgement would wake every call, and end the wait
+    of only one.
     """
 
     def __init__(self, done: Callable[[], bool], may_read: Callable[[], bool]) -> None:

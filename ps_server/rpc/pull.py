@@ -57,10 +57,10 @@ class PullHandler:
             try:
                 self._prepared = list(self._written())
             except Exception as error:
-                self._prepared = error
+                self._prepared = error.with_traceback(None)  # whose frames hold this object, and the client's memory
 
     def answers(self, start: bytes = b"") -> Iterator[bytes]:
-        """Wait for the requested clock, then yield the replies, the first of which begins with `start`.
+        """Wait for the requested clock, then yield the replies, the first of which begins with `start`; see `prepare`.
 
         Raises
         ------

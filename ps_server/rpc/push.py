@@ -104,7 +104,7 @@ class PushHandler(UploadHandler):
             self._wait("pushes", self._shard, self._staged, self._push.clock + 1)
         if self._controller.replicates:
             records = self._controller.replicate()
-            if ended and self._pull is not None:
+            if self._pull is not None and self.complete:
                 self._pull.prepare()
             yield WAITS
             self._controller.wait_replicated(records=records)

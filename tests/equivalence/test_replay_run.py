@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import nominal_length
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import BatchBuffer, load, permutation
@@ -122,6 +123,17 @@ def run(tmp_path: Path) -> tuple[Path, np.ndarray]:
 
 def test_a_runs_folder_is_replayed(run: tuple[Path, np.ndarray]) -> None:
     folder, w = run
+    assert np.array_equal(replay_run(folder), w)
+
+
+def test_segments_are_cut_as_in_the_run(run: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sets say how: a later version may begin jobs with other segments."""
+    folder, w = run
+    job = load_job(folder / "job.yaml")
+    nominal = nominal_length(len(w), job.shards)
+    (folder / "snapshots" / "7-1").mkdir(parents=True)
+    write_set(folder / "snapshots" / "7-1", "7-1", job.name, {"nominal_length": nominal})
+    monkeypatch.setattr("dbelief.tools.replay.run.nominal_length", lambda size, shards: nominal // 2)
     assert np.array_equal(replay_run(folder), w)
 
 

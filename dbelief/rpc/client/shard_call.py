@@ -57,7 +57,7 @@ class ShardCall(ABC):
     arrays
         Arrays that the shard may access in place; None for one that a codec encodes.
     locations
-        Locations of these arrays in shared blocks; empty: none is in a block.
+        Locations of these arrays in shared blocks, None for one that is in none; empty: not looked up.
     waiting_since_s, tries
         Start of the wait for the next reply, by the monotonic clock, and the number of retries since.
     warned

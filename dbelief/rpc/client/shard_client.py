@@ -53,8 +53,7 @@ from .watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.3)
-"""Pauses before a shard call is retried; the last one applies to all further retries. It bounds the idle time of a
-shard that is available again."""
+"""Pauses before a shard call is retried, the last for all further retries; a shard that is back may idle as long."""
 DIRECT_SIZE = 1 << 19
 """Most numbers of a call that uses a direct stream: in float32, 2 MiB. The caller's thread sends them, to one shard
 after another; gRPC's threads, which larger calls use, send to all at a time."""
@@ -226,7 +225,11 @@ class ShardedParameterClient:
         ------
         Unavailable, Rejected
             Naming the shard.
+        ValueError
+            The gradient and the array for the parameters overlap.
         """
+        if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
+            raise ValueError("the gradient and the array for the parameters overlap")
         upload = Upload(values, versions, push, self._rule, self._origin)
         calls: list[ShardCall] = []
         pulls: list[ShardCall] = []
@@ -354,7 +357,7 @@ class ShardedParameterClient:
 
     def _share(self, calls: Sequence[ShardCall]) -> Collection[Block]:
         """Let shards on this host access the calls' arrays in place; returns the blocks in use."""
-        blocks: dict[Block, None] = {}  # once each, in their order: a set would have that of their addresses in memory
+        blocks: dict[Block, None] = {}  # once each, in their order: a set would be ordered by their addresses
         for call in calls:
             call.locations = [self._sharing.find(one) if isinstance(one, np.ndarray) else None for one in call.arrays]
             blocks.update({location.block: None for location in call.locations if location is not None})
@@ -403,10 +406,11 @@ class ShardedParameterClient:
 
     def _refer(self, call: ShardCall) -> None:
         """Let the shard access those of the call's arrays whose blocks it has attached."""
-        calls = [one for one in call.together() if any(one.locations)]
-        wanted = [location for one in calls for location in one.locations]
-        found = iter(self._sharing.references(call.place, wanted, self._origin) if calls else ())
-        for one in calls:
+        wanted = [location for one in call.together() for location in one.locations]
+        found = iter(
+            self._sharing.references(call.place, wanted, self._origin) if any(wanted) else [None] * len(wanted)
+        )
+        for one in call.together():
             one.share([next(found) for _ in one.locations])
 
     def _step(self, call: ShardCall) -> None:

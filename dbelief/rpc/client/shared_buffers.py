@@ -101,8 +101,8 @@ class SharedBuffers:
         self._job, self._streams, self._watchdog = job, streams, watchdog
         self._wanted, self._logs = wanted, logs
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
-        self._changes = 0  # blocks that were added or have another name
-        self._located: dict[int, tuple[weakref.ref[np.ndarray], Location]] = {}  # by id of the array
+        self._changes = 0  # count of the blocks that were added or got another name
+        self._offsets: dict[int, tuple[weakref.ref[np.ndarray], int]] = {}  # of the arrays made here, by their ids
         self._peers: dict[str, _Peer] = {}
         self._logged: set[int] = set()
         self._lock = runtime.lock()
@@ -113,7 +113,11 @@ class SharedBuffers:
         if block is None:
             return aligned_float32(size)
         self.add(block)
-        return block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
+        made = block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
+        with self._lock:
+            left = {key: held for key, held in self._offsets.items() if held[0]() is not None}
+            self._offsets = left | {id(made): (weakref.ref(made), HEADER_BYTES)}
+        return made
 
     def add(self, block: Block) -> None:
         """Add a block, made here or opened, to those that shards are offered."""
@@ -124,26 +128,13 @@ class SharedBuffers:
 
     def find(self, values: np.ndarray) -> Location | None:
         """Location of a float32 array, if it is in a block of this client that has a name."""
-        known = self._located.get(id(values))
-        if known is not None and known[0]() is values:  # the address of an array takes as long as the rest of a find
-            location = known[1]
-            return location if location.block.name else None
         block = block_of(values)
         if block is None or not block.name or values.dtype != np.float32 or block not in self._blocks:
             return None
-        offset = block.offset_of(values)
-        return None if offset is None else self._locate(values, Location(block, offset))
-
-    def _locate(self, values: np.ndarray, location: Location) -> Location:
-        """Remember the location of an array until the array is gone."""
-        key = id(values)
-
-        def gone(reference: weakref.ref[np.ndarray]) -> None:
-            if (held := self._located.get(key)) is not None and held[0] is reference:  # not another array's by now
-                del self._located[key]
-
-        self._located[key] = weakref.ref(values, gone), location
-        return location
+        known, offset = self._offsets.get(id(values), (None, None))
+        if known is None or known() is not values:  # finding an address costs as much as all the rest
+            offset = block.offset_of(values)
+        return None if offset is None else Location(block, offset)
 
     def references(
         self, place: ShardPlacement, locations: Sequence[Location | None], origin: int
@@ -196,7 +187,7 @@ class SharedBuffers:
 
     @property
     def _state(self) -> tuple[int, int]:
-        """Another one after every change of the blocks: one that is gone, added, or renamed."""
+        """Differs after every change of the blocks: one that is gone, added, or renamed."""
         return len(self._blocks), self._changes
 
     def _release(self, peers: Collection[_Peer]) -> None:
@@ -212,8 +203,8 @@ class SharedBuffers:
         """Abandon the memory that shards may still access, and replace each block by a copy."""
         with self._lock:
             for block in blocks:
-                block.renew()
                 self._changes += 1
+                block.renew()
 
     def leave(self, address: str) -> None:
         """Drop the shard at this address: it is gone."""

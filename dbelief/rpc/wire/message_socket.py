@@ -305,7 +305,7 @@ class TlsSocket(ByteSocket):
         return done
 
     def _read(self, size: int) -> frames.Received | None:
-        read = np.empty(size, np.uint8).data  # not a bytearray, which is cleared
+        read = np.empty(size, np.uint8).data  # not a bytearray, which would be zeroed first
         filled = 0
         while filled < size:
             try:

@@ -11,7 +11,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
-from dbelief.core.layout import Layout, make_segments, nominal_length
+from dbelief.checkpoint.snapshot_set import complete_sets, read_set
+from dbelief.core.layout import Layout, SegmentSpan, make_segments, nominal_length
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import BatchBuffer, Split, load, permutation
 from dbelief.errors import JobError
@@ -48,6 +49,8 @@ def replay_run(run_folder: Path) -> np.ndarray:
         A log cannot be read, or data, model or that run are missing.
     RuntimeFailure
         The logs are incomplete: a program was killed, or the run was resumed.
+    SnapshotError
+        The description of the run's newest snapshot set cannot be read.
     """
     job = load_job(run_folder / "job.yaml")
     _check_job(job, run_folder)
@@ -56,7 +59,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     model, _ = build_model(job, data, backend)
     layout, initial = initial_values(job, model)
     load_initial_from_run(job, layout, initial)
-    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, job.shards))
+    spans = _segments(job, run_folder, layout)
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
     gather, wire = _gather(job, data.train, backend), Wire(Codecs.of(job.wire, layout.starts), spans)
@@ -78,6 +81,14 @@ def replay_run(run_folder: Path) -> np.ndarray:
         applied, computed = read_record(run_folder / "record", FetchPushSchedule(strategy.batch))
         gradient_of = _gradient_of(strategy, gather, model, layout, backend, wire)
         return replay(initial, spans, rule, applied, computed, gradient_of)
+
+
+def _segments(job: Job, run_folder: Path, layout: Layout) -> list[SegmentSpan]:
+    """Segments of the run's shards: as its newest set says, for an earlier version may have cut them in another way."""
+    nominal = nominal_length(layout.size, job.shards)
+    if complete := complete_sets(run_folder / "snapshots"):
+        nominal = int(read_set(complete[-1]).get("nominal_length", nominal))
+    return make_segments(layout.rank_ranges(), nominal)
 
 
 def _check_job(job: Job, run_folder: Path) -> None:
