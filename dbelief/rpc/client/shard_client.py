@@ -231,8 +231,7 @@ class ShardedParameterClient:
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
         upload = Upload(values, versions, push, self._rule, self._origin)
-        calls: list[ShardCall] = []
-        pulls: list[ShardCall] = []
+        calls, pulls = list[ShardCall](), list[ShardCall]()
         for place, run in self._runs():
             call = PushCall(self.job, place, run, upload, self._payloads(push))
             calls.append(call)
@@ -407,9 +406,8 @@ class ShardedParameterClient:
     def _refer(self, call: ShardCall) -> None:
         """Let the shard access those of the call's arrays whose blocks it has attached."""
         wanted = [location for one in call.together() for location in one.locations]
-        found = iter(
-            self._sharing.references(call.place, wanted, self._origin) if any(wanted) else [None] * len(wanted)
-        )
+        held = self._sharing.references(call.place, wanted, self._origin) if any(wanted) else [None] * len(wanted)
+        found = iter(held)
         for one in call.together():
             one.share([next(found) for _ in one.locations])
 
