@@ -8,11 +8,12 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.arrays.shared_memory import Block
+from dbelief.arrays.shared_memory import Block, block_of
 from dbelief.codec.float16 import Float16
 from dbelief.core.placement import Fetch
 from dbelief.core.push import Push
 from dbelief.errors import Moved, Rejected
+from dbelief.rpc.client.shard_call import PullCall
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk
@@ -209,6 +210,32 @@ def test_a_push_to_an_incarnation_that_has_ended_is_not_acknowledged(job: Job, m
     replies: list[wire.PushReply] = []
     code, _ = status(lambda: replies.extend(job.stubs[0].Push(iter([opening, job.part(0)]))))
     assert (code, replies) == (grpc.StatusCode.ABORTED, [])
+
+
+def test_the_gradient_and_the_parameters_do_not_overlap(job: Job) -> None:
+    """A follower may still read the gradient when the parameters are written."""
+    client = job.client(A)
+    both = client.array(job.placement.size + 1)
+    with pytest.raises(ValueError, match="the gradient and the array for the parameters overlap"):
+        client.push(both[1:], job.held(0), Push(A, 1, ONE), Fetch(both[:-1], job.held(), 1))
+
+
+def test_a_call_names_no_block_that_has_become_private(job: Job) -> None:
+    """Where a block was renewed without a name, its shard would write to memory that was left to it."""
+    client = job.client(A)
+    out, versions = client.array(job.placement.size), job.held()
+    client.pull(out, versions)
+    place, run = client._runs()[0]
+    call = PullCall("digits", place, run, out, versions, "w")
+    client._share([call])
+    client._refer(call)
+    assert call.names_memory
+    block = block_of(out)
+    assert block is not None
+    block.name = ""
+    client._share([call])
+    client._refer(call)
+    assert not call.names_memory
 
 
 def test_an_exchange_with_a_pull_is_refused(start: Callable[..., Job]) -> None:
