@@ -80,7 +80,7 @@ def on_each(world: World, client: Call, server: Call) -> None:
 
 
 def test_messages_arrive_in_order_and_then_the_end(world: World) -> None:
-    received: list[bytes | None] = []
+    received: list[frames.Received | None] = []
 
     def client(connection: MessageSocket) -> None:
         for number in range(3):
