@@ -89,8 +89,10 @@ class Shutdown:
 
     def shard_restored(self, complete: bool) -> None:
         """A shard was loaded from a set, which has all that was trained, or lacks some of what was tested."""
-        if self._tested and not complete:
+        if not complete:
             self._progress.test = None
+            if not self._tested:  # a replica may have tested what the failed shard still answered, after its failure
+                self.restart_reads()
 
     def _validate(self) -> None:
         last = self._progress.last

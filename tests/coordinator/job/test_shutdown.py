@@ -189,6 +189,34 @@ def test_the_test_of_parameters_that_a_shard_loses_is_no_result(a_world: MakeWor
     assert (world.machine.progress.test is not None) == after_the_set
 
 
+def test_a_test_made_between_a_failure_and_the_restore_is_repeated(a_world: MakeWorld) -> None:
+    """A shard whose heartbeats are lost may still answer replicas, with parameters that it lacks after its restore."""
+    fields = {"limits": {"samples": 60}, "replicas": 1, "snapshots": {"every_s": 30.0}}
+    world = a_world(shape=DatasetSizes(100, 0, 30), **fields).started()
+    (replica,) = world.replicas
+    replica.work()
+    replica.train()
+    replica.work()
+    world.tick(31.0)  # a set is under way until the end, so that the test is not over when it is done
+    replica.train()
+    assert isinstance(replica.ask(), EvaluationLease)
+    world.kill_shard(0)
+    world.tick(6.0)
+    replica.evaluate(0.3, 0.9)
+    assert isinstance(replica.ask(), EvaluationLease), "the failure has repeated the test"
+    replica.evaluate(0.3, 0.9)
+    assert world.machine.shutdown.phase is ShutdownPhase.TEST
+    world.shard()
+    while not isinstance(replica.ask(), EvaluationLease):
+        assert world.act() is not None
+    assert world.machine.progress.test is None
+    replica.evaluate(0.7, 0.5)
+    world.run()
+    assert world.state() is State.DONE
+    assert world.machine.progress.test is not None
+    assert world.machine.progress.test.accuracy == 0.5
+
+
 @pytest.mark.parametrize(
     ("shape", "sets"),
     [(DatasetSizes(100, 0, 0), []), (DatasetSizes(100, 20, 0), ["validation"]), (DatasetSizes(100, 0, 30), ["test"])],
