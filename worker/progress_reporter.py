@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
@@ -25,20 +24,6 @@ from .pipeline.buffers import PushStats
 from .pipeline.phases import PhaseTimer
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Acknowledged:
-    """Sums over the acknowledged pushes of a lease, as in the message `Progress`."""
-
-    lease: int = 0
-    pushes: int = 0
-    samples: int = 0
-    steps: int = 0
-    loss_sum: float = 0.0
-    staleness_sum: float = 0.0
-    lost: int = 0
-
 
 REPORT_EVERY_S = 0.2
 ALIVE_EVERY_S = 1.0
@@ -63,11 +48,11 @@ class ProgressReporter:
     def __init__(self, session: Session, metrics: Metrics, phases: PhaseTimer, recorder: BatchRecorder) -> None:
         self._session, self._ranks, self._metrics = session, session.ranks, metrics
         self._phases, self._recorder = phases, recorder
-        self.progress = Acknowledged()
+        self.progress = wire.Progress()
         self._lock = runtime.lock()  # guards `progress`, and what the metrics have of it
         self._spread = StalenessHistogram()
         self._loss = math.nan  # of the last mini-batch
-        self._counted, self._classes = Acknowledged(), list(self._spread.counts)  # what the metrics have of both
+        self._counted, self._classes = wire.Progress(), list(self._spread.counts)  # what the metrics have of both
         self._exported: dict[str, float] = {}
         self._reported_s = runtime.monotonic()
         self._every_s = 0.0  # between reports within a lease, at least: set by the coordinator
@@ -119,8 +104,8 @@ class ProgressReporter:
         """Begin the progress of a lease."""
         with self._lock:
             self._export_pushes()
-            self.progress = Acknowledged(lease)
-            self._counted = Acknowledged()
+            self.progress = wire.Progress(lease=lease)
+            self._counted = wire.Progress()
 
     def acknowledged(self, slot: PushStats, pushed: PushResult = _STEP) -> None:
         """Record an acknowledged push, exchange or group step, and report at intervals; any thread."""
@@ -159,7 +144,7 @@ class ProgressReporter:
     def _progress(self) -> dict[str, Any]:
         """Fields of a report on the lease."""
         with self._lock:
-            progress = wire.Progress(**asdict(self.progress))
+            progress = _copied(self.progress)
         return {"progress": progress, "wire": self._traffic()}
 
     def _export_pushes(self) -> None:
@@ -176,7 +161,7 @@ class ProgressReporter:
         self._metrics.loss.set(self._loss)
         seen = [count - known for count, known in zip(self._spread.counts, self._classes, strict=True)]
         self._metrics.staleness.add(seen, now.staleness_sum - before.staleness_sum)
-        self._counted, self._classes = replace(now), list(self._spread.counts)
+        self._counted, self._classes = _copied(now), list(self._spread.counts)
 
     def _traffic(self) -> wire.WireFigures:
         """Traffic counters summed over all ranks; collective, unless there is only one rank."""
@@ -227,3 +212,9 @@ class ProgressReporter:
         """Report a bundle that could not be computed; the coordinator decides which replica retries it."""
         log.warning(f"bundle {failed.bundle} of pass {failed.pass_number} failed: {failed.reason}")
         self.report(failed=failed)
+
+
+def _copied(progress: wire.Progress) -> wire.Progress:
+    copy = wire.Progress()
+    copy.CopyFrom(progress)
+    return copy

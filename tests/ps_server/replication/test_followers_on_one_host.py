@@ -59,6 +59,20 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
+class Held:
+    """Followers that hold each record from now on: whether one has been reached, and an event that releases them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.released, apply = threading.Event(), threading.Event(), Migration.apply
+
+        def applies(migration: Migration, record: Any) -> None:
+            self.reached.set()
+            assert self.released.wait(60)
+            apply(migration, record)
+
+        monkeypatch.setattr(Migration, "apply", applies)
+
+
 def whole(job: Chained) -> None:
     for number in range(2):
         job.whole(number)
@@ -154,46 +168,32 @@ def test_pushers_at_the_same_time(others_share: bool, watched: Watched) -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_turn_ends_before_the_wait_for_the_follower(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
-    at_the_follower, go_on, apply = threading.Event(), threading.Event(), Migration.apply
-
-    def applies(migration: Migration, record: Any) -> None:
-        at_the_follower.set()
-        assert go_on.wait(60)
-        apply(migration, record)
-
     with closing(Chained("sgd")) as job:
         whole(job)
-        monkeypatch.setattr(Migration, "apply", applies)
+        held = Held(monkeypatch)
         client = job.client(A, shares_memory=shared)
         values = client.array(job.placement.size)
         push = threading.Thread(target=client.push, args=(values, job.held(0), Push(A, 1, np.float32(1))))
         push.start()
         try:
-            assert at_the_follower.wait(60)
+            assert held.reached.wait(60)
             turn = job.services[0].controller.turn
             assert turn.acquire(timeout=60), "the push waits outside its turn"
             turn.release()
         finally:
-            go_on.set()
+            held.released.set()
             push.join(60)
         assert not push.is_alive()
 
 
 def test_parameters_are_written_before_the_wait_for_the_follower(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the turn of the push; and they are sent after it."""
-    at_the_follower, go_on, apply = threading.Event(), threading.Event(), Migration.apply
-
-    def applies(migration: Migration, record: Any) -> None:
-        at_the_follower.set()
-        assert go_on.wait(60)
-        apply(migration, record)
-
     with closing(Chained("sgd")) as job:
         whole(job)
         client = job.client(A)
         values, out = client.array(job.placement.size), client.array(job.placement.size)
         client.pull(out, job.held())
-        monkeypatch.setattr(Migration, "apply", applies)
+        held = Held(monkeypatch)
         values[:], out[:] = 1, 5
         fetch = Fetch(out, job.held(), 1)
         push = threading.Thread(
@@ -201,12 +201,12 @@ def test_parameters_are_written_before_the_wait_for_the_follower(monkeypatch: py
         )
         push.start()
         try:
-            assert at_the_follower.wait(60)
+            assert held.reached.wait(60)
             wait_until(lambda: bool((out == -1).all()))
             assert push.is_alive()
             assert (fetch.versions == -1).all()
         finally:
-            go_on.set()
+            held.released.set()
             push.join(60)
         assert not push.is_alive()
         assert (fetch.versions == 1).all()
