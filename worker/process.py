@@ -15,6 +15,7 @@ from dbelief.partition import Grid
 from dbelief.process.console import host_and_port, interrupt_event
 from dbelief.process.log import set_context
 from dbelief.process.runtime import runtime
+from dbelief.process.time_slice import request_slice
 from dbelief.rpc.client.job_wait import wait_for_job
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.server.server import is_every_address, own_host
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 RANK_TIMEOUT_MARGIN_S = 30.0
 """Seconds added to the longest time that another rank may wait for shards or the coordinator: a rank's own timeout."""
+
+SLICE_S = 0.03
+"""Time slice of a replica of one rank, in seconds, ten times the kernel's: where replicas share a core, each change
+from one to another costs the contents of its caches. Ranks wait for each other's messages, and keep the kernel's."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,8 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
         model = build_partitioned(session.model, comm, Grid.of(task.job.grid)) if comm.size > 1 else session.model
         session.model = model  # frees the complete model after it was partitioned
         threads = task.job.threads if options.threads is None else options.threads
+        if comm.size == 1:
+            request_slice(SLICE_S)
         with interrupt_event() as interrupted, threadpool_limits(threads):
             if options.compute_wait_s:
                 model = DelayedModel(model, options.compute_wait_s)

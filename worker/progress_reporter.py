@@ -25,7 +25,9 @@ from .pipeline.phases import PhaseTimer
 
 log = logging.getLogger(__name__)
 
-REPORT_EVERY_S = 0.2
+REPORT_EVERY_S = 0.5
+"""Time between reports within a lease, at least, in seconds; at 0.2 the reports of four replicas, and what the
+coordinator stores of them, took a fortieth of a core."""
 ALIVE_EVERY_S = 1.0
 _STEP = PushResult(0.0)
 """Result of a step among the workers of a group, which pushes nothing."""
@@ -55,6 +57,7 @@ class ProgressReporter:
         self._counted, self._classes = wire.Progress(), list(self._spread.counts)  # what the metrics have of both
         self._exported: dict[str, float] = {}
         self._reported_s = runtime.monotonic()
+        self._least_s = min(REPORT_EVERY_S, session.job.deadlines.progress_s / 2)
         self._every_s = 0.0  # between reports within a lease, at least: set by the coordinator
         self._held: wire.ReportRequest | None = None  # of a finished lease, for the next request for work
         self._takes_reports = False  # whether the coordinator records a report in a request for work
@@ -121,7 +124,7 @@ class ProgressReporter:
             self._spread.add(pushed.staleness)
             progress.lost += pushed.lost
             self._loss = slot.loss_sum / slot.samples
-        if self._leads and runtime.monotonic() - self._reported_s > max(REPORT_EVERY_S, self._every_s):
+        if self._leads and runtime.monotonic() - self._reported_s > max(self._least_s, self._every_s):
             if self._ranks.size == 1:
                 self.report(**self._progress())
             else:

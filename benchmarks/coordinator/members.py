@@ -60,7 +60,7 @@ DEADLINE_S = 120.0
 PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0.0625}
 STALENESS = [9, 30, 20, 4, 1]
 CALLERS = 16
-REPORT_EVERY_S = 0.2  # of a worker
+REPORT_EVERY_S = 0.5  # of a worker
 QUIET_S = 2.0
 """Seconds without a commit after which no past member is unsettled."""
 

@@ -41,8 +41,11 @@ class Anything:
         return self
 
 
-def a_reporter(comm: Communicator, coordinator: Coordinator, metrics: Any = None) -> ProgressReporter:
+def a_reporter(
+    comm: Communicator, coordinator: Coordinator, metrics: Any = None, progress_s: float = 600.0
+) -> ProgressReporter:
     session: Any = SimpleNamespace(
+        job=SimpleNamespace(deadlines=SimpleNamespace(progress_s=progress_s)),
         ranks=comm,
         sequences={},
         member=MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
@@ -176,3 +179,15 @@ def test_pushes_of_a_lease_that_failed_are_in_the_metrics() -> None:
 
     run_ranks(1, works)
     assert metrics.value("samples_total") == 10
+
+
+@pytest.mark.parametrize(("progress_s", "reports"), [(600.0, 0), (1e-9, 3)])
+def test_reports_come_before_the_progress_timeout(progress_s: float, reports: int) -> None:
+    """A worker whose reports took longer than this would be removed."""
+
+    def rank(comm: Communicator) -> None:
+        coordinator = Coordinator()
+        train(a_reporter(comm, coordinator, progress_s=progress_s))
+        assert len(coordinator.reports) == reports + 1, "one is of the end"
+
+    run_ranks(1, rank, 10.0)
