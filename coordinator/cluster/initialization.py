@@ -7,6 +7,7 @@ from typing import Any
 
 from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected
 
 from ..core.members import Member
@@ -28,6 +29,8 @@ class Initialization:
     ----------
     layout, source_digest, placement
         Set once they are known.
+    samples
+        Form of the data's samples, once a member with data has joined; None before, and where the job has none.
     assigned
         Whether every shard has received its segments.
     run_id
@@ -43,6 +46,7 @@ class Initialization:
         self._resumed = resumed
         self._train_samples = train_samples
         self.source_digest = ""
+        self.samples = self._samples_of_set()
         self._initialiser: int | None = None
         self._complete = resumed is not None
 
@@ -51,13 +55,15 @@ class Initialization:
         """Whether the shards have all initial values, as far as is known."""
         return self._complete
 
-    def check_layout(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
-        """Compare a replica's model and data with the job's; the first replica's model becomes the job's.
+    def check_model(
+        self, layout: Layout, source_digest: str, train_samples: int = 0, samples: SampleForm | None = None
+    ) -> None:
+        """Compare a replica's model and data with the job's; those of the first replica become the job's.
 
         Raises
         ------
         Rejected
-            The layout, the source or the number of training samples differs.
+            The layout, the source, the number of training samples or the form of the samples differs.
         """
         if train_samples and self._train_samples and train_samples != self._train_samples:
             # Leases are ranges of a permutation of all samples: they mean nothing in one of another length.
@@ -65,6 +71,8 @@ class Initialization:
                 f"this replica's data holds {train_samples:,} training samples, the job's {self._train_samples:,}: "
                 "is the source on this machine the same, and complete?"
             )
+        if samples is not None and self.samples is not None and (what := samples.difference(self.samples)):
+            raise Rejected(f"this replica's data has another {what}: is the source on this machine the same?")
         if self.layout is None:
             if self._resumed is not None and layout.digest() != self._resumed["layout"]:
                 raise Rejected(
@@ -77,6 +85,7 @@ class Initialization:
             )
         elif source_digest != self.source_digest:
             raise Rejected("this replica's model source differs from the job's: copy the same file to every machine")
+        self.samples = self.samples or samples
 
     @property
     def nominal_length(self) -> int:
@@ -107,9 +116,11 @@ class Initialization:
         self._complete = False
         self._initialiser = None
 
-    def restore(self, layout: Layout, source_digest: str, placement: Placement) -> None:
+    def restore(
+        self, layout: Layout, source_digest: str, placement: Placement, samples: SampleForm | None = None
+    ) -> None:
         """Restore the state from a previous coordinator that had initialized the job."""
-        self.layout, self.source_digest, self.placement = layout, source_digest, placement
+        self.layout, self.source_digest, self.placement, self.samples = layout, source_digest, placement, samples
         self.assigned = self._complete = True
 
     def initialises(self, incarnation: int) -> bool:
@@ -132,4 +143,8 @@ class Initialization:
         if self._initialiser == incarnation:
             self._initialiser = None
         if last and self.placement is None:  # nothing depends on the model yet: the next replica may have another
-            self.layout, self.source_digest = None, ""
+            self.layout, self.source_digest, self.samples = None, "", self._samples_of_set()
+
+    def _samples_of_set(self) -> SampleForm | None:
+        text = (self._resumed or {}).get("samples")  # an earlier version did not write it
+        return SampleForm.parse(text) if text else None

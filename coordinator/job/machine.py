@@ -18,6 +18,7 @@ from typing import Any
 from dbelief.core.layout import Layout
 from dbelief.core.lease import DataLease
 from dbelief.core.placement import Placement
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, UserError
 from dbelief.job import Job
 
@@ -170,6 +171,7 @@ class JobMachine:
             "shard_epoch": self.shard_epoch,
             "layout": self.layout.digest(),
             "boxes": self.layout.rows(),  # so that the set is readable without the model's code
+            "samples": self.initialization.samples and self.initialization.samples.text,
         }
 
     # -- membership --------------------------------------------------------------------------------------
@@ -186,13 +188,14 @@ class JobMachine:
         requested_number: int | None = None,
         restarted: bool = False,
         train_samples: int = 0,
+        samples: SampleForm | None = None,
     ) -> Member:
         """Add a member; `restarted`: its process was restarted, and its earlier incarnation under this name has ended.
 
         Raises
         ------
         Rejected
-            A layout, source or number of training samples other than the job's, or a job that is over.
+            A layout, source, number or form of samples other than the job's, or a job that is over.
         ResourceExhausted
             All places for shards are occupied.
         """
@@ -201,7 +204,7 @@ class JobMachine:
         if kind != "shard":
             if layout is None:
                 raise Rejected("a replica joins with its model's layout")
-            self.initialization.check_layout(layout, source_digest, train_samples)
+            self.initialization.check_model(layout, source_digest, train_samples, samples)
         before = self.members.named(kind, name, token) if restarted else None
         if before is not None:
             self._member_lost(before, "died", "its process was restarted", now_s)

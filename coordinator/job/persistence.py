@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from dbelief.core.layout import Layout
 from dbelief.core.lease import DataLease
 from dbelief.core.placement import Placement
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import RuntimeFailure, UserError
 
 from ..core.effects import ConfirmOwnership, DropLedger, Fence, FinishRun, LogEvent, RollBack
@@ -170,7 +171,8 @@ def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
     parts = {"state": job, "training": training, "counts": counts}
     texts = {name: _text(part) for name, part in parts.items()}
     if initialization.layout is not None and initialization.placement is not None:
-        texts["layout"] = _layout_text(initialization.layout, initialization.source_digest)
+        form = initialization.samples.text if initialization.samples is not None else ""
+        texts["layout"] = _layout_text(initialization.layout, initialization.source_digest, form)
         texts["placement"] = _placement_text(initialization.placement)
     return texts
 
@@ -179,8 +181,8 @@ def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4)
-def _layout_text(layout: Layout, source: str) -> str:
-    return json.dumps({"boxes": [asdict(box) for box in layout.boxes], "source": source})
+def _layout_text(layout: Layout, source: str, samples: str) -> str:
+    return json.dumps({"boxes": [asdict(box) for box in layout.boxes], "source": source, "samples": samples})
 
 
 @lru_cache(maxsize=4)
@@ -309,7 +311,9 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     machine.members.restore(parts["members"], now_s)
     machine.training.take_over(parts["training"], now_s)
     layout, placement = _LAYOUT.validate_python(parts["layout"]), _PLACEMENT.validate_python(parts["placement"])
-    machine.initialization.restore(layout, parts["layout"]["source"], placement)
+    form = parts["layout"].get("samples", "")  # an earlier version did not write it
+    samples = SampleForm.parse(form) if form else None
+    machine.initialization.restore(layout, parts["layout"]["source"], placement, samples)
     machine.shutdown.restore(state["ending"])
     machine.actions += machine.replication.restore(state["chains"])
     machine.recovery.restore(state["set"], state["set_best"], state["holders"], state["back_to"])

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from dbelief.core.lease import DataLease
 from dbelief.core.push import STALENESS
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Deposed, Rejected
 from dbelief.process.console import host_and_port
 from dbelief.process.printable import printable
@@ -56,6 +57,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         if request.address:
             host_and_port(request.address)
         layout = layout_from_wire(request.layout) if request.layout else None
+        samples = _samples(request.samples)
         with self._event_loop.step() as (machine, now_s):
             if request.job != machine.job.name:
                 raise Rejected(f"this coordinator runs job {machine.job.name!r}, not {request.job!r}")
@@ -70,6 +72,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 request.preferred_id if request.HasField("preferred_id") else None,
                 request.restarted,
                 request.train_samples,
+                samples,
             )
             return wire.JoinReply(
                 id=member.number,
@@ -238,6 +241,14 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 return wire.ScaleReply(before=before, todo=scaling.manual_steps(request.shards, before, now_s))
             scaling.request(request.replicas, machine.state, now_s)
             return wire.ScaleReply(before=len(machine.members.alive("replica")))
+
+
+def _samples(text: str) -> SampleForm | None:
+    """The form of a member's samples, if it has data."""
+    try:
+        return SampleForm.parse(text) if text else None
+    except ValueError as error:
+        raise Rejected(f"a member's samples: {error}") from None
 
 
 def _member_kind(role: wire.Role.ValueType) -> str:

@@ -25,6 +25,7 @@ from dbelief.process.console import format_error
 from dbelief.process.gc_control import collect
 from dbelief.process.runtime import Empty, Queue, runtime
 from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rundir.model_metadata import model_metadata
 
 from ..core import effects
 from ..core.ledgers import Applied
@@ -368,12 +369,13 @@ class EffectExecutor:
             if not machine.shutdown.exports(action.vector):
                 return  # its vector was lost with a shard while it was retried
             job, layout, placement = machine.job, machine.layout, machine.placement
+            about = model_metadata(job, machine.initialization.samples)
         assert layout is not None
         assert placement is not None
         reader = ShardedParameterClient(job.name, placement, deadline_s=job.deadlines.progress_s, direct=False)
         try:
             segments = reader.each_segment(action.vector)
-            write_model(self._folder / "model.safetensors", layout, segments, {"job": job.name})
+            write_model(self._folder / "model.safetensors", layout, segments, about)
         finally:
             reader.close()
         with self._step() as (machine, _):

@@ -1,13 +1,16 @@
-"""Commands about one run: its status, its live view, its report, its evaluation."""
+"""Commands about one run: its status, its live view, its report, its evaluation, its model's predictions."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from dbelief.data import load
+from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status import JobLocation, get_status, watch
@@ -77,7 +80,10 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
         Where the model is not the one that the job describes.
     """
     trained = load_model(run)
-    samples = trained.data.validation if split == "validation" else trained.data.test
+    data = load(trained.job.data, trained.job.folder, [split])
+    if data.form is not None and (what := data.form.difference(trained.samples)):
+        raise DataError(f"{run}: the model was trained on data of another kind; now {what}")
+    samples = data.validation if split == "validation" else data.test
     if samples is None:
         raise DataError(f"job {trained.job.name}: its data has no {split} set")
     loss, accuracy = evaluate(trained.model, trained.views, samples, trained.layout, trained.backend)
@@ -85,3 +91,34 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     if (of_groups := evaluate_groups(trained.model, trained.views, samples, trained.backend)) is not None:
         result["groups"], result["group_accuracy"] = of_groups
     return result
+
+
+def predict(model: Path, file: Path, with_outputs: bool) -> Iterator[list[str]]:
+    """Rows of text: the class of each sample in a file, and the outputs of the last layer; these only without classes.
+
+    Parameters
+    ----------
+    model
+        A run folder or a model file.
+    with_outputs
+        Whether outputs follow the class, under a first row with the names of the classes.
+
+    Raises
+    ------
+    DataError, ModelError
+        See `load_model`, `read_samples` and `TrainedModel.outputs`.
+    """
+    trained = load_model(model)
+    form = trained.samples
+    found = trained.outputs(read_samples(file, trained.job.data, form))
+    numbers = ([f"{value:.7g}" for value in row] for row in found)
+    if form.classes is None:
+        yield from numbers
+        return
+    names = form.names or tuple(map(str, range(form.classes)))
+    chosen = (names[place] for place in found.argmax(axis=1))
+    if with_outputs:
+        yield ["class", *names]
+        yield from ([name, *row] for name, row in zip(chosen, numbers, strict=True))
+    else:
+        yield from ([name] for name in chosen)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
@@ -239,6 +241,23 @@ def evaluate_command(run: Path, split: str) -> None:
 
     with cli_errors():
         print(json.dumps(evaluate_run(run, split)))
+
+
+@main.command("predict")
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--outputs", is_flag=True, help="Print the outputs of the last layer too, with a first row of names.")
+def predict_command(run: Path, file: Path, outputs: bool) -> None:
+    """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
+
+    RUN is a run folder or a model file. FILE is text as of the job's data (CSV, LIBSVM), an IDX file of images, or a
+    NumPy file; targets may be missing.
+    """
+    from dbelief.cli.inspect_run import predict
+
+    with cli_errors():
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows(predict(run, file, outputs))
 
 
 @main.command("export")

@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from dbelief.core.sample_form import SampleForm
 from dbelief.nn import Batch
 
 
@@ -148,6 +149,14 @@ class Dataset:
     def inputs(self) -> int:
         """Number of input values per sample."""
         return prod(self.features)
+
+    @property
+    def form(self) -> SampleForm | None:
+        """The form of the samples, without names that are too long for it; None without data."""
+        split, outputs = self.train or self.validation or self.test, self.outputs
+        if split is None or outputs is None:
+            return None
+        return SampleForm(self.features, outputs, self.classes, split.scale, self.names, self.columns).shortened()
 
     @property
     def outputs(self) -> int | None:

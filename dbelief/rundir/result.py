@@ -18,14 +18,19 @@ from dbelief.checkpoint.shard_file import read_segments
 from dbelief.checkpoint.snapshot_set import latest_valid_set, sets_in
 from dbelief.core.layout import Layout, SegmentSpan, make_segments
 from dbelief.core.push import PARAMETERS
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.job import Job, load_job
+from dbelief.rundir.model_metadata import model_metadata
 from dbelief.rundir.summary import read_summary
 
 log = logging.getLogger(__name__)
 
 BEST = "best"
 """Alias of the named vector that holds the parameters of the best evaluation."""
+
+
+NO_MODEL = "has no model: the run failed, or has not ended; `dbelief export` takes its newest snapshot set"
 
 
 @contextmanager
@@ -57,7 +62,7 @@ def result_file(run: Path, vector: str | None = None, scratch: Path | None = Non
     found = _newest(run, job, vector)
     with tempfile.TemporaryDirectory(prefix=".dbelief-", dir=scratch) as folder:
         whole = Path(folder) / "model.safetensors"
-        about = {"job": job.name, "set": found.folder.name, "vector": found.vector}
+        about = model_metadata(job, found.samples_form, set=found.folder.name, vector=found.vector)
         write_model(whole, found.layout, found.segments(job), about)
         yield whole, f"vector {found.vector!r} of snapshot set {found.folder}, after {found.samples:,} samples"
 
@@ -92,8 +97,7 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
     Memory: a second copy of the model.
     """
     if not model.exists():
-        hint = "`dbelief export` takes its newest snapshot set"
-        raise DataError(f"{run}: has no model: the run failed, or has not ended; {hint}")
+        raise DataError(f"{run}: {NO_MODEL}")
     try:
         tensors = load_file(model)
     except (OSError, SafetensorError) as error:
@@ -116,6 +120,7 @@ class _SnapshotSource:
     nominal_length: int
     samples: int
     vector: str
+    samples_form: SampleForm | None
 
     def segments(self, job: Job) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Every segment of the vector; its numbers are valid until the next iteration."""
@@ -137,6 +142,7 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
     try:
         layout, nominal = Layout.from_rows(state["boxes"]), int(state["nominal_length"])
         best, samples = state["progress"]["best"], int(state["progress"]["samples"])
+        form = SampleForm.parse(state["samples"]) if state.get("samples") else None  # none of an earlier version
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotError(f"{snapshots / set_id / 'set.json'}: does not describe the model: {error!r}") from error
     kept = best["vector"] if best else ""
@@ -146,7 +152,7 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
         )
     if vector == BEST or (vector is None and job.keeps_best):
         vector = kept
-    return _SnapshotSource(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS)
+    return _SnapshotSource(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS, form)
 
 
 def _is_done(run: Path) -> bool:

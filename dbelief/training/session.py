@@ -20,6 +20,7 @@ from dbelief.arrays.push_source import PushSource
 from dbelief.core.layout import Layout, Range, RankPart
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup, SingleRank
+from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
@@ -40,8 +41,10 @@ Begin = Callable[[], tuple[np.ndarray | PushSource, str]]
 """Returns what a push of initial values reads, and a description of the run that they are from, or ""."""
 
 
-def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
+def build_model(job: Job, data: Dataset | SampleForm | None, backend: Backend) -> tuple[Model, str]:
     """The job's model, and the sha256 of its inputs besides the job ("" for none): source, or pretrained stacks.
+
+    `data`: of the job, or the form of its samples, from which layers take their sizes.
 
     Raises
     ------
@@ -50,19 +53,18 @@ def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model
     """
     if isinstance(job.model, PythonModel):
         return load_python_model(job.path(job.model.file), job.model.object)
-    if data is None or data.train is None:
+    if data is None or data.outputs is None:
         raise ModelError("this model takes its sizes from data, and data.source is none; use a Python model")
     if isinstance(job.model, AutoencoderModel):
         layer = job.model.autoencoder
         return build_autoencoder(layer.eq1, features=data.features, image=layer.image, backend=backend), ""
     if isinstance(job.model, StacksModel):
         return build_stacks(job, job.model, data.features, backend)
-    outputs = data.classes if data.classes is not None else int(np.prod(data.train.targets.shape[1:], dtype=int))
     network = build_network(
         job.model.described(),
         job.model.loss,
         features=data.features,
-        outputs=outputs,
+        outputs=data.outputs,
         backend=backend,
         seed=job.seed,
         names=data.names or (),
@@ -232,7 +234,7 @@ class Session:
                 begin = partial(_begin_part, job, model, layout.part(ranks.rank))
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
-                samples = len(data.train) if data is not None and data.train is not None else 0
+                train_samples = len(data.train) if data is not None and data.train is not None else 0
                 membership = MembershipClient(
                     client,
                     role,
@@ -242,7 +244,8 @@ class Session:
                     source_digest=source,
                     preferred_id=preferred_id,
                     name=name,
-                    train_samples=samples,
+                    train_samples=train_samples,
+                    samples=data.form if data is not None else None,
                 )
                 undo.callback(membership.leave, "could not begin")
                 member: MemberView = _placed(membership, ranks, job.deadlines.join_s)

@@ -1,4 +1,4 @@
-"""The trained model of a run folder, for its outputs on new samples and for evaluation."""
+"""The trained model of a run folder or a model file, for its outputs on new samples and for evaluation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
-from dbelief.data import Dataset, load
+from dbelief.core.sample_form import SampleForm
+from dbelief.data import load
 from dbelief.errors import DataError, ModelError
 from dbelief.job import Job, load_job
 from dbelief.nn import Batch, Model
 from dbelief.nn.model import GivesOutputs
-from dbelief.rundir.result import read_model
+from dbelief.rundir.model_metadata import ModelMetadata
+from dbelief.rundir.result import NO_MODEL, read_model
 
 from .initial_values import InitialValues
 from .session import build_model
@@ -33,8 +35,8 @@ class TrainedModel:
     ----------
     job : Job
         The job of the run.
-    data : Dataset
-        The job's data, all sets.
+    samples : SampleForm
+        Form of its data's samples.
     model : Model
     layout : Layout
     backend : Backend
@@ -44,7 +46,7 @@ class TrainedModel:
     """
 
     job: Job
-    data: Dataset
+    samples: SampleForm
     model: Model
     layout: Layout
     backend: Backend
@@ -78,7 +80,7 @@ class TrainedModel:
             raise ModelError(f"job {self.job.name}: its model has no method last_layer, so it gives no outputs")
         samples = self._checked(inputs)
         if not len(samples):
-            return np.zeros((0, self.data.outputs or 0), np.float32)
+            return np.zeros((0, self.samples.outputs), np.float32)
         parts = []
         for first in range(0, len(samples), BATCH):
             part = samples[first : first + BATCH]
@@ -105,10 +107,10 @@ class TrainedModel:
             See `outputs`.
         """
         found = self.outputs(inputs)
-        if self.data.classes is None:
+        if self.samples.classes is None:
             return found
         chosen = found.argmax(axis=1)
-        named: np.ndarray = chosen if self.data.names is None else np.array(self.data.names)[chosen]
+        named: np.ndarray = chosen if self.samples.names is None else np.array(self.samples.names)[chosen]
         return named
 
     def _checked(self, inputs: Any) -> np.ndarray:
@@ -116,11 +118,10 @@ class TrainedModel:
         samples = np.asarray(inputs)
         if samples.dtype.kind not in "buif":
             raise DataError(f"inputs are {samples.dtype}, must be numbers")
-        if samples.shape[1:] != self.data.features or samples.ndim < 2:
-            wanted = ", ".join(("n", *map(str, self.data.features)))
+        if samples.shape[1:] != self.samples.features or samples.ndim < 2:
+            wanted = ", ".join(("n", *map(str, self.samples.features)))
             raise DataError(f"inputs have shape {samples.shape}, expected ({wanted}) for job {self.job.name}")
-        split = self.data.train
-        scaled: np.ndarray = samples.astype(np.float32) * np.float32(1.0 if split is None else split.scale)
+        scaled: np.ndarray = samples.astype(np.float32) * np.float32(self.samples.scale)
         if not np.isfinite(scaled).all():
             raise DataError(
                 f"inputs: sample {int(np.argwhere(~np.isfinite(scaled))[0][0])} has a value that is not finite"
@@ -128,19 +129,20 @@ class TrainedModel:
         return scaled
 
     def _targets(self, count: int) -> np.ndarray:
-        if self.data.classes is not None:
+        if self.samples.classes is not None:
             return np.zeros(count, np.int64)
-        return np.zeros((count, self.data.outputs or 1), np.float32)
+        return np.zeros((count, self.samples.outputs), np.float32)
 
 
 def load_model(run: Path | str) -> TrainedModel:
-    """Load the trained model of a run folder.
+    """Load a trained model.
 
     Parameters
     ----------
     run
-        The folder, `runs/NAME`. The job's data must still be where its `job.yaml` states: sizes and names of classes
-        come from there.
+        The folder of the run, `runs/NAME`, or a model file, such as its `model.safetensors` or an export. The job's
+        data is not needed. A Python model needs its source: where the run's `job.yaml` states, or, for a file of which
+        the job names a relative path, beside the file.
 
     Returns
     -------
@@ -149,26 +151,46 @@ def load_model(run: Path | str) -> TrainedModel:
     Raises
     ------
     DataError
-        It is no run folder, it has no model, or the data cannot be read.
+        It is neither, the run has no model, or the file is damaged. Of a model of an earlier version: the job's data
+        cannot be read, from which the sizes are taken then.
     ModelError
         The model is not the one that the job describes.
 
     Notes
     -----
-    Memory: the data, and two copies of the model.
+    Memory: two copies of the model.
     """
-    folder = Path(run)
-    if not (folder / "job.yaml").is_file():
-        raise DataError(f"{folder}: is not a run folder with a job.yaml, such as runs/NAME")
-    job = load_job(folder / "job.yaml", {})
-    try:
-        data = load(job.data, job.folder)
-    except DataError as error:
-        needed = "the model's sizes, scale and class names come from the job's data"
-        raise DataError(f"{error}; {folder} needs it: {needed}") from error
+    path = Path(run)
+    if (path / "job.yaml").is_file():
+        job, file = load_job(path / "job.yaml", {}), path / "model.safetensors"
+    elif path.is_file():
+        job, file = ModelMetadata.read(path).load_job(), path
+    else:
+        raise DataError(f"{path}: is neither a run folder with a job.yaml, such as runs/NAME, nor a model file")
+    if not file.exists():
+        raise DataError(f"{path}: {NO_MODEL}")
+    samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
     backend = select_backend(job.device)
-    model, _ = build_model(job, data, backend)
+    model, _ = build_model(job, samples, backend)
     layout = InitialValues.of(job, model).layout
     flat = aligned(layout.size, np.float32)
-    read_model(folder / "model.safetensors", layout, flat, folder)
-    return TrainedModel(job, data, model, layout, backend, layout.views(backend.to_device(flat)))
+    read_model(file, layout, flat, path)
+    return TrainedModel(job, samples, model, layout, backend, layout.views(backend.to_device(flat)))
+
+
+def _form_of_data(job: Job, file: Path) -> SampleForm:
+    """The form of the samples of the job's data, for a model file that does not have it.
+
+    Raises
+    ------
+    DataError
+        The data cannot be read, or there is none.
+    """
+    missing = f"{file} does not hold the form of its samples (an earlier version wrote it, or the job has no data)"
+    try:
+        form = load(job.data, job.folder).form
+    except DataError as error:
+        raise DataError(f"{error}; {missing}, so that the data is needed") from error
+    if form is None:
+        raise DataError(f"{missing}, and job {job.name} has no data")
+    return form

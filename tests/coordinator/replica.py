@@ -14,6 +14,7 @@ from coordinator.scheduling.sizing import cadence
 from dbelief.core.layout import Layout
 from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Moved, Unavailable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Replica:
         layout: Layout = LAYOUT,
         source: str = "",
         token: int | None = None,
+        samples: SampleForm | None = None,
     ) -> None:
         self.world = world
         self.kind = kind
@@ -60,6 +62,7 @@ class Replica:
             layout,
             source_digest=source,
             requested_number=requested,
+            samples=samples,
         )
         self.number, self.incarnation = member.number, member.incarnation
         self.mute = False

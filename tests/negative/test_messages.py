@@ -236,6 +236,7 @@ TO_A_COORDINATOR = [
     Sent("join: a replica without a layout", join(layout=[]), "a replica joins with its model's layout"),
     Sent("join: a replica with another layout", join(layout=layout_to_wire(OTHER_LAYOUT)), ".*another layout.*"),
     Sent("join: a replica with another source", join(source_digest="x"), ".*source.*"),
+    Sent("join: samples that are no form", join(samples="{}"), "a member's samples: no form of samples: .*"),
     Sent("join: a layout that fits no tensor", join(layout=tensor(box_start=[0], box_stop=[9])), "layout: .* fit .*",
          INVALID),
     Sent("join: a layout with a part missing", join(layout=tensor(box_start=[0], box_stop=[2])), "layout: .*", INVALID),

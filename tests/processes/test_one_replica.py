@@ -16,6 +16,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.data import BatchBuffer, load, permutation
 from dbelief.job import Downpour, load_job
 from dbelief.optim import make_rule
+from dbelief.rundir.model_metadata import ModelMetadata
 from dbelief.training.schedule import learning_rate
 from dbelief.training.session import build_model, initial_values
 
@@ -81,9 +82,12 @@ def test_bit_equal_to_sequential(
     members = operator.members(address, shards, 1)
     assert coordinator.ends() == 0
     assert [member.ends() for member in members] == [0] * (shards + 1)
-    trained = load_file(operator.folder / "runs" / "one" / "model.safetensors")
+    model = operator.folder / "runs" / "one" / "model.safetensors"
+    trained = load_file(model)
     expected = sequential(job)
     assert trained.keys() == expected.keys()
     for name, values in expected.items():
         assert np.array_equal(trained[name], values), name
     assert operator.summary("one")["staleness_mean"] == 0
+    loaded = load_job(job)
+    assert ModelMetadata.read(model).samples == load(loaded.data, loaded.folder).form

@@ -3,12 +3,13 @@
 import codecs
 import csv
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from dbelief.core.sample_form import SampleForm
 from dbelief.data.dataset import Dataset
 from dbelief.data.files import lines, read
 from dbelief.data.splits import cut, cut_sizes
@@ -41,16 +42,22 @@ class Columns:
         return f"column {place + 1}" + (f" ({self.header[place][:40]!r})" if self.header else "")
 
     @property
-    def inputs(self) -> tuple[str, ...] | None:
-        """Names of the columns that are neither targets nor ignored, if the file has a header."""
+    def inputs(self) -> tuple[int, ...]:
+        """Indices of the columns that are neither targets nor ignored."""
         others = {*self.targets, *self.ignored}
-        return self.header and tuple(name for place, name in enumerate(self.header) if place not in others)
+        return tuple(place for place in range(self.count) if place not in others)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the inputs, if the file has a header."""
+        header = self.header
+        return header and tuple(header[place] for place in self.inputs)
 
     def roles(self, text: int | None, ignored: int) -> np.ndarray:
         """Index of each column among the numbers: inputs, then targets; `text` instead for a target read as text."""
         roles = np.full(self.count, ignored, np.int64)
-        inputs = [place for place in range(self.count) if place not in {*self.targets, *self.ignored}]
-        roles[inputs] = np.arange(len(inputs))
+        inputs = self.inputs
+        roles[list(inputs)] = np.arange(len(inputs))
         roles[list(self.targets)] = len(inputs) + np.arange(len(self.targets)) if text is None else text
         return roles
 
@@ -96,9 +103,10 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
     sets = {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
     for name, file in own.items():
         if file is not None and name in need:
-            sets[name] = _pair(_table(spec, resolve(file, folder), table.columns), classes)
+            inputs, targets = _pair(_table(spec, resolve(file, folder), table.columns), classes)
+            sets[name] = np.ascontiguousarray(inputs), np.ascontiguousarray(targets)  # numbers are parts of one array
     made = dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
-    return replace(made, columns=table.columns.inputs)
+    return replace(made, columns=table.columns.names)
 
 
 def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
@@ -119,6 +127,44 @@ def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
     return sizes[0], counted[0], counted[1]
 
 
+def read_inputs(path: Path, spec: CsvData, form: SampleForm) -> np.ndarray:
+    """Read the inputs of new samples, float32 (n, features); other columns, such as targets, may be there or not.
+
+    Columns are found by their names where the file of the training had a header; else they are those of that file, or
+    the inputs alone.
+
+    Raises
+    ------
+    DataError
+    """
+    from .csv_tokenizer import IGNORED, read_cells  # imports numba
+
+    content, where = read(path), str(path)
+    start, below, first, line = _begin(content, spec, where)
+    if spec.header and form.columns is not None and len({*form.columns}) == len(form.columns):
+        header = tuple(name.strip() for name in first)
+        inputs: Sequence[int] = [_place(name, header, len(first), where) for name in form.columns]
+    elif len(first) == form.features[0]:
+        inputs = range(len(first))
+    else:
+        inputs = _columns(spec, first, where).inputs
+    roles = np.full(len(first), IGNORED, np.int64)
+    roles[list(inputs)] = np.arange(len(inputs))
+    called = [f" ({name[:40]!r})" if spec.header else "" for name in first]
+    names = [f"column {place}{name}" for place, name in enumerate(called, start=1)]
+    cells = read_cells(content, below if spec.header else start, line, spec.delimiter, roles, names, where)
+    if not len(cells.lines):
+        raise DataError(f"{where}: has no rows below its header")
+    return cells.numbers
+
+
+def _begin(content: bytes, spec: CsvData, where: str) -> tuple[int, int, list[str], int]:
+    """Positions of the first row and of what is below it, its fields, and the line of the first row of samples."""
+    start = len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0
+    first, below, line = _first_row(content, start, spec.delimiter, where)
+    return start, below, first, line + 1 if spec.header else 1
+
+
 def _count(path: Path, spec: CsvData) -> int:
     """Rows below the header; as in `read_cells`, empty lines do not count, and a quoted field may hold line ends."""
     reader = csv.reader((line.decode("latin-1") for line in lines(path)), delimiter=spec.delimiter)
@@ -133,15 +179,13 @@ def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
     from .csv_tokenizer import IGNORED, TEXT, read_cells  # imports numba
 
     content, where = read(path), str(path)
-    start = len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0
-    first, below, line = _first_row(content, start, spec.delimiter, where)
+    start, below, first, line = _begin(content, spec, where)
     columns = _columns(spec, first, where)
     if like is not None and (columns.header, columns.count) != (like.header, like.count):
         raise DataError(f"{where}: its columns are not those of {spec.file}")
-    at, line = (below, line + 1) if spec.header else (start, 1)
     roles = columns.roles(TEXT if spec.kind == "classes" else None, IGNORED)
     names = [columns.called(place) for place in range(columns.count)]
-    cells = read_cells(content, at, line, spec.delimiter, roles, names, where)
+    cells = read_cells(content, below if spec.header else start, line, spec.delimiter, roles, names, where)
     if not len(cells.lines):
         raise DataError(f"{where}: has no rows below its header")
     width = columns.count - len(columns.targets) - len(columns.ignored)

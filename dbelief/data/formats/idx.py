@@ -31,12 +31,12 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     sets: dict[str, Split] = {}
     held: dict[str, np.ndarray] = {"validation": labels[first:]}
     if {"train", "validation"} & set(need):
-        images = read_images(find(place, "train-images-idx3-ubyte"), len(labels))
+        images = _labelled_images(find(place, "train-images-idx3-ubyte"), len(labels))
         sets["train"] = Split(images[:first], labels[:first], PIXEL_SCALE)
         sets["validation"] = Split(images[first:], labels[first:], PIXEL_SCALE)
     if "test" in need:
         held["test"] = read_labels(find(place, "t10k-labels-idx1-ubyte"))
-        images = read_images(find(place, "t10k-images-idx3-ubyte"), len(held["test"]))
+        images = _labelled_images(find(place, "t10k-images-idx3-ubyte"), len(held["test"]))
         sets["test"] = Split(images, held["test"], PIXEL_SCALE)
     k = classes(labels[:first], held, str(place))
     widths = [split.inputs.shape[1] for split in sets.values()]
@@ -69,18 +69,24 @@ def _count(place: Path, name: str, magic: int, what: str, axes: int = 1) -> int:
     return _header(path, read(path, 4 + 4 * axes), magic, what, axes)[0]
 
 
-def read_images(path: Path, count: int) -> np.ndarray:
-    """Read images as uint8 of shape (count, rows * columns).
+def _labelled_images(path: Path, count: int) -> np.ndarray:
+    """Read images whose number is that of the labels."""
+    images = read_images(path)
+    if len(images) != count:
+        raise DataError(f"{path}: has {len(images)} images, but there are {count} labels")
+    return images
+
+
+def read_images(path: Path) -> np.ndarray:
+    """Read images as uint8 of shape (n, rows * columns).
 
     Raises
     ------
     DataError
-        The file is truncated, not of images, or its number of images is not the number of labels.
+        The file is truncated, or not of images.
     """
     content = read(path)
     found, rows, columns = _header(path, content, IMAGES_MAGIC, "images", 3)
-    if found != count:
-        raise DataError(f"{path}: has {found} images, but there are {count} labels")
     if not rows * columns:
         raise DataError(f"{path}: images of {rows} x {columns} pixels are empty")
     return _body(path, content, 16, found * rows * columns).reshape(found, rows * columns)

@@ -156,8 +156,25 @@ def _text(word: bytes) -> str:
     return repr(word[:40].decode("latin-1"))
 
 
+def read_dense(path: Path, features: int) -> np.ndarray:
+    """Read the inputs of a file as float32 (n, features); its labels are not used.
+
+    Raises
+    ------
+    DataError
+    """
+    return _inputs(read_rows(path), features)
+
+
 def _dense(rows: Rows, names: np.ndarray, features: int) -> Pair:
     """Return inputs float32 (n, features), and labels as indices into `names`."""
+    known = np.isin(rows.labels, names)
+    if not known.all():
+        raise DataError(f"{rows.where}: label {rows.labels[np.argmin(known)]} is not in the training file")
+    return _inputs(rows, features), np.searchsorted(names, rows.labels).astype(np.int64)
+
+
+def _inputs(rows: Rows, features: int) -> np.ndarray:
     if rows.width > features:
         raise DataError(f"{rows.where}: has index {rows.width}, but there are {features} features")
     if not features:
@@ -167,9 +184,6 @@ def _dense(rows: Rows, names: np.ndarray, features: int) -> Pair:
         raise DataError(
             f"{rows.where}: {len(rows.labels)} rows of {features} features are {size >> 30} GiB as dense rows"
         )
-    known = np.isin(rows.labels, names)
-    if not known.all():
-        raise DataError(f"{rows.where}: label {rows.labels[np.argmin(known)]} is not in the training file")
     inputs = np.zeros((len(rows.labels), features), np.float32)
     inputs[rows.rows, rows.columns] = rows.values
-    return inputs, np.searchsorted(names, rows.labels).astype(np.int64)
+    return inputs

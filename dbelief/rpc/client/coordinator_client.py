@@ -11,6 +11,7 @@ from typing import Any
 
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable
 from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import named_errors, open_channel, wait_ready
@@ -237,6 +238,7 @@ class MembershipClient(MemberView):
         preferred_id: int | None = None,
         name: str | None = None,
         train_samples: int = 0,
+        samples: SampleForm | None = None,
     ) -> None:
         reply = client.call(
             "Join",
@@ -250,6 +252,7 @@ class MembershipClient(MemberView):
                 source_digest=source_digest,
                 preferred_id=preferred_id,
                 train_samples=train_samples,
+                samples=samples.text if samples is not None else "",
                 token=runtime.random_id(),
             ),
         )

@@ -140,6 +140,7 @@ class JoinRequest(_message.Message):
     PREFERRED_ID_FIELD_NUMBER: _builtins.int
     TRAIN_SAMPLES_FIELD_NUMBER: _builtins.int
     RESTARTED_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """ROLE_UNSPECIFIED is refused"""
     job: _builtins.str
@@ -158,6 +159,8 @@ class JoinRequest(_message.Message):
     """replicas and clients: samples of their training data; 0: none"""
     restarted: _builtins.bool
     """restarted process: an earlier incarnation under this name is over; default false"""
+    samples: _builtins.str
+    """replicas and clients: form of the data's samples, JSON; "": no data, or an earlier version"""
     @_builtins.property
     def layout(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tensor]:
         """replicas and clients: the model's layout"""
@@ -175,10 +178,11 @@ class JoinRequest(_message.Message):
         preferred_id: _builtins.int | None = ...,
         train_samples: _builtins.int = ...,
         restarted: _builtins.bool = ...,
+        samples: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_preferred_id", b"_preferred_id", "preferred_id", b"preferred_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preferred_id", b"_preferred_id", "address", b"address", "job", b"job", "layout", b"layout", "name", b"name", "preferred_id", b"preferred_id", "restarted", b"restarted", "role", b"role", "source_digest", b"source_digest", "token", b"token", "train_samples", b"train_samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preferred_id", b"_preferred_id", "address", b"address", "job", b"job", "layout", b"layout", "name", b"name", "preferred_id", b"preferred_id", "restarted", b"restarted", "role", b"role", "samples", b"samples", "source_digest", b"source_digest", "token", b"token", "train_samples", b"train_samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__preferred_id: _TypeAlias = _typing.Literal["preferred_id"]  # noqa: Y015
     _WhichOneofArgType__preferred_id: _TypeAlias = _typing.Literal["_preferred_id", b"_preferred_id"]  # noqa: Y015

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from coordinator.core.effects import AssignShards, Fence, MakeReady, TakeSnapsho
 from coordinator.core.messages import Wait, WorkRequest
 from coordinator.core.states import State
 from dbelief.core.layout import Layout
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected
 
 if TYPE_CHECKING:
@@ -150,6 +152,21 @@ def test_another_source_is_refused(a_world: MakeWorld) -> None:
         world.replica(source="abd")
 
 
+FORM = SampleForm((4,), 3, 3, 0.5, ("a", "b", "c"))
+
+
+def test_other_samples_are_refused(a_world: MakeWorld) -> None:
+    """The names of classes, for example: the same label would mean another class."""
+    world = a_world()
+    world.replica()  # without data
+    world.replica(samples=FORM)
+    world.replica(samples=FORM)
+    world.replica()
+    with pytest.raises(Rejected, match="data has another names of the classes: a, c, b, not a, b, c: is the source"):
+        world.replica(samples=replace(FORM, names=("a", "c", "b")))
+    assert world.machine.initialization.samples == FORM
+
+
 def test_a_replica_without_a_layout_is_refused(a_world: MakeWorld) -> None:
     world = a_world()
     with pytest.raises(Rejected, match="joins with its model's layout"):
@@ -158,12 +175,12 @@ def test_a_replica_without_a_layout_is_refused(a_world: MakeWorld) -> None:
 
 def test_model_of_a_departed_replica_does_not_bind(a_world: MakeWorld, other_layout: Layout) -> None:
     world = a_world()
-    wrong, alike = world.replica(), world.replica()
+    wrong, alike = world.replica(samples=FORM), world.replica()
     wrong.leave()
     with pytest.raises(Rejected):
         world.replica(layout=other_layout)
     alike.leave()
-    world.replica(layout=other_layout, source="abc")
+    world.replica(layout=other_layout, source="abc", samples=replace(FORM, scale=1.0))
     world.all_shards()
     assert world.machine.layout == other_layout
 

@@ -21,6 +21,7 @@ from coordinator.job.persistence import (
     training_started,
 )
 from coordinator.scheduling.synchronous import SynchronousPolicy
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, RuntimeFailure, UserError
 
 if TYPE_CHECKING:
@@ -393,6 +394,22 @@ def test_data_that_have_shrunk_meanwhile_are_refused(a_world: MakeWorld) -> None
     assert parts is not None
     with pytest.raises(UserError, match="began with 200 training samples, and the job's data holds 180 now"):
         restore(JobMachine(world.job, DatasetSizes(train=180, validation=0, test=0)), parts, world.now_s)
+
+
+def test_the_form_of_the_samples_is_persisted(a_world: MakeWorld) -> None:
+    world = a_world()
+    form = SampleForm((4,), 3, 3, 0.5, ("a", "b", "c"), ("x", "y", "z", "u"))
+    world.replica(samples=form)
+    world.started()
+    parts = load_unfinished(stored(world))
+    assert parts is not None
+    successor = JobMachine(world.job, world.shape)
+    restore(successor, parts, world.now_s)
+    assert successor.initialization.samples == form
+    del parts["layout"]["samples"]  # as an earlier version wrote it
+    older = JobMachine(world.job, world.shape)
+    restore(older, parts, world.now_s)
+    assert older.initialization.samples is None
 
 
 def test_a_replica_with_other_data_is_refused(a_world: MakeWorld) -> None:

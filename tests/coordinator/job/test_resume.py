@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from coordinator.core.messages import EvaluationLease, ProgressReport
 from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
 from dbelief.core.layout import Layout
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, UserError
 
 if TYPE_CHECKING:
@@ -186,6 +188,17 @@ def test_another_model_is_refused(a_world: MakeWorld, other_layout: Layout) -> N
     with pytest.raises(Rejected, match="another layout than the snapshot set that the job resumes from"):
         successor.replica(layout=other_layout)
     successor.started()
+
+
+def test_other_names_of_classes_are_refused(a_world: MakeWorld) -> None:
+    form = SampleForm((4,), 3, 3, 0.5, ("a", "b", "c"))
+    world = interrupted(a_world)
+    (set_id, state), sizes = (max(world.disk), world.disk[max(world.disk)].state), world.shape
+    machine = JobMachine(world.job, sizes, (set_id, {**state, "samples": form.text}))
+    for joined, names in ((1, ("a", "c", "b")), (2, None)):
+        with pytest.raises(Rejected, match="this replica's data has another names of the classes"):
+            machine.join("replica", joined, "r", "", 0.0, world.machine.layout, samples=replace(form, names=names))
+    machine.join("replica", 3, "r", "", 0.0, world.machine.layout, samples=form)
 
 
 def test_a_stop_while_the_set_is_loaded_stays_a_stop(a_world: MakeWorld) -> None:

@@ -33,7 +33,7 @@ def test_job_files(command: list[str]) -> None:
     assert completed(*command, ".h") == [("plain", ".hidden/c.yaml")]
 
 
-@pytest.mark.parametrize("command", ["status", "top", "stop", "report", "evaluate", "export"])
+@pytest.mark.parametrize("command", ["status", "top", "stop", "report", "evaluate", "predict", "export"])
 def test_run_folders(command: str) -> None:
     assert completed(command, "") == [("plain", "runs/digits")]
     assert completed(command, "runs/") == [("plain", "runs/digits")]

@@ -15,9 +15,11 @@ from safetensors.numpy import load_file, save_file
 from dbelief.checkpoint.shard_file import StoredSegment, state_key, write_shard
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import Box, Layout, SegmentSpan, assign_segments, make_segments
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError, SnapshotError, UserError
 from dbelief.process.atomic_file import Disk, use_disk
 from dbelief.rundir.export import export_run
+from dbelief.rundir.model_metadata import ModelMetadata
 from tests.dbelief.monitor.test_status import JOB, SUMMARY
 
 LAYOUT = Layout(
@@ -29,6 +31,7 @@ LAYOUT = Layout(
     )
 )
 NOMINAL = 5
+FORM = SampleForm((4,), 6, 6, 0.5, tuple("abcdef"))
 
 
 @pytest.fixture
@@ -71,6 +74,7 @@ def write(
     state = {
         "segments": len(spans),
         "boxes": layout.rows(),
+        "samples": FORM.text,
         "nominal_length": nominal,
         "progress": {"samples": 700, "best": None if best is None else {"vector": best}},
     }
@@ -136,7 +140,20 @@ def test_a_run_that_was_killed_gives_its_newest_set(run: Path, shards: int, form
     assert sorted(path.name for path in tmp_path.iterdir()) == [output.name, "runs"]
     if form == "safetensors":
         with safe_open(output, framework="numpy") as file:
-            assert file.metadata() == {"job": "digits", "set": newest.name, "vector": "w"}
+            about = file.metadata()
+        assert {name: about[name] for name in ("job", "set", "vector")} == {
+            "job": "digits",
+            "set": newest.name,
+            "vector": "w",
+        }
+
+
+def test_an_exported_set_says_its_job_and_the_form_of_its_samples(run: Path, tmp_path: Path) -> None:
+    write(run, "000000000700-0001", flat(2))
+    export_run(run, "safetensors", None, None)
+    found = ModelMetadata.read(tmp_path / "digits.safetensors")
+    assert found.samples == FORM
+    assert found.load_job().name == "digits"
 
 
 def test_failed_run_exports_its_newest_set(run: Path, tmp_path: Path) -> None:

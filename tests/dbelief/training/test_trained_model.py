@@ -12,9 +12,10 @@ from safetensors.numpy import save_file
 import dbelief
 from dbelief.arrays.backend import select_backend
 from dbelief.cli.inspect_run import evaluate_run
-from dbelief.data import load
+from dbelief.data import Dataset, load
 from dbelief.errors import DataError, ModelError
 from dbelief.job import load_job
+from dbelief.rundir.model_metadata import model_metadata
 from dbelief.training.session import build_model, initial_values
 
 JOB = """
@@ -28,8 +29,8 @@ device: cpu
 WORDS = ("low", "mid", "top")
 
 
-def run_of(folder: Path, kind: str) -> Path:
-    """A run folder with the initial values of a small network."""
+def run_of(folder: Path, kind: str, described: bool = True) -> Path:
+    """A run folder with the initial values of a small network; `described`: its model has metadata, as now."""
     rng = np.random.default_rng(3)
     inputs = rng.standard_normal((60, 2)).round(3)
     named = [WORDS[number % 3] if kind == "classes" else str(number) for number in range(60)]
@@ -40,13 +41,20 @@ def run_of(folder: Path, kind: str) -> Path:
     job = load_job(folder / "job.yaml", {})
     model, _ = build_model(job, load(job.data, job.folder), select_backend("cpu"))
     layout, flat = initial_values(job, model)
-    save_file({name: np.array(values) for name, values in layout.views(flat).items()}, folder / "model.safetensors")
+    about = model_metadata(job, load(job.data, job.folder).form) if described else {"job": job.name}
+    tensors = {name: np.array(values) for name, values in layout.views(flat).items()}
+    save_file(tensors, folder / "model.safetensors", about)
     return folder
+
+
+def load_job_data(folder: Path) -> Dataset:
+    job = load_job(folder / "job.yaml", {})
+    return load(job.data, job.folder)
 
 
 def test_classes_are_those_that_evaluation_judges(tmp_path: Path) -> None:
     trained = dbelief.load_model(run_of(tmp_path, "classes"))
-    test = trained.data.test
+    test = load(trained.job.data, trained.job.folder).test
     assert test is not None
     unscaled = test.inputs
     found = trained.predict(unscaled)
@@ -87,8 +95,71 @@ def test_wrong_inputs_are_refused(tmp_path: Path, inputs: Any, message: str) -> 
         trained.predict(inputs)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is not a run folder with a job\.yaml, such as runs/NAME$"):
+@pytest.mark.parametrize("kind", ["classes", "regression"])
+def test_neither_the_data_nor_the_folder_is_needed(tmp_path: Path, kind: str) -> None:
+    folder = run_of(tmp_path, kind)
+    inputs = np.random.default_rng(0).standard_normal((7, 2))
+    found = dbelief.load_model(folder).predict(inputs)
+    (folder / "table.csv").unlink()
+    np.testing.assert_array_equal(dbelief.load_model(folder).predict(inputs), found)
+    alone = tmp_path / "elsewhere" / "alone.safetensors"
+    alone.parent.mkdir()
+    (folder / "model.safetensors").rename(alone)
+    trained = dbelief.load_model(alone)
+    np.testing.assert_array_equal(trained.predict(inputs), found)
+    assert trained.samples.columns == ("a", "b")
+
+
+def test_a_model_of_an_earlier_version_takes_its_sizes_from_the_data(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "classes", described=False)
+    assert dbelief.load_model(folder).samples == load_job_data(folder).form
+    with pytest.raises(
+        DataError, match=r"model\.safetensors: holds no job: it is of another program, or of an earlier"
+    ):
+        dbelief.load_model(folder / "model.safetensors")
+    (folder / "table.csv").unlink()
+    with pytest.raises(DataError, match=r"no such file; .*does not hold the form of its samples .*the data is needed"):
+        dbelief.load_model(folder)
+
+
+def test_evaluation_on_data_of_another_kind_is_refused(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "classes")
+    table = folder / "table.csv"
+    table.write_text(table.read_text().replace("mid", "middle"))
+    with pytest.raises(
+        DataError, match="data of another kind; now names of the classes: low, middle, top, not low, mid"
+    ):
+        evaluate_run(folder, "test")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"model\.safetensors: is no safetensors file, or a damaged one"),
+        (b"junk" * 10, r"model\.safetensors: is no safetensors file, or a damaged one"),
+        (None, "has no model: the run failed, or has not ended"),
+    ],
+)
+def test_a_run_without_a_whole_model_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    file = run_of(tmp_path, "classes") / "model.safetensors"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        dbelief.load_model(tmp_path)
+
+
+def test_damaged_metadata_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"w": np.zeros(2, np.float32)}, file, {"job": "x", "job_file": "name: x", "samples": "{}"})
+    with pytest.raises(DataError, match=r"model\.safetensors: metadata 'samples': no form of samples"):
+        dbelief.load_model(file)
+
+
+def test_what_is_neither_a_run_nor_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"is neither a run folder with a job\.yaml, such as runs/NAME, nor a model file$"
+    ):
         dbelief.load_model(tmp_path)
 
 

@@ -1,0 +1,119 @@
+"""What a model needs to know of its samples, kept with it: it can be used where the job's data is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+MOST_CHARACTERS = 1 << 20
+"""Longest text of a form."""
+
+_WORDS = {
+    "features": "shape of a sample",
+    "outputs": "number of outputs",
+    "classes": "number of classes",
+    "names": "names of the classes",
+    "columns": "names of the columns",
+    "scale": "scale of the inputs",
+}
+
+
+@dataclass(frozen=True)
+class SampleForm:
+    """Form of a data set's samples.
+
+    Attributes
+    ----------
+    features
+        Shape of one sample's inputs.
+    outputs
+        Outputs of the model for a sample: the classes, or the width of the targets.
+    classes
+        Number of labels; None where targets are numbers.
+    scale
+        Factor that inputs are multiplied by, without unit.
+    names
+        Names of class 0, 1, ...; None where the source uses these numbers.
+    columns
+        Names of the inputs; None where they have none.
+    """
+
+    features: tuple[int, ...]
+    outputs: int
+    classes: int | None = None
+    scale: float = 1.0
+    names: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+
+    @cached_property
+    def text(self) -> str:
+        """The form as JSON of one line."""
+        return json.dumps(asdict(self))
+
+    def shortened(self) -> SampleForm:
+        """The form without names of columns where its text is too long, and if need be without names of classes."""
+        for form in (self, replace(self, columns=None)):
+            if len(form.text) <= MOST_CHARACTERS:
+                return form
+        return replace(self, columns=None, names=None)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The form that `text` describes.
+
+        Raises
+        ------
+        ValueError
+            It describes none, or is too long.
+        """
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"no form of samples: {len(text)} characters, and at most {MOST_CHARACTERS} are allowed")
+        try:
+            row = json.loads(text)
+            form = cls(
+                features=tuple(map(_natural, row["features"])),
+                outputs=_natural(row["outputs"]),
+                classes=None if row["classes"] is None else _natural(row["classes"]),
+                scale=float(row["scale"]),
+                names=_names(row, "names"),
+                columns=_names(row, "columns"),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"no form of samples: {error!r}") from None
+        if not math.isfinite(form.scale):
+            raise ValueError(f"no form of samples: scale is {form.scale}")
+        if form.names is not None and len(form.names) != form.classes:
+            raise ValueError(f"no form of samples: {len(form.names)} names of {form.classes} classes")
+        return form
+
+    def difference(self, other: SampleForm) -> str:
+        """The first difference, with this form's value and the other's; "" where there is none."""
+        for name, words in _WORDS.items():
+            here, there = getattr(self, name), getattr(other, name)
+            if here != there:
+                return f"{words}: {_short(here)}, not {_short(there)}"
+        return ""
+
+
+def _natural(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no whole number from 0")
+    return value
+
+
+def _names(row: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    names = row[name]
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError(f"{name} are no list of texts")
+    return tuple(names)
+
+
+def _short(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

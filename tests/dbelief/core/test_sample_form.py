@@ -1,0 +1,74 @@
+"""The form of samples as text: what is written is read, anything else is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.core import sample_form
+from dbelief.core.sample_form import SampleForm
+
+NAMES = st.none() | st.lists(st.text(max_size=8), min_size=1, max_size=5).map(tuple)
+
+
+@given(
+    st.lists(st.integers(1, 1 << 20), max_size=3).map(tuple),
+    st.integers(1, 1000),
+    st.floats(1e-30, 1e30),
+    NAMES,
+    NAMES,
+)
+def test_a_form_that_was_written_is_read(
+    features: tuple[int, ...],
+    outputs: int,
+    scale: float,
+    names: tuple[str, ...] | None,
+    columns: tuple[str, ...] | None,
+) -> None:
+    form = SampleForm(features, outputs, len(names) if names else None, scale, names, columns)
+    assert SampleForm.parse(form.text) == form
+    assert "\n" not in form.text
+
+
+def test_names_are_left_out_where_they_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = SampleForm((2,), 2, 2, 1.0, ("a", "b"), ("x" * 300, "y"))
+    monkeypatch.setattr(sample_form, "MOST_CHARACTERS", 200)
+    assert form.shortened() == SampleForm((2,), 2, 2, 1.0, ("a", "b"))
+    long = SampleForm((2,), 2, 2, 1.0, ("a" * 300, "b"), ("x", "y"))
+    assert long.shortened() == SampleForm((2,), 2, 2, 1.0)
+    assert long.shortened().shortened() == long.shortened()
+    with pytest.raises(ValueError, match=r"no form of samples: .* at most 200 are allowed"):
+        SampleForm.parse(long.text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "3",
+        "{}",
+        "[" * 100_000,
+        json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 1, "names": None}),
+        json.dumps({"features": [-2], "outputs": 1, "classes": None, "scale": 1, "names": None, "columns": None}),
+        json.dumps({"features": [2], "outputs": True, "classes": None, "scale": 1, "names": None, "columns": None}),
+        json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": "x", "names": None, "columns": None}),
+        json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 1, "names": "ab", "columns": None}),
+        json.dumps({"features": [2], "outputs": 2, "classes": 2, "scale": 1, "names": ["a"], "columns": None}),
+    ],
+)
+def test_text_that_is_no_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no form of samples: "):
+        SampleForm.parse(text)
+
+
+def test_the_first_difference_is_named() -> None:
+    form = SampleForm((2,), 3, 3, 0.5, ("a", "b", "c"), ("x", "y"))
+    assert form.difference(form) == ""
+    assert form.difference(SampleForm((4, 4), 3, 3)) == "shape of a sample: 2, not 4, 4"
+    other = SampleForm((2,), 3, 3, 0.5, ("a", "b", "d" * 100), ("x", "y"))
+    assert form.difference(other) == f"names of the classes: a, b, c, not a, b, {'d' * 54}..."
+    assert form.difference(SampleForm((2,), 3, 3, 0.5)) == "names of the classes: a, b, c, not None"
