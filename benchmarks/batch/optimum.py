@@ -15,7 +15,6 @@ import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from sklearn.datasets import load_svmlight_file
 
 import dbelief
 from benchmarks.harness import checkout, options, report
-from dbelief.job import load_job
 from dbelief.rundir.events import read_events
 
 JOB = checkout.EXAMPLES / "a9a.yaml"
@@ -61,8 +59,7 @@ class Reference:
 
 def trained(folder: str, **fields: Any) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Run the job; the parameters at its end, and its iterations."""
-    dbelief.train(JOB, output=folder, **fields)
-    run = Path(folder) / load_job(JOB).name
+    run = dbelief.train(JOB, output=folder, **fields).folder
     events = [event for event in read_events(run / "events.jsonl") if event["event"] == "iteration"]
     return load_file(run / "model.safetensors")["w"], events
 

@@ -23,7 +23,7 @@ def training_parser(doc: str | None, replicas: str) -> argparse.ArgumentParser:
 def train(job: Path, replicas: int, seed: int, folder: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Run the job once; the compared figures of its summary."""
     extra: dict[str, Any] = {name.replace(".", "__"): value for name, value in fields.items()}
-    summary = dbelief.train(job, replicas=replicas, seed=seed, output=folder, **extra)
+    summary = dbelief.train(job, replicas=replicas, seed=seed, output=folder, **extra).summary
     copied = ("test_accuracy", "validation_accuracy", "staleness_mean", "samples")
     row = {
         "replicas": replicas,

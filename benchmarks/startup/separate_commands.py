@@ -63,7 +63,7 @@ def main() -> None:
             if way == "dbelief train":
                 with tempfile.TemporaryDirectory(prefix="dbelief-") as folder:
                     fields: dict[str, Any] = {"shards": SHARDS, "replicas": WORKERS, "seed": seed, "output": folder}
-                    summaries.append(dbelief.train(arguments.job, **fields))
+                    summaries.append(dbelief.train(arguments.job, **fields).summary)
             else:
                 half = ways["dbelief train"][0].samples // 2 if "killed" in way else None
                 summaries.append(by_hand(arguments.job, seed, half))

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import RuntimeFailure
-from dbelief.job import load_job
+from dbelief.job import build_job, load_job
 from dbelief.launch.local_cluster import LocalCluster, Pictures
 from dbelief.launch.site import Site
 from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
 from dbelief.rundir.summary import Summary, read_summary
-from dbelief.training.job_check import build_job
+from dbelief.training.job_check import build_job as build_whole_job
+
+if TYPE_CHECKING:
+    from dbelief.training.trained_model import TrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ def _run_cluster(
 ) -> tuple[int, Path]:
     """Exit code and run folder of a cluster's run."""
     job = load_job(job_file, overrides)
-    build_job(
+    build_whole_job(
         job, select_backend("cpu"), resume
     )  # before a folder is created, an earlier run is moved, or a process is started
     with ExitStack() as stack:
@@ -76,13 +81,35 @@ def _run_cluster(
         return cluster.run(), cluster.folder
 
 
-def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
-    """Run a job file on this machine, as `dbelief train` does.
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended as planned.
+
+    Attributes
+    ----------
+    folder : Path
+        The run folder, `runs/NAME`.
+    summary : Summary
+        The content of its `summary.json`.
+    """
+
+    folder: Path
+    summary: Summary
+
+    def load_model(self) -> TrainedModel:
+        """The trained model: `dbelief.load_model(run.folder)`."""
+        from dbelief.training.trained_model import load_model
+
+        return load_model(self.folder)
+
+
+def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: Any) -> Run:
+    """Run a job on this machine, as `dbelief train` does.
 
     Parameters
     ----------
     job
-        Path of the job file.
+        Path of the job file; or its content as plain values, whose relative paths start from the current folder.
     quiet
         Show nothing while it runs.
     overrides
@@ -90,8 +117,7 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
 
     Returns
     -------
-    Summary
-        The content of `runs/NAME/summary.json`.
+    Run
 
     Raises
     ------
@@ -101,11 +127,31 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
         The run did not end as planned; the message names the reason.
     """
     fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
-    code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
+    with _job_file(job) as file:
+        code, folder = _run_cluster(file, fields, resume=False, quiet=quiet)
     summary = read_summary(folder / "summary.json")
     if code:
         raise RuntimeFailure(f"job {summary.job}: {summary.reason}")
-    return summary
+    return Run(folder, summary)
+
+
+@contextmanager
+def _job_file(job: Path | str | Mapping[str, Any]) -> Iterator[Path]:
+    """The job's file, within a `with` block: one is written for a job that is given as values, which roles load.
+
+    Raises
+    ------
+    JobError
+        The values are no job.
+    """
+    if not isinstance(job, Mapping):
+        yield Path(job)
+        return
+    checked = build_job(job, Path.cwd())
+    with tempfile.TemporaryDirectory(prefix="dbelief-") as folder:
+        file = Path(folder) / "job.yaml"
+        file.write_text(checked.anchored().to_yaml())
+        yield file
 
 
 def verdict(summary: Summary, folder: Path) -> str:

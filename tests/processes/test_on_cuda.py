@@ -26,7 +26,7 @@ def device() -> str:
 @pytest.mark.gpu
 @pytest.mark.processes
 def test_the_digits_are_learnt_on_a_device(device: str, tmp_path: Path) -> None:
-    summary = train(DIGITS, output=str(tmp_path), device=device)
+    summary = train(DIGITS, output=str(tmp_path), device=device).summary
     run = tmp_path / "digits"
     for number in range(summary.replicas):
         backend = select_backend(device).name  # type: ignore[arg-type]

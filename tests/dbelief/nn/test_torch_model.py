@@ -230,7 +230,7 @@ def test_unshareable_modules_are_refused(torch: Any) -> None:
 @pytest.mark.torch
 @pytest.mark.processes
 def test_the_example_learns_on_two_replicas(torch: Any, tmp_path: Path) -> None:
-    summary = train(EXAMPLES / "torch_digits.yaml", output=str(tmp_path), limits__epochs=3)
+    summary = train(EXAMPLES / "torch_digits.yaml", output=str(tmp_path), limits__epochs=3).summary
     assert summary.samples == 3 * 1_257
     assert summary.replicas == 2
     assert summary.test_accuracy is not None
