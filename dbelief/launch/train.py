@@ -97,7 +97,17 @@ class Run:
     summary: Summary
 
     def load_model(self) -> TrainedModel:
-        """The trained model: `dbelief.load_model(run.folder)`."""
+        """The trained model: `dbelief.load_model(run.folder)`.
+
+        Returns
+        -------
+        TrainedModel
+
+        Raises
+        ------
+        DataError, ModelError
+            As `dbelief.load_model`.
+        """
         from dbelief.training.trained_model import load_model
 
         return load_model(self.folder)
