@@ -19,6 +19,7 @@ _WORDS = {
     "names": "names of the classes",
     "columns": "names of the columns",
     "scale": "scale of the inputs",
+    "whole": "kind of inputs (whole numbers)",
 }
 
 
@@ -40,6 +41,8 @@ class SampleForm:
         Names of class 0, 1, ...; None where the source uses these numbers.
     columns
         Names of the inputs; None where they have none.
+    whole
+        Whether inputs are whole numbers (int64), which are looked up.
     """
 
     features: tuple[int, ...]
@@ -48,6 +51,7 @@ class SampleForm:
     scale: float = 1.0
     names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    whole: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -81,6 +85,7 @@ class SampleForm:
                 scale=float(row["scale"]),
                 names=_names(row, "names"),
                 columns=_names(row, "columns"),
+                whole=bool(row["whole"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"no form of samples: {error!r}") from None

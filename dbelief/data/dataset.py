@@ -1,8 +1,8 @@
 """Samples in memory, and mini-batches gathered from them without allocating.
 
 Inputs stay in their stored type (as uint8, pixels take a quarter of the memory) and are scaled when they are gathered:
-np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Cost of m samples of f features: m * f
-values read, written, read, written; no allocation grows with m.
+np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Whole numbers (int64) are not scaled.
+Cost of m samples of f features: m * f values read, written, read, written; no allocation grows with m.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Split:
 
     Attributes
     ----------
-    inputs : uint8 or float32, shape (n, features...), C-contiguous
+    inputs : uint8, float32 or int64, shape (n, features...), C-contiguous
     targets : int64, shape (n,), labels from 0; or float32, shape (n, k); C-contiguous
     scale : float
         Factor that inputs are multiplied by when they are gathered, without unit; 1/255 for pixels.
@@ -34,8 +34,10 @@ class Split:
     groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.dtype not in (np.uint8, np.float32) or self.inputs.ndim < 2:
-            raise ValueError(f"inputs are {_kind(self.inputs)}, must be uint8 or float32 of 2 axes or more")
+        if self.inputs.dtype not in (np.uint8, np.float32, np.int64) or self.inputs.ndim < 2:
+            raise ValueError(f"inputs are {_kind(self.inputs)}, must be uint8, float32 or int64 of 2 axes or more")
+        if self.inputs.dtype == np.int64 and self.scale != 1.0:
+            raise ValueError(f"inputs of int64 have no scale, here {self.scale}")
         axes = {np.dtype(np.int64): 1, np.dtype(np.float32): 2}
         if axes.get(self.targets.dtype) != self.targets.ndim:
             raise ValueError(f"targets are {_kind(self.targets)}, must be int64 of 1 axis or float32 of 2")
@@ -64,7 +66,8 @@ class Split:
         Returns
         -------
         Batch
-            inputs float32 (m, features...), targets (m,) or (m, k): views into `out`, until the next call.
+            inputs float32, or int64 as stored, (m, features...), targets (m,) or (m, k): views into `out`, until the
+            next call.
 
         Raises
         ------
@@ -83,7 +86,7 @@ class Split:
         # mode="raise" would buffer `out`; the indices were checked above.
         np.take(self.inputs, indices, axis=0, out=stored, mode="clip")
         np.take(self.targets, indices, axis=0, out=targets, mode="clip")
-        if stored.dtype != np.float32 or self.scale != 1.0:
+        if stored.dtype == np.uint8 or self.scale != 1.0:
             np.multiply(stored, np.float32(self.scale), out=inputs, dtype=np.float32)
         return Batch(inputs, targets)
 
@@ -95,8 +98,8 @@ class BatchBuffer:
     ----------
     size : int
     stored : as the split's inputs, shape (size, features...)
-        The same memory as `inputs` where the split keeps float32.
-    inputs : float32, shape (size, features...)
+        The same memory as `inputs`, but for uint8.
+    inputs : float32, or int64 as the split's, shape (size, features...)
     targets : as the split's targets, (size,) or (size, k)
     """
 
@@ -104,9 +107,9 @@ class BatchBuffer:
         if size < 1:
             raise ValueError(f"size is {size}, must be 1 or more")
         self.size = size
-        self.inputs = np.empty((size, *split.inputs.shape[1:]), np.float32)
-        is_float = split.inputs.dtype == np.float32
-        self.stored = self.inputs if is_float else np.empty(self.inputs.shape, split.inputs.dtype)
+        shape, kept = (size, *split.inputs.shape[1:]), split.inputs.dtype
+        self.inputs = np.empty(shape, np.float32 if kept == np.uint8 else kept)
+        self.stored = np.empty(shape, kept) if kept == np.uint8 else self.inputs
         self.targets = np.empty((size, *split.targets.shape[1:]), split.targets.dtype)
 
     def check(self, split: Split) -> None:
@@ -156,7 +159,9 @@ class Dataset:
         split, outputs = self.train or self.validation or self.test, self.outputs
         if split is None or outputs is None:
             return None
-        return SampleForm(self.features, outputs, self.classes, split.scale, self.names, self.columns).shortened()
+        whole = split.inputs.dtype == np.int64
+        form = SampleForm(self.features, outputs, self.classes, split.scale, self.names, self.columns, whole)
+        return form.shortened()
 
     @property
     def outputs(self) -> int | None:

@@ -4,6 +4,7 @@ from .autoencoders.autoencoder import SparseAutoencoder
 from .build import build_autoencoder, build_layer, build_network, image_of, load_python_model
 from .layers.convolution import Conv
 from .layers.dropout import Dropout, batch_key
+from .layers.embedding import Embedding
 from .layers.image import Image
 from .layers.layer import Dense, Elementwise, Shape
 from .layers.local import Local
@@ -17,6 +18,7 @@ __all__ = [
     "Dense",
     "Dropout",
     "Elementwise",
+    "Embedding",
     "Evaluates",
     "HasLogProbabilities",
     "Image",

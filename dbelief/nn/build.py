@@ -19,6 +19,7 @@ from dbelief.errors import ModelError
 from .autoencoders.autoencoder import Eq1, SparseAutoencoder
 from .layers.convolution import Conv
 from .layers.dropout import Dropout
+from .layers.embedding import Embedding
 from .layers.image import Image
 from .layers.layer import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
 from .layers.lcn import Lcn
@@ -30,7 +31,7 @@ from .network import Network
 
 LAYERS: Mapping[str, Callable[..., Layer]] = {
     kind.kind: kind
-    for kind in (Dense, ReLU, Sigmoid, Tanh, Image, Conv, Local, MaxPool, AveragePool, L2Pool, Lcn, Dropout)
+    for kind in (Dense, ReLU, Sigmoid, Tanh, Embedding, Image, Conv, Local, MaxPool, AveragePool, L2Pool, Lcn, Dropout)
 }
 LOSSES: Mapping[str, Callable[[], Loss]] = {loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAll, SquareLoss)}
 # What a model in a user's file must have, as its author would write it.

@@ -20,6 +20,7 @@ from dbelief.errors import ModelError
 
 from .initial_values import UniformTensor, UniformValues, draw_uniform
 from .layers.dropout import Dropout, batch_key
+from .layers.embedding import Embedding
 from .layers.layer import Layer, Shape
 from .losses import Loss
 from .model import Array, Batch, Drawn, Tensors
@@ -100,6 +101,9 @@ class Network:
         if not trainable:
             raise ModelError("a network needs at least one dense layer, conv or local: there is nothing to train")
         self._first = trainable[0]
+        for stage in self.stages[1:]:
+            if isinstance(stage.layer, Embedding):
+                raise ModelError(f"layer {stage.name}: takes the inputs, so it must be the first layer")
         self.outputs = math.prod(self.stages[-1].outputs)
         if classes is not None and self.outputs != classes:
             last = self.stages[-1].name
@@ -193,12 +197,13 @@ class Network:
 
     def _forward(self, views: Tensors, batch: Batch, *, training: bool) -> list[Array]:
         """Give the inputs and every layer's outputs."""
-        x = self.checked_inputs(views[self.stages[self._first].parameters[0]].dtype, batch)
+        kind = views[self.stages[self._first].parameters[0]].dtype
+        x = self.checked_inputs(kind, batch)
         activations = [x]
         for place, stage in enumerate(self.stages):
             if isinstance(stage.layer, Dropout):
                 stage.work.key = batch_key(stage.work, x, self.seed, place) if training else None
-            y = stage.work.array("y", (len(x), *stage.outputs), x.dtype)
+            y = stage.work.array("y", (len(x), *stage.outputs), kind)
             own = [views[name] for name in stage.parameters]
             stage.layer.forward(stage.work, activations[-1], own, y)
             activations.append(y)
@@ -230,8 +235,12 @@ class Network:
         if got != expected:
             raise ModelError(f"layer {first}: got {got} features per sample, expected {expected}")
         x = batch.inputs.reshape(m, *self.features)
-        if x.dtype != kind:
-            raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected {kind} as its parameters")
+        looks_up = isinstance(self.stages[0].layer, Embedding)
+        if looks_up and x.dtype.kind != "i":
+            raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected whole numbers (int64)")
+        if not looks_up and x.dtype != kind:
+            hint = "; whole numbers are for an embedding, or store them as float32" if x.dtype.kind == "i" else ""
+            raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected {kind} as its parameters{hint}")
         if len(batch.targets) != m:
             raise ModelError(f"loss {self.loss.name}: got {len(batch.targets)} targets for {m} samples")
         self.loss.check(self.outputs, batch.targets)

@@ -114,13 +114,17 @@ class TrainedModel:
         return named
 
     def _checked(self, inputs: Any) -> np.ndarray:
-        """The inputs as float32, scaled as the job's data."""
+        """The inputs as float32, scaled as the job's data; whole numbers as int64."""
         samples = np.asarray(inputs)
         if samples.dtype.kind not in "buif":
             raise DataError(f"inputs are {samples.dtype}, must be numbers")
         if samples.shape[1:] != self.samples.features or samples.ndim < 2:
             wanted = ", ".join(("n", *map(str, self.samples.features)))
             raise DataError(f"inputs have shape {samples.shape}, expected ({wanted}) for job {self.job.name}")
+        if self.samples.whole:
+            if samples.dtype.kind not in "ui":
+                raise DataError(f"inputs are {samples.dtype}, must be whole numbers for job {self.job.name}")
+            return samples.astype(np.int64)
         scaled: np.ndarray = samples.astype(np.float32) * np.float32(self.samples.scale)
         if not np.isfinite(scaled).all():
             raise DataError(

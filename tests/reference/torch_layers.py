@@ -1,6 +1,6 @@
 """Write what torch makes of images, with its gradients, for the tests of dbelief.nn's layers and losses.
 
-Run by hand, in an environment that has torch (2.15.0 wrote the committed file) and numpy:
+Run by hand, in an environment that has torch (2.13.0 wrote the committed file) and numpy:
 
     python tests/reference/torch_layers.py
 
@@ -11,7 +11,7 @@ x.<case>, p0.<case>, p1.<case>         inputs and parameters, in dbelief's layou
                                        filters (height, width, channels, maps), dense weights (inputs, units),
                                        untied filters in tiles (rows, columns, neurons, g, g, q)
 y.<case>, dy.<case>                    outputs, and a random dL/dy
-dx.<case>, d0.<case>, d1.<case>        dL/dx and dL/dparameters by autograd
+dx.<case>, d0.<case>, d1.<case>        dL/dx and dL/dparameters by autograd; no dx of whole numbers
 
 and for each loss x, targets, total (the sum of the losses) and dx (the gradient of the mean).
 """
@@ -144,6 +144,19 @@ def layer(kind: str, options: dict[str, Any], run: Callable[..., Any], shapes: A
     return found
 
 
+def embedding() -> dict[str, np.ndarray]:
+    """Everything of the layer that takes whole numbers, by name."""
+    rng = np.random.default_rng(98)
+    options = {"entries": 9, "width": 4}
+    x, table = torch.tensor(rng.integers(0, 9, (6, 5))), torch.tensor(rng.standard_normal((9, 4)), requires_grad=True)
+    y = F.embedding(x, table).flatten(1)
+    dy = torch.tensor(rng.standard_normal(y.shape))
+    (d0,) = torch.autograd.grad(y, [table], dy)
+    about = json.dumps({"kind": "embedding", "options": options, "torch": torch.__version__})
+    found = {"x": x, "p0": table.detach(), "y": y.detach(), "dy": dy, "d0": d0}
+    return {"about": np.array(about), **{name: values.numpy() for name, values in found.items()}}
+
+
 def loss(run: Callable[..., Any]) -> dict[str, np.ndarray]:
     """Everything of one loss, by name."""
     rng = np.random.default_rng(99)
@@ -159,6 +172,7 @@ def everything() -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for seed, (case, parts) in enumerate(CASES.items()):
         found |= {f"{name}.{case}": values for name, values in layer(*parts, seed).items()}
+    found |= {f"{name}.embedding": values for name, values in embedding().items()}
     for run in (softmax_cross_entropy, one_vs_all):
         found |= {f"{name}.{run.__name__}": values for name, values in loss(run).items()}
     return found

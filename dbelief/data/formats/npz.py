@@ -210,11 +210,11 @@ def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
     at = f"{where}: {prefix}inputs"
     if inputs.ndim < 2 or not all(inputs.shape[1:]):
         raise DataError(f"{at} have shape {inputs.shape}, must be (n, features...)")
-    if inputs.dtype != np.uint8 and inputs.dtype.kind != "f":
-        raise DataError(f"{at} are {inputs.dtype}, must be uint8 or a kind of float; cast with .astype('float32')")
+    if inputs.dtype.kind not in "uif":
+        raise DataError(f"{at} are {inputs.dtype}, must be numbers; cast with .astype('float32')")
     if not targets.ndim or len(inputs) != len(targets):
         raise DataError(f"{at} are {len(inputs)}, {prefix}targets have shape {targets.shape}")
-    inputs = np.ascontiguousarray(inputs) if inputs.dtype == np.uint8 else _float32(inputs, at)
+    inputs = _float32(inputs, at) if inputs.dtype.kind == "f" else _whole(inputs, at)
     at = f"{where}: {prefix}targets"
     if targets.dtype.kind == "f" and targets.ndim in (1, 2) and all(targets.shape[1:]):
         return inputs, _float32(targets.reshape(len(targets), -1), at)
@@ -224,6 +224,13 @@ def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
     if len(targets) and targets.max() > np.iinfo(np.int64).max:
         raise DataError(f"{at} hold label {targets.max()}, which is out of range")
     return inputs, np.ascontiguousarray(targets, np.int64)
+
+
+def _whole(array: np.ndarray, where: str) -> np.ndarray:
+    """Bytes as they are, other whole numbers as int64."""
+    if len(array) and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{where} hold {array.max()}, which is out of range")
+    return np.ascontiguousarray(array, np.uint8 if array.dtype == np.uint8 else np.int64)
 
 
 def _float32(array: np.ndarray, where: str) -> np.ndarray:

@@ -22,6 +22,13 @@ class Pointwise(Section):
     """A layer without options: one function, element by element."""
 
 
+class Embedding(Section):
+    """A trainable vector for each entry of a table; inputs are whole numbers."""
+
+    entries: Count = Field(description="Rows of the table; inputs are from 0 to one less")
+    width: Count = Field(description="Numbers of a vector")
+
+
 class Image(Section):
     """The same numbers as an image."""
 
@@ -122,6 +129,7 @@ class Layer(Section):
     relu: Pointwise | None = Field(default=None, description="max(x, 0)")
     sigmoid: Pointwise | None = Field(default=None, description="1 / (1 + exp(-x))")
     tanh: Pointwise | None = Field(default=None, description="tanh(x)")
+    embedding: Embedding | None = Field(default=None, description="Vectors looked up by whole numbers; the first layer")
     image: Image | None = Field(default=None, description="Rows of numbers as images, for the layers that take them")
     conv: Conv | None = Field(default=None, description="Convolution of images")
     local: Local | None = Field(default=None, description="Locally connected blocks of neurons, nothing shared")

@@ -53,6 +53,7 @@ def test_names_are_left_out_where_they_are_too_long(monkeypatch: pytest.MonkeyPa
         "{}",
         "[" * 100_000,
         json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 1, "names": None}),
+        json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 1, "names": None, "columns": None}),
         json.dumps({"features": [-2], "outputs": 1, "classes": None, "scale": 1, "names": None, "columns": None}),
         json.dumps({"features": [2], "outputs": True, "classes": None, "scale": 1, "names": None, "columns": None}),
         json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": "x", "names": None, "columns": None}),

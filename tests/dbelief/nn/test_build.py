@@ -11,7 +11,7 @@ from dbelief.errors import ModelError
 from dbelief.nn import Batch, Network, build_network, load_python_model
 
 CPU = select_backend("cpu")
-KINDS = "dense, relu, sigmoid, tanh, image, conv, local, max_pool, average_pool, l2_pool, lcn, dropout"
+KINDS = "dense, relu, sigmoid, tanh, embedding, image, conv, local, max_pool, average_pool, l2_pool, lcn, dropout"
 MODEL = """
 from dataclasses import dataclass
 import numpy as np

@@ -76,6 +76,21 @@ def test_layers_of_images_agree_with_the_host(cuda: Backend) -> None:
 
 
 @pytest.mark.gpu
+def test_an_embedding_agrees_with_the_host(cuda: Backend) -> None:
+    layers: Any = [("embedding", {"entries": 30, "width": 7}), ("dropout", {"share": 0.1}), ("dense", {"units": 10})]
+    rng = np.random.default_rng(4)
+    inputs, targets = rng.integers(0, 30, (64, 12)), rng.integers(0, 10, 64)
+    mean, gradient, (total, right) = step(cuda, "softmax_cross_entropy", inputs, targets, layers)
+    host_mean, host_gradient, (host_total, host_right) = step(
+        select_backend("cpu"), "softmax_cross_entropy", inputs, targets, layers
+    )
+    assert mean == pytest.approx(host_mean, rel=1e-5)
+    assert total == pytest.approx(host_total, rel=1e-5)
+    assert right == host_right
+    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
 def test_an_autoencoder_agrees_with_the_host(cuda: Backend) -> None:
     rng, eq1 = np.random.default_rng(3), Eq1(window=8, block=4, maps=3, pool=3)
     inputs = rng.standard_normal((10, 24 * 20 * 2), dtype=np.float32)

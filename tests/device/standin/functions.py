@@ -34,6 +34,7 @@ class Functions:
         """By name, what `cupy` has."""
         own = {name: getattr(self, name) for name in dir(self) if not name.startswith("_") and name != "members"}
         ufuncs = {name: functools.partial(self._ufunc, getattr(np, name)) for name in UFUNCS}
+        ufuncs["add"].at = self._add_at  # type: ignore[attr-defined]
         types = {name: getattr(np, name) for name in TYPES}
         tricks = Module("cupy.lib.stride_tricks", as_strided=self._as_strided)
         return {
@@ -50,6 +51,10 @@ class Functions:
         if len(inputs) > ufunc.nin:
             inputs, out = inputs[:-1], inputs[-1]
         return apply(self._machine, ufunc, inputs, out, **options)
+
+    def _add_at(self, a: ndarray, indices: ndarray, b: ndarray) -> None:
+        scratch = empty(self._machine, indices.shape, np.int64)
+        launch(self._machine, "add at", lambda to, _, at, of: np.add.at(to, at, of), [a, scratch], [indices, b])
 
     def sum(self, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
         return reduce(self._machine, np.sum, _array(a), axis, out, keepdims=keepdims, dtype=dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.data import load
+from dbelief.data import BatchBuffer, load
 from dbelief.errors import DataError
 from dbelief.job import NpzData
 
@@ -72,6 +72,23 @@ def test_other_floats_become_float32(tmp_path: Path, dtype: Any) -> None:
     assert data.train.inputs.dtype == np.float32
     assert data.train.inputs.dtype.isnative
     assert data.train.targets.dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int16, np.uint32, ">i8"])
+def test_whole_numbers_become_int64_and_keep_all_their_digits(tmp_path: Path, dtype: Any) -> None:
+    """2^24 + 1 and 2^24 would be one float32."""
+    inputs = rows(dtype=dtype)
+    inputs[:, 0] = 2**15 - 1 if dtype == np.int16 else 2**24 + 1
+    data = load(save(tmp_path, train_inputs=inputs, train_targets=LABELS), tmp_path)
+    assert data.train is not None
+    assert data.form is not None
+    assert data.form.whole
+    buffer = BatchBuffer(data.train, 5)
+    assert buffer.stored is buffer.inputs
+    batch = data.train.gather(np.arange(5), buffer)
+    assert batch.inputs.dtype == np.int64
+    assert np.array_equal(batch.inputs, data.train.inputs[:5])
+    assert set(data.train.inputs[:, 0].tolist()) == set(inputs[:, 0].tolist())
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
@@ -143,8 +160,9 @@ WRONG: list[tuple[Arrays, str]] = [
     ({"inputs": rows(), "targets": np.int64(3)}, "inputs are 40, targets have shape ()"),
     ({"inputs": rows()[:, 0], "targets": LABELS}, "inputs have shape (40,), must be (n, features...)"),
     ({"inputs": rows(features=0), "targets": LABELS}, "inputs have shape (40, 0)"),
-    ({"inputs": rows(dtype=np.int16), "targets": LABELS}, "inputs are int16, must be uint8 or a kind of float"),
-    ({"inputs": rows().astype(str), "targets": LABELS}, "must be uint8 or a kind of float"),
+    ({"inputs": rows(dtype=np.bool_), "targets": LABELS}, "inputs are bool, must be numbers; cast with .astype"),
+    ({"inputs": rows().astype(str), "targets": LABELS}, "must be numbers"),
+    ({"inputs": rows(dtype=np.uint64) + np.uint64(2**63), "targets": LABELS}, "which is out of range"),
     ({"inputs": BAD, "targets": LABELS}, "inputs: row 7 (from 0) holds NaN or infinity"),
     ({"inputs": HUGE, "targets": LABELS}, "inputs: row 0 (from 0) holds NaN or infinity, or a number too large"),
     ({"inputs": rows(), "targets": np.full(40, np.inf)}, "targets: row 0 (from 0) holds NaN or infinity"),

@@ -32,11 +32,13 @@ def test_a_layer(case: str) -> None:
     x, expected, dy = (np.ascontiguousarray(GOLDEN[f"{name}.{case}"]) for name in ("x", "y", "dy"))
     parameters = [GOLDEN[f"p{i}.{case}"] for i in range(len(layer.tensors))]
     gradients = [np.full_like(p, np.nan) for p in parameters]
-    y, dx = np.full((len(x), *layer.outputs(x.shape[1:])), np.nan), np.full_like(x, np.nan)
+    y = np.full((len(x), *layer.outputs(x.shape[1:])), np.nan)
+    dx = np.full_like(x, np.nan) if x.dtype.kind == "f" else None  # whole numbers have no gradient
     layer.forward(work, x, parameters, y)
     near(y, expected)
     layer.backward(work, x, y, dy, parameters, gradients, dx)
-    near(dx, GOLDEN[f"dx.{case}"])
+    if dx is not None:
+        near(dx, GOLDEN[f"dx.{case}"])
     for i, gradient in enumerate(gradients):
         near(gradient, GOLDEN[f"d{i}.{case}"])
 
@@ -59,7 +61,7 @@ def test_every_layer_and_loss_is_there() -> None:
 @pytest.mark.torch
 def test_installed_torch_gives_the_golden_values() -> None:
     pytest.importorskip("torch", reason="the torch extra is not installed")
-    spec = importlib.util.spec_from_file_location("torch_layers", TESTS / "oracles" / "torch_layers.py")
+    spec = importlib.util.spec_from_file_location("torch_layers", TESTS / "reference" / "torch_layers.py")
     assert spec is not None
     assert spec.loader is not None
     oracle: Any = importlib.util.module_from_spec(spec)
