@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dbelief.nn import Conv, Stage
+from dbelief.nn import Conv, Embedding, Stage
 
 Shape = tuple[int, ...]
 State = Literal["trained", "frozen", "later"]
@@ -50,13 +50,15 @@ class PlannedLayer:
 
 
 def planned_layers(stages: Iterable[Stage]) -> list[PlannedLayer]:
-    """The layers of a network; a convolution uses its weights at each position, other layers use theirs once."""
+    """The layers of a network: a convolution uses its weights at each position, an embedding multiplies with none, and
+    all other layers use theirs once."""
     found = []
     for stage in stages:
         shapes = stage.layer.shapes(stage.inputs)
         tensors = dict(zip(stage.parameters, shapes, strict=True))
-        weights = math.prod(shapes[0]) if shapes else 0
+        multiplies = bool(shapes) and not isinstance(stage.layer, Embedding)
+        weights = math.prod(shapes[0]) if multiplies else 0
         times = math.prod(stage.outputs[:2]) if isinstance(stage.layer, Conv) else 1
-        multiplied = math.prod(stage.inputs) if shapes else 0
+        multiplied = math.prod(stage.inputs) if multiplies else 0
         found.append(PlannedLayer(stage.name, stage.outputs, tensors, multiplied, PRODUCTS * FORWARD * times * weights))
     return found

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from dbelief.arrays.backend import select_backend
 from dbelief.job import build_job, load_job
 from dbelief.job.zoo import NETWORKS, Name
+from dbelief.nn import build_layer, stages
 from dbelief.plan import Plan, make_plan, plan_network
 from dbelief.plan.job_plan import copies
+from dbelief.plan.layers import planned_layers
 from dbelief.plan.network import network_layers
 from dbelief.plan.volumes import Volumes
 
@@ -128,3 +131,10 @@ def test_replicas_of_one_machine_have_copies(monkeypatch: pytest.MonkeyPatch) ->
     (fit,) = (fit for fit in plan.fits if fit.what.startswith("weights and data"))
     assert fit.needs == 4 * (4 * 650 + plan.data_bytes)
     assert not any(fit.what.startswith("weights and data") for fit in planned(model, replicas=1).fits)
+
+
+def test_an_embedding_multiplies_with_none_of_its_weights() -> None:
+    layers = [build_layer(1, "embedding", {"entries": 50, "width": 4}), build_layer(2, "dense", {"units": 2})]
+    table, dense = planned_layers(stages(layers, (6,), select_backend("cpu")))
+    assert (table.parameters, table.multiplied, table.flop) == (200, 0, 0)
+    assert (dense.multiplied, dense.flop) == (24, 6 * 24 * 2)
