@@ -51,7 +51,8 @@ class PlannedLayer:
 
 def planned_layers(stages: Iterable[Stage]) -> list[PlannedLayer]:
     """The layers of a network: a convolution uses its weights at each position, an embedding multiplies with none, and
-    all other layers use theirs once."""
+    all other layers use theirs once.
+    """
     found = []
     for stage in stages:
         shapes = stage.layer.shapes(stage.inputs)
