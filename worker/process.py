@@ -39,8 +39,8 @@ RANK_TIMEOUT_MARGIN_S = 30.0
 """Seconds added to the longest time that another rank may wait for shards or the coordinator: a rank's own timeout."""
 
 SLICE_S = 0.03
-"""Time slice of a replica of one rank, in seconds, ten times the kernel's: where replicas share a core, each change
-from one to another costs the contents of its caches. Ranks wait for each other's messages, and keep the kernel's."""
+"""Time slice of a replica of one rank, in seconds, where the kernel's is at most 3 ms: where replicas share a core, a
+change from one to another costs the contents of its caches. Ranks wait for messages of each other, and keep theirs."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Initialization:
                 "is the source on this machine the same, and complete?"
             )
         if samples is not None and self.samples is not None and (what := samples.difference(self.samples)):
-            raise Rejected(f"this replica's data has another {what}: is the source on this machine the same?")
+            raise Rejected(f"this replica's data is not the job's: {what}; is the source on this machine the same?")
         if self.layout is None:
             if self._resumed is not None and layout.digest() != self._resumed["layout"]:
                 raise Rejected(

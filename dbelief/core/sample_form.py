@@ -13,13 +13,13 @@ MOST_CHARACTERS = 1 << 20
 """Longest text of a form."""
 
 _WORDS = {
-    "features": "shape of a sample",
-    "outputs": "number of outputs",
-    "classes": "number of classes",
-    "names": "names of the classes",
-    "columns": "names of the columns",
-    "scale": "scale of the inputs",
-    "whole": "kind of inputs (whole numbers)",
+    "features": "a sample's shape is",
+    "outputs": "the number of outputs is",
+    "classes": "the number of classes is",
+    "names": "the names of the classes are",
+    "columns": "the names of the columns are",
+    "scale": "the scale of the inputs is",
+    "whole": "whether inputs are whole numbers is",
 }
 
 
@@ -85,9 +85,9 @@ class SampleForm:
                 scale=float(row["scale"]),
                 names=_names(row, "names"),
                 columns=_names(row, "columns"),
-                whole=bool(row["whole"]),
+                whole=bool(row.get("whole", False)),
             )
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"no form of samples: {error!r}") from None
         if not math.isfinite(form.scale):
             raise ValueError(f"no form of samples: scale is {form.scale}")
@@ -100,7 +100,7 @@ class SampleForm:
         for name, words in _WORDS.items():
             here, there = getattr(self, name), getattr(other, name)
             if here != there:
-                return f"{words}: {_short(here)}, not {_short(there)}"
+                return f"{words} {_short(here)}, not {_short(there)}"
         return ""
 
 

@@ -43,7 +43,7 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
     DataError
         The file cannot be read, or its samples have another form.
     """
-    if path.suffix in (".npy", ".npz"):
+    if path.suffix.lower() in (".npy", ".npz"):
         inputs = _array(path)
     elif isinstance(spec, CsvData):
         inputs = read_inputs(path, spec, form)
@@ -63,7 +63,7 @@ def _array(path: Path) -> np.ndarray:
     """The array of inputs in a NumPy file."""
     try:
         with path.open("rb") as file:
-            if path.suffix == ".npy":
+            if path.suffix.lower() == ".npy":
                 return _single_array(file, path)
             arrays = read_arrays(file, str(path))
     except FileNotFoundError as error:

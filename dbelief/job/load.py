@@ -39,12 +39,7 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
         field's dotted path, what is allowed, and the nearest right name where one is misspelt.
     """
     found = yaml_document.read(text_of(path), str(path))
-    value, replaced = found.value, set()
-    for key in sorted(overrides, key=lambda key: key == _RATE):  # the rate last: where it is, the strategy says
-        field = _rate_field(value, path) if key == _RATE else key
-        new = yaml_document.read(overrides[key], f"{path}: the value given for {key}").value
-        value = _put(value, _steps(field, path), new, f"{path}: {key}")
-        replaced.add(field)
+    value, replaced = _overridden(found.value, overrides, str(path))
     return checked(Document(value, found.lines, replaced), path.absolute().parent, str(path), Job)
 
 
@@ -68,15 +63,29 @@ def parse_job(text: str, folder: Path, where: str) -> Job:
     return checked(yaml_document.read(text, where), folder, where, Job)
 
 
-def build_job(fields: Mapping[str, object], folder: Path, where: str = "job") -> Job:
+def build_job(fields: Mapping[str, object], folder: Path, where: str = "job", overrides: Mapping[str, str] = {}) -> Job:
     """Check a job that is given as plain values: mappings, lists, text, numbers, true, false, None.
+
+    `overrides`: as of `load_job`.
 
     Raises
     ------
     JobError
         As `load_job`.
     """
-    return checked(Document(dict(fields)), folder, where, Job)
+    value, replaced = _overridden(dict(fields), overrides, where)
+    return checked(Document(value, replaced=replaced), folder, where, Job)
+
+
+def _overridden(value: object, overrides: Mapping[str, str], where: str) -> tuple[object, set[str]]:
+    """A job's values with `overrides` in place, and the fields that were replaced."""
+    replaced = set()
+    for key in sorted(overrides, key=lambda key: key == _RATE):  # the rate last: where it is, the strategy says
+        field = _rate_field(value, where) if key == _RATE else key
+        new = yaml_document.read(overrides[key], f"{where}: the value given for {key}").value
+        value = _put(value, _steps(field, where), new, f"{where}: {key}")
+        replaced.add(field)
+    return value, replaced
 
 
 def checked(found: Document, folder: Path, where: str, kind: type[Kind]) -> Kind:
@@ -145,7 +154,7 @@ def _similar(path: Path) -> str:
     return f"; did you mean {path.parent / near}?" if near else ""
 
 
-def _rate_field(value: object, path: Path) -> str:
+def _rate_field(value: object, where: str) -> str:
     """Dotted path of the learning rate in a job that is not checked yet."""
     strategy = value.get("strategy") if isinstance(value, dict) else None
     name = strategy.get("name") if isinstance(strategy, dict) else None
@@ -153,15 +162,15 @@ def _rate_field(value: object, path: Path) -> str:
         fields = section.model_fields
         if name in get_args(fields["name"].annotation):
             if "rate" not in fields and "rule" not in fields:
-                raise JobError(f"{path}: {_RATE}: {name} has no learning rate")
+                raise JobError(f"{where}: {_RATE}: {name} has no learning rate")
             return "strategy.rate" if "rate" in fields else "strategy.rule.rate"
     return "strategy.rule.rate"  # the check reports a wrong name
 
 
-def _steps(key: str, path: Path) -> yaml_document.Path:
+def _steps(key: str, where: str) -> yaml_document.Path:
     steps = tuple(key.split("."))
     if not all(steps):
-        raise JobError(f"{path}: {key!r} is not the dotted path of a field, such as strategy.rule.rate")
+        raise JobError(f"{where}: {key!r} is not the dotted path of a field, such as strategy.rule.rate")
     return steps
 
 

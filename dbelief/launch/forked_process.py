@@ -6,14 +6,13 @@ import ctypes
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -61,13 +60,14 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; raises `subprocess.TimeoutExpired`."""
-        if self.poll() is None:
-            with suppress(ProcessLookupError), _end_of(self.pid) as ended:  # SIGCHLD is ignored: the process is gone
-                waiting = select.poll()
-                waiting.register(ended, select.POLLIN)
-                waiting.poll(None if timeout is None else 1e3 * timeout)
-        if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(self._name, timeout or 0.0)
+        until_s = None if timeout is None else time.monotonic() + timeout
+        pause_s = 0.0005
+        while (code := self.poll()) is None:
+            left_s = pause_s if until_s is None else until_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(self._name, timeout or 0.0)
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, 0.02)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -82,16 +82,6 @@ class ForkedProcess:
     def kill(self) -> None:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
-
-
-@contextmanager
-def _end_of(pid: int) -> Iterator[int]:
-    """A descriptor that is readable once this process has ended, within a `with` block."""
-    ended = os.pidfd_open(pid)
-    try:
-        yield ended
-    finally:
-        os.close(ended)
 
 
 class ForkServer:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import RuntimeFailure
-from dbelief.job import build_job, load_job
+from dbelief.job import Job, build_job, load_job
 from dbelief.launch.local_cluster import LocalCluster, Pictures
 from dbelief.launch.site import Site
 from dbelief.monitor.format import plural
@@ -137,8 +137,11 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
         The run did not end as planned; the message names the reason.
     """
     fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
-    with _job_file(job) as file:
-        code, folder = _run_cluster(file, fields, resume=False, quiet=quiet)
+    if isinstance(job, Mapping):
+        with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
+            code, folder = _run_cluster(file, {}, resume=False, quiet=quiet)
+    else:
+        code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
     summary = read_summary(folder / "summary.json")
     if code:
         raise RuntimeFailure(f"job {summary.job}: {summary.reason}")
@@ -146,21 +149,11 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
 
 
 @contextmanager
-def _job_file(job: Path | str | Mapping[str, Any]) -> Iterator[Path]:
-    """The job's file, within a `with` block: one is written for a job that is given as values, which roles load.
-
-    Raises
-    ------
-    JobError
-        The values are no job.
-    """
-    if not isinstance(job, Mapping):
-        yield Path(job)
-        return
-    checked = build_job(job, Path.cwd())
+def _written(job: Job) -> Iterator[Path]:
+    """A job file, which exists within the `with` block: the roles' processes load it."""
     with tempfile.TemporaryDirectory(prefix="dbelief-") as folder:
         file = Path(folder) / "job.yaml"
-        file.write_text(checked.anchored().to_yaml())
+        file.write_text(job.anchored().to_yaml())
         yield file
 
 

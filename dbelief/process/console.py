@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -78,12 +79,12 @@ def cli_errors() -> Iterator[None]:
 
 def _output_closed() -> bool:
     """Whether the reader of standard output has ended, as `head` does; nothing further is written then."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit reports it again
-        return True
-    return False
+    output = select.poll()  # a flush does not say it again where the write that failed was of the whole buffer
+    output.register(sys.stdout.fileno(), 0)
+    if not output.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit reports it again
+    return True
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dbelief.checkpoint.snapshot_set import read_set, sets_in
 from dbelief.core.layout import Layout
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job, StacksModel
 from dbelief.process.atomic_file import write_whole
@@ -52,21 +53,28 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     return folder
 
 
-def check_resumed(job: Job, layout: Layout) -> None:
-    """Check that the snapshot set to resume from has this layout; a corrupt set is ignored.
+def check_resumed(job: Job, layout: Layout, samples: SampleForm | None = None) -> None:
+    """Check that the snapshot set to resume from has this layout, and samples of this form; a corrupt set is ignored.
 
     Raises
     ------
     UserError
-        The model, or its partition over ranks, has changed.
+        The model, its partition over ranks, or the form of the samples has changed.
     """
     folder = _folder(job)
     for one in reversed(sets_in(folder / "snapshots")):
-        with contextlib.suppress(SnapshotError, OSError, KeyError):
-            if read_set(one)["layout"] != layout.digest():
+        with contextlib.suppress(SnapshotError, OSError, KeyError, ValueError):
+            state = read_set(one)
+            if state["layout"] != layout.digest():
                 raise UserError(
                     f"{folder}: its snapshot sets are of another layout, for the model or the grid was another: resume "
                     "with those, or let a run of another name start_from this one"
+                )
+            held = SampleForm.parse(state["samples"]) if state.get("samples") else None  # an earlier version has none
+            if samples is not None and held is not None and (what := samples.difference(held)):
+                raise UserError(
+                    f"{folder}: its snapshot sets are of other data: now {what}; resume with that, or let a run of "
+                    "another name start_from this one"
                 )
             return
 

@@ -49,7 +49,7 @@ def build_job(
     layout, flat = initial_values(job, model)
     over_ranks = layout_over_ranks(job, model, layout)
     if resume:
-        check_resumed(job, over_ranks)
+        check_resumed(job, over_ranks, data.form if data is not None else None)
     taken = "" if resume else load_initial_from_run(job, layout, flat)
     check_finite(flat, layout, "initial value")
     return data, model, layout, flat, taken

@@ -70,7 +70,7 @@ class TrainedModel:
         DataError
             The inputs have another shape, or a value that is not finite.
         ModelError
-            The model has no method `last_layer`.
+            The model has no method `last_layer`, or that gives another number of outputs.
 
         Notes
         -----
@@ -85,7 +85,7 @@ class TrainedModel:
         for first in range(0, len(samples), BATCH):
             part = samples[first : first + BATCH]
             batch = Batch(self.backend.to_device(part), self.backend.to_device(self._targets(len(part))))
-            parts.append(np.array(self.backend.to_host(self.model.last_layer(self.views, batch)), np.float32))
+            parts.append(self._outputs_of(batch))
         return np.concatenate(parts)
 
     def predict(self, inputs: Any) -> np.ndarray:
@@ -113,6 +113,22 @@ class TrainedModel:
         named: np.ndarray = chosen if self.samples.names is None else np.array(self.samples.names)[chosen]
         return named
 
+    def _outputs_of(self, batch: Batch) -> np.ndarray:
+        """Outputs of one forward pass.
+
+        Raises
+        ------
+        ModelError
+            Their shape, which a model of the user's own decides, is not that of its samples or classes.
+        """
+        assert isinstance(self.model, GivesOutputs)
+        found = np.array(self.backend.to_host(self.model.last_layer(self.views, batch)), np.float32)
+        classes = self.samples.classes
+        if found.shape[:1] != (len(batch),) or (classes is not None and found.shape != (len(batch), classes)):
+            what = f"{found.shape}, expected ({len(batch)}, {'...' if classes is None else classes})"
+            raise ModelError(f"job {self.job.name}: last_layer gives an array of shape {what}")
+        return found
+
     def _checked(self, inputs: Any) -> np.ndarray:
         """The inputs as float32, scaled as the job's data; whole numbers as int64."""
         samples = np.asarray(inputs)
@@ -125,7 +141,8 @@ class TrainedModel:
             if samples.dtype.kind not in "ui":
                 raise DataError(f"inputs are {samples.dtype}, must be whole numbers for job {self.job.name}")
             return samples.astype(np.int64)
-        scaled: np.ndarray = samples.astype(np.float32) * np.float32(self.samples.scale)
+        with np.errstate(over="ignore", under="ignore"):  # infinite values are detected right after
+            scaled: np.ndarray = samples.astype(np.float32) * np.float32(self.samples.scale)
         if not np.isfinite(scaled).all():
             raise DataError(
                 f"inputs: sample {int(np.argwhere(~np.isfinite(scaled))[0][0])} has a value that is not finite"
@@ -168,18 +185,32 @@ def load_model(run: Path | str) -> TrainedModel:
     if (path / "job.yaml").is_file():
         job, file = load_job(path / "job.yaml", {}), path / "model.safetensors"
     elif path.is_file():
-        job, file = ModelMetadata.read(path).load_job(), path
+        job, file = _job_of(path), path
     else:
         raise DataError(f"{path}: is neither a run folder with a job.yaml, such as runs/NAME, nor a model file")
     if not file.exists():
         raise DataError(f"{path}: {NO_MODEL}")
     samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
-    backend = select_backend(job.device)
+    backend = select_backend("auto" if job.device == "cuda" else job.device)  # it may be used where there is no GPU
     model, _ = build_model(job, samples, backend)
     layout = InitialValues.of(job, model).layout
     flat = aligned(layout.size, np.float32)
     read_model(file, layout, flat, path)
     return TrainedModel(job, samples, model, layout, backend, layout.views(backend.to_device(flat)))
+
+
+def _job_of(file: Path) -> Job:
+    """The job of a model file: of the run folder that it is in, whose paths are absolute, or its own.
+
+    Raises
+    ------
+    DataError, JobError
+        See `ModelMetadata`.
+    """
+    of_run = file.with_name("job.yaml")
+    if file.name == "model.safetensors" and of_run.is_file():
+        return load_job(of_run, {})
+    return ModelMetadata.read(file).load_job()
 
 
 def _form_of_data(job: Job, file: Path) -> SampleForm:

@@ -26,9 +26,10 @@ JOB = {
 
 
 def test_a_job_of_plain_values_returns_a_run_with_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez(tmp_path / "points.npz", inputs=INPUTS, targets=(INPUTS[:, 0] > INPUTS[:, 1]).astype(np.int64))
+    np.savez(tmp_path / "others.npz", inputs=INPUTS, targets=(INPUTS[:, 0] > INPUTS[:, 1]).astype(np.int64))
     monkeypatch.chdir(tmp_path)
-    run = dbelief.train(JOB, limits__epochs=5)
+    without_limits = {name: value for name, value in JOB.items() if name != "limits"}
+    run = dbelief.train(without_limits, limits__epochs=5, data__file="others.npz")
     assert run.folder == tmp_path / "runs" / "sides"
     assert run.summary.samples == 5 * 160
     trained = run.load_model()
@@ -41,4 +42,6 @@ def test_values_that_are_no_job_are_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(JobError, match=r"strategy\.rate"):
         dbelief.train({**JOB, "strategy": {"name": "downpour", "batch": 10, "rate": 1}})
+    with pytest.raises(JobError, match=r"^job: limits\.epoch: no such field, did you mean epochs\?"):
+        dbelief.train(JOB, limits__epoch=5)
     assert not any(tmp_path.iterdir())

@@ -130,8 +130,8 @@ def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
 def read_inputs(path: Path, spec: CsvData, form: SampleForm) -> np.ndarray:
     """Read the inputs of new samples, float32 (n, features); other columns, such as targets, may be there or not.
 
-    Columns are found by their names where the file of the training had a header; else they are those of that file, or
-    the inputs alone.
+    Columns are found by their names where the file of the training had a header. Where that had none, or names repeat,
+    they are the inputs alone, or all columns of that file, in its order.
 
     Raises
     ------
@@ -141,13 +141,7 @@ def read_inputs(path: Path, spec: CsvData, form: SampleForm) -> np.ndarray:
 
     content, where = read(path), str(path)
     start, below, first, line = _begin(content, spec, where)
-    if spec.header and form.columns is not None and len({*form.columns}) == len(form.columns):
-        header = tuple(name.strip() for name in first)
-        inputs: Sequence[int] = [_place(name, header, len(first), where) for name in form.columns]
-    elif len(first) == form.features[0]:
-        inputs = range(len(first))
-    else:
-        inputs = _columns(spec, first, where).inputs
+    inputs = _inputs(spec, first, form, where)
     roles = np.full(len(first), IGNORED, np.int64)
     roles[list(inputs)] = np.arange(len(inputs))
     called = [f" ({name[:40]!r})" if spec.header else "" for name in first]
@@ -156,6 +150,21 @@ def read_inputs(path: Path, spec: CsvData, form: SampleForm) -> np.ndarray:
     if not len(cells.lines):
         raise DataError(f"{where}: has no rows below its header")
     return cells.numbers
+
+
+def _inputs(spec: CsvData, first: list[str], form: SampleForm, where: str) -> Sequence[int]:
+    """Indices of the columns of a file of new samples that are the model's inputs, in their order."""
+    if not spec.header:
+        return range(len(first)) if len(first) == form.features[0] else _columns(spec, first, where).inputs
+    header, wanted = _header(first, where), form.columns
+    if wanted is not None and len({*wanted}) == len(wanted):
+        return [_place(name, header, len(first), where) for name in wanted]
+    if header == wanted:
+        return range(len(first))
+    columns = _columns(spec, first, where)  # where names repeat, or are not known, positions decide
+    if wanted is not None and columns.names != wanted:
+        raise DataError(f"{where}: its inputs are {', '.join(columns.names or ())}, not {', '.join(wanted)}")
+    return columns.inputs
 
 
 def _begin(content: bytes, spec: CsvData, where: str) -> tuple[int, int, list[str], int]:
@@ -214,11 +223,7 @@ def _first_row(content: bytes, at: int, delimiter: str, where: str) -> tuple[lis
 
 def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
     """Find the columns that the job specifies."""
-    header = None
-    if spec.header:
-        header = tuple(name.strip() for name in first)
-        if all(_number(name) is not None for name in header):
-            raise DataError(f"{where}: its first row holds numbers only; for a file without a header say header: false")
+    header = _header(first, where) if spec.header else None
     targets = [_place(column, header, len(first), where) for column in spec.target]
     ignored = [_place(column, header, len(first), where) for column in spec.ignore]
     chosen = [*targets, *ignored]
@@ -229,6 +234,14 @@ def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
     if len(chosen) == len(first):
         raise DataError(f"{where}: no column is left for inputs, of {len(first)}; is the delimiter {spec.delimiter!r}?")
     return Columns(header, len(first), tuple(targets), tuple(ignored))
+
+
+def _header(first: list[str], where: str) -> tuple[str, ...]:
+    """Names of the columns in a file's first row."""
+    header = tuple(name.strip() for name in first)
+    if all(_number(name) is not None for name in header):
+        raise DataError(f"{where}: its first row holds numbers only; for a file without a header say header: false")
+    return header
 
 
 def _place(column: str | int, header: tuple[str, ...] | None, count: int, where: str) -> int:

@@ -89,8 +89,8 @@ def _count(path: Path) -> int:
     return sum(bool(line.partition(b"#")[0].strip()) for line in lines(path))
 
 
-def read_rows(path: Path) -> Rows:
-    """Read a file, plain or .gz.
+def read_rows(path: Path, labelled: bool = True) -> Rows:
+    """Read a file, plain or .gz; without `labelled`, rows may have any label, or none, and get label 0.
 
     Raises
     ------
@@ -103,6 +103,8 @@ def read_rows(path: Path) -> Rows:
         words = line.partition(b"#")[0].split()
         if not words:
             continue
+        if not labelled:
+            words = [b"0", *(words if b":" in words[0] else words[1:])]
         if b"_" in line:
             _refuse_separators(words, path, number)
         line_of_row.append(number)
@@ -157,13 +159,13 @@ def _text(word: bytes) -> str:
 
 
 def read_dense(path: Path, features: int) -> np.ndarray:
-    """Read the inputs of a file as float32 (n, features); its labels are not used.
+    """Read the inputs of a file as float32 (n, features); its labels, if it has any, are not read.
 
     Raises
     ------
     DataError
     """
-    return _inputs(read_rows(path), features)
+    return _inputs(read_rows(path, labelled=False), features)
 
 
 def _dense(rows: Rows, names: np.ndarray, features: int) -> Pair:

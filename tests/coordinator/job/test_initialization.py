@@ -162,7 +162,9 @@ def test_other_samples_are_refused(a_world: MakeWorld) -> None:
     world.replica(samples=FORM)
     world.replica(samples=FORM)
     world.replica()
-    with pytest.raises(Rejected, match="data has another names of the classes: a, c, b, not a, b, c: is the source"):
+    with pytest.raises(
+        Rejected, match="is not the job's: the names of the classes are a, c, b, not a, b, c; is the source"
+    ):
         world.replica(samples=replace(FORM, names=("a", "c", "b")))
     assert world.machine.initialization.samples == FORM
 

@@ -196,7 +196,7 @@ def test_other_names_of_classes_are_refused(a_world: MakeWorld) -> None:
     (set_id, state), sizes = (max(world.disk), world.disk[max(world.disk)].state), world.shape
     machine = JobMachine(world.job, sizes, (set_id, {**state, "samples": form.text}))
     for joined, names in ((1, ("a", "c", "b")), (2, None)):
-        with pytest.raises(Rejected, match="this replica's data has another names of the classes"):
+        with pytest.raises(Rejected, match="this replica's data is not the job's: the names of the classes are"):
             machine.join("replica", joined, "r", "", 0.0, world.machine.layout, samples=replace(form, names=names))
     machine.join("replica", 3, "r", "", 0.0, world.machine.layout, samples=form)
 

@@ -53,7 +53,7 @@ def test_names_are_left_out_where_they_are_too_long(monkeypatch: pytest.MonkeyPa
         "{}",
         "[" * 100_000,
         json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 1, "names": None}),
-        json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 1, "names": None, "columns": None}),
+        json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": 10**400, "names": None, "columns": None}),
         json.dumps({"features": [-2], "outputs": 1, "classes": None, "scale": 1, "names": None, "columns": None}),
         json.dumps({"features": [2], "outputs": True, "classes": None, "scale": 1, "names": None, "columns": None}),
         json.dumps({"features": [2], "outputs": 1, "classes": None, "scale": "x", "names": None, "columns": None}),
@@ -66,10 +66,15 @@ def test_text_that_is_no_form_is_refused(text: str) -> None:
         SampleForm.parse(text)
 
 
+def test_text_without_the_kind_of_inputs_is_of_numbers() -> None:
+    row = {"features": [2], "outputs": 1, "classes": None, "scale": 1.0, "names": None, "columns": None}
+    assert SampleForm.parse(json.dumps(row)) == SampleForm((2,), 1)
+
+
 def test_the_first_difference_is_named() -> None:
     form = SampleForm((2,), 3, 3, 0.5, ("a", "b", "c"), ("x", "y"))
     assert form.difference(form) == ""
-    assert form.difference(SampleForm((4, 4), 3, 3)) == "shape of a sample: 2, not 4, 4"
+    assert form.difference(SampleForm((4, 4), 3, 3)) == "a sample's shape is 2, not 4, 4"
     other = SampleForm((2,), 3, 3, 0.5, ("a", "b", "d" * 100), ("x", "y"))
-    assert form.difference(other) == f"names of the classes: a, b, c, not a, b, {'d' * 54}..."
-    assert form.difference(SampleForm((2,), 3, 3, 0.5)) == "names of the classes: a, b, c, not None"
+    assert form.difference(other) == f"the names of the classes are a, b, c, not a, b, {'d' * 54}..."
+    assert form.difference(SampleForm((2,), 3, 3, 0.5)) == "the names of the classes are a, b, c, not None"

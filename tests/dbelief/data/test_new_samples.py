@@ -135,6 +135,37 @@ def whole(split: Split) -> Any:
     return split.gather(np.arange(len(split)), BatchBuffer(split, len(split)))
 
 
+TWICE = SampleForm((2,), 3, 3, 1.0, NAMES, ("x", "x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x,x\n1,2\n", [[1, 2]]),
+        ("x,x,y\n1,2,low\n", [[1, 2]]),
+        ("x,y,x\n1,low,2\n", [[1, 2]]),
+        ("x,z,y\n1,2,low\n", r"its inputs are x, z, not x, x"),
+        ("x,y\n1,2\n", "its inputs are x, not x, x"),
+        ("z,x\n1,2\n", "no column is called 'y'"),
+        ("1,2\n3,4\n", "its first row holds numbers only"),
+    ],
+)
+def test_where_names_repeat_the_columns_must_be_those_of_the_training(tmp_path: Path, text: str, found: Any) -> None:
+    data = build_job(fields(CSV, 3), tmp_path).data
+    (tmp_path / "new.csv").write_text(text)
+    if isinstance(found, str):
+        with pytest.raises(DataError, match=found):
+            read_samples(tmp_path / "new.csv", data, TWICE)
+    else:
+        assert read_samples(tmp_path / "new.csv", data, TWICE).tolist() == found
+
+
+def test_rows_of_libsvm_may_have_any_label_or_none(tmp_path: Path) -> None:
+    (tmp_path / "new.txt").write_text("1:5 2:6\n? 2:7\n0.5 1:8\n9\n")
+    data = build_job(fields({"source": "libsvm", "train": "x"}, 3), tmp_path).data
+    assert read_samples(tmp_path / "new.txt", data, FORM).tolist() == [[5, 6], [0, 7], [8, 0], [0, 0]]
+
+
 FORM = SampleForm((2,), 3, 3, 1.0, NAMES, ("a", "b"))
 CSV = {"source": "csv", "file": "x.csv", "kind": "classes", "target": "y"}
 
@@ -147,6 +178,7 @@ CSV = {"source": "csv", "file": "x.csv", "kind": "classes", "target": "y"}
         (CSV, "new.csv", b"a,b,a\n1,2,3\n", "2 columns are called 'a'"),
         (CSV, "new.csv", b"a,b\n1,x\n", r"new\.csv, line 2, column 2 \('b'\): 'x' is not a number"),
         (CSV, "new.csv", b"a,b\n1,\n", r"new\.csv, line 2, column 2 \('b'\)"),
+        (CSV, "new.csv", b"1,2\n3,4\n", "its first row holds numbers only"),
         (CSV, "new.csv", b"a,b\n", "has no rows below its header"),
         (CSV, "none.csv", None, r"none\.csv: no such file"),
         (CSV, "new.npy", b"junk", r"new\.npy: is no array of numbers, or a damaged one"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import save_file
 
 import dbelief
@@ -14,7 +17,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.cli.inspect_run import evaluate_run
 from dbelief.data import Dataset, load
 from dbelief.errors import DataError, ModelError
-from dbelief.job import load_job
+from dbelief.job import build_job, load_job
 from dbelief.rundir.model_metadata import model_metadata
 from dbelief.training.session import build_model, initial_values
 
@@ -114,9 +117,9 @@ def test_a_model_of_an_earlier_version_takes_its_sizes_from_the_data(tmp_path: P
     folder = run_of(tmp_path, "classes", described=False)
     assert dbelief.load_model(folder).samples == load_job_data(folder).form
     with pytest.raises(
-        DataError, match=r"model\.safetensors: holds no job: it is of another program, or of an earlier"
+        DataError, match=r"moved\.safetensors: holds no job: it is of another program, or of an earlier"
     ):
-        dbelief.load_model(folder / "model.safetensors")
+        dbelief.load_model(shutil.copy(folder / "model.safetensors", folder / "moved.safetensors"))
     (folder / "table.csv").unlink()
     with pytest.raises(DataError, match=r"no such file; .*does not hold the form of its samples .*the data is needed"):
         dbelief.load_model(folder)
@@ -126,9 +129,7 @@ def test_evaluation_on_data_of_another_kind_is_refused(tmp_path: Path) -> None:
     folder = run_of(tmp_path, "classes")
     table = folder / "table.csv"
     table.write_text(table.read_text().replace("mid", "middle"))
-    with pytest.raises(
-        DataError, match="data of another kind; now names of the classes: low, middle, top, not low, mid"
-    ):
+    with pytest.raises(DataError, match="data of another kind; now the names of the classes are low, middle, top, not"):
         evaluate_run(folder, "test")
 
 
@@ -161,6 +162,51 @@ def test_what_is_neither_a_run_nor_a_file_is_refused(tmp_path: Path) -> None:
         DataError, match=r"is neither a run folder with a job\.yaml, such as runs/NAME, nor a model file$"
     ):
         dbelief.load_model(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2,), (1, 3), (2, 3, 1)])
+def test_outputs_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    class Other:
+        def last_layer(self, views: Any, batch: Any) -> np.ndarray:
+            return np.zeros(shape, np.float32)
+
+    trained = dbelief.load_model(run_of(tmp_path, "classes"))
+    object.__setattr__(trained, "model", Other())
+    with pytest.raises(
+        ModelError, match=rf"last_layer gives an array of shape {re.escape(str(shape))}, expected \(2, 3\)"
+    ):
+        trained.predict([[1.0, 2.0], [2.0, 1.0]])
+
+
+def test_a_job_for_a_gpu_may_be_used_without_one(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "classes")
+    job = folder / "job.yaml"
+    job.write_text(job.read_text().replace("device: cpu", "device: cuda"))
+    assert len(dbelief.load_model(folder).predict([[1.0, 2.0]])) == 1
+
+
+def test_the_model_file_of_a_run_finds_the_source_of_its_model(tmp_path: Path) -> None:
+    """By the absolute path in the run's job file."""
+    folder = run_of(tmp_path, "classes")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "net.py").write_text(
+        "import numpy as np\n"
+        "def parameters(rng): return {'w': np.zeros((2, 3), np.float32)}\n"
+        "def loss_and_gradient(views, batch, out): ...\n"
+        "def last_layer(views, batch): return batch.inputs @ views['w']\n"
+        "class net:\n"
+        "    parameters, last_layer = staticmethod(parameters), staticmethod(last_layer)\n"
+        "    loss_and_gradient = staticmethod(loss_and_gradient)\n"
+    )
+    fields = yaml.safe_load((folder / "job.yaml").read_text())
+    about = model_metadata(build_job({**fields, "model": {"python": "net.py:net"}}, source), load_job_data(folder).form)
+    (folder / "job.yaml").write_text(yaml.safe_dump({**fields, "model": {"python": f"{source}/net.py:net"}}))
+    save_file({"w": np.eye(2, 3, dtype=np.float32)}, folder / "model.safetensors", about)
+    assert dbelief.load_model(folder / "model.safetensors").predict([[1.0, 0.0]]).tolist() == ["low"]
+    moved = (folder / "model.safetensors").rename(folder / "moved.safetensors")
+    with pytest.raises(ModelError, match=r"net\.py: cannot be read"):
+        dbelief.load_model(moved)
 
 
 def test_a_model_without_outputs_is_refused(tmp_path: Path) -> None:
