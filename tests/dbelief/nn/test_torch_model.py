@@ -96,6 +96,42 @@ def test_the_gradient_is_that_of_our_own_layers(torch: Any, net: Callable[[], An
 
 
 @pytest.mark.torch
+def test_an_embedding_of_whole_numbers_is_our_own_layer(torch: Any) -> None:
+    """Numbers above 2^24 too, which float32 does not hold: here all but 40 are folded onto the table."""
+
+    class Folded(torch.nn.Module):  # type: ignore[misc]  # torch is no import here
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.dense = torch.nn.Embedding(40, 5), torch.nn.Linear(15, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.dense(self.table(x % 40).flatten(1))
+
+    model = TorchModel(Folded, torch.nn.CrossEntropyLoss())
+    layout, flat, gradient = on_vector(model)
+    views, out = layout.views(flat), layout.views(gradient)
+    rng = np.random.default_rng(2)
+    inputs, targets = rng.integers(0, 40, (64, 3)), rng.integers(0, 10, 64)
+    own = build_network(
+        [("embedding", {"entries": 40, "width": 5}), ("dense", {"units": 10})],
+        "softmax_cross_entropy",
+        features=3,
+        outputs=10,
+        backend=select_backend("cpu"),
+    )
+    ours = {
+        "embedding1.weight": views["table.weight"],
+        "dense1.weight": np.ascontiguousarray(views["dense.weight"].T),
+        "dense1.bias": views["dense.bias"],
+    }
+    expected = {name: np.empty_like(values) for name, values in ours.items()}
+    loss = own.loss_and_gradient(ours, Batch(inputs, targets), expected)
+    assert model.loss_and_gradient(views, Batch(inputs + 40 * 2**22, targets), out) == pytest.approx(loss, rel=1e-5)
+    np.testing.assert_allclose(out["table.weight"], expected["embedding1.weight"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(out["dense.weight"].T, expected["dense1.weight"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.torch
 def test_parameters_and_gradients_share_the_vectors_memory(torch: Any, net: Callable[[], Any]) -> None:
     model = TorchModel(net, torch.nn.CrossEntropyLoss())
     layout, flat, gradient = on_vector(model)
