@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from safetensors import SafetensorError, safe_open
-
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError
 from dbelief.job import Job, parse_job
@@ -54,6 +52,8 @@ class ModelMetadata:
         DataError
             It is no safetensors file, or its metadata are damaged.
         """
+        from safetensors import SafetensorError, safe_open  # a coordinator writes metadata, and reads none
+
         try:
             with safe_open(file, framework="numpy") as model:
                 held: Mapping[str, str] = model.metadata() or {}

@@ -35,6 +35,7 @@ from dbelief.core.placement import Placement
 from dbelief.errors import Deposed, Rejected, Unavailable
 from dbelief.process.clock import SystemClock
 from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rundir.model_metadata import ModelMetadata
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import wait_until
 
@@ -53,8 +54,12 @@ class Machine:
         self.recovery = SimpleNamespace(unavailable=set[int]())
         self.resharding = SimpleNamespace(running=False)
         self.job = SimpleNamespace(
-            name="programs", snapshots=SimpleNamespace(keep=2), deadlines=SimpleNamespace(progress_s=10.0)
+            name="programs",
+            snapshots=SimpleNamespace(keep=2),
+            deadlines=SimpleNamespace(progress_s=10.0),
+            to_yaml=lambda: "name: programs",
         )
+        self.initialization = SimpleNamespace(samples=None)
         self.layout = Layout.whole({"w": (SIZE,)})
         self.shutdown = Shutdown(DatasetSizes(SIZE, 0, 0), cast("Any", None), cast("Any", None))
         self.done: list[str] = []
@@ -229,7 +234,8 @@ def test_an_export_is_not_retried_once_its_vector_is_lost(tmp_path: Path, monkey
             running.submit(Export(machine.shutdown.vector))
             wait_until(lambda: "exported" in machine.done)
     assert machine.done == ["reached", "ledgers", "exported"]
-    assert (tmp_path / "model.safetensors").is_file()
+    about = ModelMetadata.read(tmp_path / "model.safetensors")
+    assert (about.job, about.samples) == ("name: programs", None)
 
 
 class RefusingShards(ScriptedShards):
