@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from dbelief.errors import DataError, ModelError
 from dbelief.job import Job, load_job
 from dbelief.nn import Batch, Model
 from dbelief.nn.model import GivesOutputs
+from dbelief.nn.torch_state import fill_module
 from dbelief.rundir.model_metadata import ModelMetadata
 from dbelief.rundir.result import NO_MODEL, read_model
 
 from .initial_values import InitialValues
 from .session import build_model
+
+Module = TypeVar("Module")
+"""A torch module."""
 
 BATCH = 1_000
 """Samples per forward pass."""
@@ -155,19 +159,29 @@ class TrainedModel:
         return np.zeros((count, self.samples.outputs), np.float32)
 
 
-def load_model(run: Path | str) -> TrainedModel:
+@overload
+def load_model(run: Path | str) -> TrainedModel: ...
+
+
+@overload
+def load_model(run: Path | str, into: Module) -> Module: ...
+
+
+def load_model(run: Path | str, into: Any = None) -> Any:
     """Load a trained model.
 
     Parameters
     ----------
     run
         The folder of the run, `runs/NAME`, or a model file, such as its `model.safetensors` or an export. The job's
-        data is not needed. A Python model needs its source: where the run's `job.yaml` states, or, for a file of which
-        the job names a relative path, beside the file.
+        data is not needed. A Python model needs its source: that of the run, or, for a file that was moved or exported
+        and of which the job names a relative path, beside the file.
+    into
+        A torch module of the trained one's kind. It is filled and returned; neither job nor source is needed then.
 
     Returns
     -------
-    TrainedModel
+    TrainedModel, or `into`
 
     Raises
     ------
@@ -175,21 +189,23 @@ def load_model(run: Path | str) -> TrainedModel:
         It is neither, the run has no model, or the file is damaged. Of a model of an earlier version: the job's data
         cannot be read, from which the sizes are taken then.
     ModelError
-        The model is not the one that the job describes.
+        The model is not the one that the job describes, or not that of `into`.
 
     Notes
     -----
     Memory: two copies of the model.
     """
     path = Path(run)
-    if (path / "job.yaml").is_file():
-        job, file = load_job(path / "job.yaml", {}), path / "model.safetensors"
-    elif path.is_file():
-        job, file = _job_of(path), path
-    else:
+    of_run = (path / "job.yaml").is_file()
+    if not of_run and not path.is_file():
         raise DataError(f"{path}: is neither a run folder with a job.yaml, such as runs/NAME, nor a model file")
+    file = path / "model.safetensors" if of_run else path
     if not file.exists():
         raise DataError(f"{path}: {NO_MODEL}")
+    if into is not None:
+        fill_module(into, file)
+        return into
+    job = load_job(path / "job.yaml", {}) if of_run else _job_of(path)
     samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
     backend = select_backend("auto" if job.device == "cuda" else job.device)  # it may be used where there is no GPU
     model, _ = build_model(job, samples, backend)

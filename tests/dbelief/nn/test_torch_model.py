@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import dbelief
 from dbelief.arrays.backend import select_backend
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.data import load
-from dbelief.errors import ModelError
+from dbelief.errors import DataError, ModelError
 from dbelief.job import load_job
 from dbelief.launch.train import train
 from dbelief.nn import Batch, build_network
@@ -271,6 +272,41 @@ def test_the_example_learns_on_two_replicas(torch: Any, tmp_path: Path) -> None:
     assert summary.replicas == 2
     assert summary.test_accuracy is not None
     assert summary.test_accuracy >= 0.8
+
+
+@pytest.mark.torch
+def test_a_module_is_filled_by_a_model_file(torch: Any, net: Callable[[], Any], tmp_path: Path) -> None:
+    """Tied weights too; a module of another kind is refused."""
+
+    class Tied(torch.nn.Module):  # type: ignore[misc]  # torch is no import here
+        def __init__(self, width: int = 6) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(9, width)
+            self.out = torch.nn.Linear(width, 9, bias=False)
+            self.out.weight = self.table.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.table(x).mean(1))
+
+    model = TorchModel(Tied, torch.nn.CrossEntropyLoss())
+    values = model.parameters(np.random.default_rng(0))
+    layout = Layout.of(values, model.also)
+    flat = layout.flatten(dict(values), np.empty(layout.size, np.float32))
+    file = tmp_path / "model.safetensors"
+    write_model(file, layout, [(SegmentSpan(0, 0, layout.size), flat)], {})
+    module = Tied()
+    assert dbelief.load_model(file, into=module) is module
+    np.testing.assert_array_equal(module.table.weight.detach().numpy(), values["table.weight"])
+    assert module.out.weight is module.table.weight
+    with pytest.raises(ModelError, match=r"model\.safetensors: holds another model: .*size mismatch for table\.weight"):
+        dbelief.load_model(file, into=Tied(7))
+    with pytest.raises(ModelError, match=r"holds another model: .*Missing key"):
+        dbelief.load_model(file, into=net())
+    with pytest.raises(ModelError, match="into: must be a torch module, not a dict"):
+        dbelief.load_model(file, into={})
+    file.write_bytes(b"junk")
+    with pytest.raises(DataError, match="is no safetensors file, or a damaged one"):
+        dbelief.load_model(file, into=Tied())
 
 
 @pytest.mark.torch

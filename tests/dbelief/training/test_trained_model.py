@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,12 @@ def test_a_run_without_a_whole_model_is_refused(tmp_path: Path, content: bytes |
         file.write_bytes(content)
     with pytest.raises(DataError, match=message):
         dbelief.load_model(tmp_path)
+
+
+def test_a_module_without_torch_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelError, match=r"^a torch module needs torch: pip install 'dbelief\[torch\]' "):
+        dbelief.load_model(run_of(tmp_path, "classes"), into=object())
 
 
 def test_damaged_metadata_are_refused(tmp_path: Path) -> None:
