@@ -22,7 +22,7 @@ from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
 from dbelief.rundir.summary import Summary, read_summary
-from dbelief.training.job_check import build_job as build_whole_job
+from dbelief.training.job_check import assemble_job
 
 if TYPE_CHECKING:
     from dbelief.training.trained_model import TrainedModel
@@ -61,9 +61,8 @@ def _run_cluster(
 ) -> tuple[int, Path]:
     """Exit code and run folder of a cluster's run."""
     job = load_job(job_file, overrides)
-    build_whole_job(
-        job, select_backend("cpu"), resume
-    )  # before a folder is created, an earlier run is moved, or a process is started
+    # Before a folder is created, an earlier run is moved, or a process is started.
+    assemble_job(job, select_backend("cpu"), resume)
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None

@@ -30,7 +30,7 @@ UNEVEN = 1_000
 """Factor between the largest values of two inputs from which on a note is printed."""
 
 
-def build_job(
+def assemble_job(
     job: Job, backend: Backend, resume: bool = False
 ) -> tuple[Dataset | None, Model, Layout, np.ndarray, str]:
     """The data, model, layout and initial values of a job, and a description of the run they are from, or "".
@@ -110,7 +110,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
     backend = select_backend(job.device)
-    data, model, layout, flat, taken = build_job(job, backend)
+    data, model, layout, flat, taken = assemble_job(job, backend)
     odd = ""
     if data is not None and data.train is not None:
         trial = ModelCheck(model, layout, flat, data.train, job.samples_at_once, backend)

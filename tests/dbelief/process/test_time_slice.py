@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ import pytest
 from dbelief.process import time_slice
 from dbelief.process.time_slice import request_slice
 
-GRANTED = platform.system() == "Linux" and tuple(map(int, platform.release().split(".")[:2])) >= (6, 12)
+_VERSION = re.match(r"(\d+)\.(\d+)", platform.release()) if platform.system() == "Linux" else None
+GRANTED = _VERSION is not None and tuple(map(int, _VERSION.groups())) >= (6, 12)
 needs_slices = pytest.mark.skipif(not GRANTED, reason="Linux has slices of a thread's own from 6.12 on")
 
 PROGRAM = """
