@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from safetensors.numpy import load_file
 
 T = TypeVar("T")
 
 DEADLINE_S = 300.0
 """Of every wait: what takes seconds here takes minutes where others keep the cores busy."""
+
+
+def parameters(run: Path) -> dict[str, bytes]:
+    """Bits of a run's model by tensor: its file holds the job too, and jobs that are compared differ in a field."""
+    return {name: values.tobytes() for name, values in load_file(run / "model.safetensors").items()}
 
 
 DBELIEF = (sys.executable, "-P", "-m", "dbelief")

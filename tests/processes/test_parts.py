@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Operator
+from .conftest import Operator, parameters
 
 CORES = sorted(os.sched_getaffinity(0))[:2]
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")]
@@ -54,7 +54,7 @@ def test_launcher_divides_cores_without_changing_the_model(
         train = operator.start(f"train-{pinned}", "train", str(job), "--quiet", launcher=only)
         assert train.ends() == 0, train.log.read_text()
         run = operator.folder / "runs" / "parts"
-        models.append((run / "model.safetensors").read_bytes())
+        models.append(parameters(run))
         for number, cores in enumerate(shares):
             log = (run / "logs" / f"worker-{number}.log").read_text()
             assert (f"on core {cores[0]} only" in log) == (pinned == "true"), log

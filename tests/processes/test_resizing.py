@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Operator, Role, wait_for
+from .conftest import Operator, Role, parameters, wait_for
 from .test_deaths import child
 from .test_steering import dbelief
 
@@ -54,16 +54,12 @@ def stop(operator: Operator, train: Role) -> dict[str, Any]:
     return operator.summary("resized")
 
 
-def model(output: Path) -> bytes:
-    return (output / "resized" / "model.safetensors").read_bytes()
-
-
-def let_be(operator: Operator, path: Path, samples: int) -> bytes:
+def let_be(operator: Operator, path: Path, samples: int) -> dict[str, bytes]:
     """What the job comes to after so many samples without any of this."""
     settings = ["--set", "output=alone", "--set", f"limits.samples={samples}"]
     train = operator.start("alone", "train", "--quiet", *settings, str(path))
     assert train.ends() == 0, train.log.read_text()
-    return model(operator.folder / "alone")
+    return parameters(operator.folder / "alone" / "resized")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_two_shards_five_and_three_come_to_the_same_bits(
     for one in ("ps-3", "ps-4"):
         train.said(rf"({one} has ended: 3 shards are wanted)")
     summary = stop(operator, train)
-    assert model(operator.folder / "runs") == let_be(operator, path, summary["samples"])
+    assert parameters(operator.folder / "runs" / "resized") == let_be(operator, path, summary["samples"])
     assert "ps-4 is started: 5 shards are wanted" in train.log.read_text()
     assert summary["shards"] == 3
     assert not summary["members_lost"]

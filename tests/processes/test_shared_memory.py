@@ -20,7 +20,7 @@ from dbelief.security.named_socket import FOLDER
 from dbelief.tools.bench.shards import JOB as BENCH
 from dbelief.tools.bench.shards import Shards
 
-from .conftest import Operator, wait_for
+from .conftest import Operator, parameters, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -42,7 +42,7 @@ def test_shared_memory_does_not_change_the_model(operator: Operator, write_job: 
         train = operator.start("train", "train", "--quiet", *flags, str(write_job(JOB)))
         assert train.ends() == 0, train.log.read_text()
         folder = operator.folder / "runs" / "shared"
-        models.append((folder / "model.safetensors").read_bytes())
+        models.append(parameters(folder))
         said = (folder / "logs" / "worker-0.log").read_text()
         assert ("shares memory with shards 0 and 1" in said) == (not flags)
         assert "no shared memory" not in said
