@@ -44,13 +44,13 @@ class ProgressReporter:
     Attributes
     ----------
     progress
-        Acknowledged pushes of the current lease.
+        Acknowledged pushes of this incarnation.
     """
 
     def __init__(self, session: Session, metrics: Metrics, phases: PhaseTimer, recorder: BatchRecorder) -> None:
         self._session, self._ranks, self._metrics = session, session.ranks, metrics
         self._phases, self._recorder = phases, recorder
-        self.progress = wire.Progress()
+        self.progress = wire.Progress(sequence=session.sequences.get(PARAMETERS, 0))
         self._lock = runtime.lock()  # guards `progress`, and what the metrics have of it
         self._spread = StalenessHistogram()
         self._loss = math.nan  # of the last mini-batch
@@ -60,7 +60,6 @@ class ProgressReporter:
         self._least_s = min(REPORT_EVERY_S, session.job.deadlines.progress_s / 2)
         self._every_s = 0.0  # between reports within a lease, at least: set by the coordinator
         self._held: wire.ReportRequest | None = None  # of a finished lease, for the next request for work
-        self._takes_reports = False  # whether the coordinator records a report in a request for work
         self._unreported: list[wire.BundleDone] = []
 
     @property
@@ -82,12 +81,14 @@ class ProgressReporter:
         return wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
 
     def request_work(self, request: wire.LeaseRequest) -> wire.LeaseReply:
-        """Request work, and report the lease that was finished; on the leading rank only."""
-        if self._held is not None:
-            request.report.CopyFrom(self._held)
-            self._reported_s = runtime.monotonic()
+        """Request work, and report all that is acknowledged; on the leading rank only, when no push is under way.
+
+        Each request has the totals: another coordinator may have received the last report, and failed since.
+        """
+        request.report.CopyFrom(self._held or wire.ReportRequest(progress=self.progress))
+        self._reported_s = runtime.monotonic()
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
-        self._held, self._takes_reports, self._every_s = None, reply.report_every_s > 0, reply.report_every_s
+        self._held, self._every_s = None, reply.report_every_s
         return reply
 
     def flush(self) -> None:
@@ -103,19 +104,14 @@ class ProgressReporter:
 
     # -- a lease -----------------------------------------------------------------------------------------
 
-    def begin(self, lease: int) -> None:
-        """Begin the progress of a lease."""
-        with self._lock:
-            self._export_pushes()
-            self.progress = wire.Progress(lease=lease)
-            self._counted = wire.Progress()
-
     def acknowledged(self, slot: PushStats, pushed: PushResult = _STEP) -> None:
         """Record an acknowledged push, exchange or group step, and report at intervals; any thread."""
-        self._session.sequences[PARAMETERS] = slot.sequence
-        self._recorder.acknowledged(slot.sequence)
+        if slot.sequence:
+            self._session.sequences[PARAMETERS] = slot.sequence
+            self._recorder.acknowledged(slot.sequence)
         with self._lock:
             progress = self.progress
+            progress.lease, progress.position, progress.sequence = slot.lease, slot.position, slot.sequence
             progress.pushes += 1
             progress.samples += slot.samples
             progress.steps += slot.steps
@@ -138,14 +134,12 @@ class ProgressReporter:
         # Each rank counts the losses of its own shards only. When all have reported, all shards have the lease.
         self.progress.lost = all_max(self._ranks, self.progress.lost)
         fields = {**self._progress(), "traffic": traffic}
-        if self._leads and self._takes_reports:
+        if self._leads:
             self._held = self._request(**fields)
-        else:
-            self.report(**fields)
         self.export_phases()
 
     def _progress(self) -> dict[str, Any]:
-        """Fields of a report on the lease."""
+        """Fields of a report on the pushes."""
         with self._lock:
             progress = _copied(self.progress)
         return {"progress": progress, "wire": self._traffic()}

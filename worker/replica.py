@@ -82,6 +82,7 @@ class Replica:
         self._reporter = ProgressReporter(session, metrics, self._phases, self._recorder)
         self._unreadable = 0
         self._waited_s = 0.0
+        self._last_lease = 0
         if session.data is None or session.data.train is None:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
@@ -136,7 +137,7 @@ class Replica:
             if isinstance(error, NonFinite) or (isinstance(error, RankFailure) and error.kind == NonFinite.__name__):
                 samples = self._reporter.progress.samples
                 self._reporter.report(
-                    trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm"
+                    trouble=f"{error}, after {samples:,} samples of this replica; try a lower rate or clip_norm"
                 )
             raise
         finally:
@@ -169,13 +170,13 @@ class Replica:
         return kind.FromString(self._ranks.share(ask().SerializeToString() if self._leads else b""))
 
     def _ask(self) -> wire.LeaseReply:
-        request = wire.LeaseRequest(next_sequence=self._session.next_sequence(), hold_s=HOLD_S)
+        request = wire.LeaseRequest(last_lease=self._last_lease, hold_s=HOLD_S)
         if self._bundle_worker is not None:
             self._bundle_worker.check()
             request.pass_number = self._bundle_worker.pass_number
             request.held_bundles.extend(self._bundle_worker.holds)
         if self._group_trainer is not None:
-            request.last_lease, request.steps = self._reporter.progress.lease, self._group_trainer.steps
+            request.steps = self._group_trainer.steps
             request.broken_generation, request.broken_reason = self._broken
         return self._reporter.request_work(request)
 
@@ -207,25 +208,20 @@ class Replica:
             message.epoch,
             message.start,
             message.stop,
-            message.first_sequence,
             message.samples_before,
             message.clock,
             message.member_epoch,
             message.stride or 1,
         )
-        if lease.first_sequence != self._session.next_sequence():
-            raise Rejected(
-                f"lease {lease.id} begins at push {lease.first_sequence}, not {self._session.next_sequence()}"
-            )
         self._phases.end("wait")
-        self._reporter.begin(lease.id)
+        self._last_lease = lease.id
         traffic = None
         if self._group_trainer is not None:
             traffic = self._train_together(self._group_trainer, lease, message.group)
         else:
             assert self._trainer is not None, "a lease, and a batch method trains no leases"
             with _named_samples(lease, self._session.job):
-                self._trainer.train(lease)
+                self._trainer.train(lease, self._session.next_sequence())
         self._reporter.end(traffic)
 
     def _train_together(self, trainer: GroupTrainer, lease: DataLease, message: wire.Group) -> wire.Traffic | None:

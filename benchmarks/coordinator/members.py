@@ -94,7 +94,8 @@ class Member:
     id: int = 0
     incarnation: int = 0
     run_id: int = 0
-    sequence: int = 1
+    first: int = 0  # numbers that initial values took
+    pushes: int = 0  # of its finished leases
     lease: int = 0
     placement: Placement | None = None
     beat_every_s: float = 0.0
@@ -142,7 +143,6 @@ class Member:
             replica=self.id,
             incarnation=self.incarnation,
             run_id=self.run_id,
-            next_sequence=self.sequence,
             last_lease=self.lease,
             report=self._progress(PUSHES) if self.lease else None,
         )
@@ -150,8 +150,8 @@ class Member:
         self.waits_s.append(time.monotonic() - asked_s)
         if not reply.HasField("training"):
             raise RuntimeFailure(f"replica {self.id} wanted a lease and got {reply.WhichOneof('work')}: {reply.stop}")
+        self.pushes += PUSHES if self.lease else 0
         self.called_s, self.lease = asked_s, reply.training.lease
-        self.sequence += PUSHES
 
     def initialise(self) -> None:
         """Push the initial values, all zeros."""
@@ -164,7 +164,7 @@ class Member:
             client.push(np.zeros(self.placement.size, np.float32), held, Push(pusher, 1, assign=True))
         finally:
             client.close()
-        self.sequence += 1
+        self.first = 1
         self._call_report(self._request(initialised_in=self.placement.epoch))
         while self.beat().state != wire.STATE_READY:
             time.sleep(0.02)
@@ -177,22 +177,25 @@ class Member:
         return reply
 
     def _progress(self, pushes: int) -> wire.ReportRequest:
-        """Report on so many pushes of its lease."""
+        """Report on all its pushes, so many of them in its lease."""
+        position, pushes = BATCH * pushes, self.pushes + pushes
         return self._request(
             progress=wire.Progress(
                 lease=self.lease,
+                position=position,
+                sequence=self.first + pushes,
                 pushes=pushes,
                 samples=BATCH * pushes,
                 steps=pushes,
                 loss_sum=0.1 * BATCH * pushes,
                 staleness_sum=1.5 * pushes,
             ),
-            wire=wire.WireFigures(sent=self.sequence * 4_000, received=self.sequence * 4_000),
+            wire=wire.WireFigures(sent=pushes * 4_000, received=pushes * 4_000),
         )
 
     def _request(self, **fields: Any) -> wire.ReportRequest:
-        seconds = {phase: seconds * self.sequence for phase, seconds in PHASES.items()}
-        staleness = [self.sequence * count for count in STALENESS]
+        seconds = {phase: seconds * self.pushes for phase, seconds in PHASES.items()}
+        staleness = [self.pushes * count for count in STALENESS]
         return wire.ReportRequest(seconds=seconds, staleness=staleness, **fields)
 
     def _call_report(self, request: wire.ReportRequest) -> None:

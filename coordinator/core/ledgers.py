@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dbelief.core.push import NO_PUSH, LedgerRow
+
 
 class Applied(NamedTuple):
     """Pushes of one incarnation.
 
     Attributes
     ----------
-    lowest, highest
-        Numbers of the last push that every segment, and that some segment, has applied, or counts as lost.
+    lowest
+        The last push that every segment has applied, or counts as lost.
+    highest
+        Number of the last push that some segment has applied, or counts as lost.
     lost
         Pushes among them that were acknowledged, and lost with an earlier incarnation of a shard: the most over the
         shards.
     """
 
-    lowest: int = 0
+    lowest: LedgerRow = NO_PUSH
     highest: int = 0
     lost: int = 0
 
@@ -31,7 +35,7 @@ def merge_ledgers(shards: Sequence[Mapping[int, Applied]]) -> dict[int, Applied]
             found.setdefault(incarnation, []).append(row)
     return {
         incarnation: Applied(
-            min(row.lowest for row in rows) if len(rows) == len(shards) else 0,
+            min(row.lowest for row in rows) if len(rows) == len(shards) else NO_PUSH,
             max(row.highest for row in rows),
             max(row.lost for row in rows),
         )

@@ -314,17 +314,11 @@ class Members:
         """
         for row in state["latest"]:
             self._add(Member(**{**row, "last_beat_s": now_s + self.beat_s, "moved_s": now_s}), now_s)
-        if "settled" in state:  # written by an earlier version
-            self.dead, self.settled = set(state["dead"]), set(state["settled"])
-        else:
-            alive = {member.incarnation for member in self.latest.values() if member.alive}
-            self.dead = set(range(1, self.incarnations + 1)) - alive
-            self.settled = self.dead - set(state["dead"])
-            self.unforgotten = TrackedDict(dict.fromkeys(state["unforgotten"], True))
-        numbers = {row["incarnation"]: row["number"] for row in state["latest"]}
-        numbers |= dict(state.get("numbers", ()))  # an earlier version did not store them
-        unsettled = self.dead - self.settled
-        self.unsettled = TrackedDict({incarnation: numbers.get(incarnation, 0) for incarnation in unsettled})
+        alive = {member.incarnation for member in self.latest.values() if member.alive}
+        self.unsettled = TrackedDict(dict(state["unsettled"]))
+        self.unforgotten = TrackedDict(dict.fromkeys(state["unforgotten"], True))
+        self.dead = set(range(1, self.incarnations + 1)) - alive
+        self.settled = self.dead - self.unsettled.keys()
 
     def alive(self, *kinds: str) -> Sequence[Member]:
         """The living members of these kinds, by kind and number."""

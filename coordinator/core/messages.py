@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dbelief.core.lease import DataLease
@@ -14,21 +14,18 @@ class WorkRequest(NamedTuple):
 
     Attributes
     ----------
-    next_sequence
-        Number of the next push of this incarnation into the parameters.
     pass_number, held_bundles
         Numbers of a pass, and of its bundles that the replica holds and has not reported yet.
     prefetch
         Whether it still computes one of them, and requests the next in advance.
     last_lease, steps
-        The lease that it had last, finished or not, and the steps that its group has made with it.
+        The lease that it received last, finished or not, and the steps that its group has made with it.
     broken_generation, broken_reason
         Generation of a group in which it cannot continue, and the reason for display; 0: none.
     """
 
     replica: int
     incarnation: int
-    next_sequence: int
     pass_number: int = 0
     held_bundles: tuple[int, ...] = ()
     prefetch: bool = False
@@ -146,14 +143,17 @@ class ResourceUsage:
     wire: Mapping[str, float] = field(default_factory=dict)
 
 
+_TOTALS = ("pushes", "samples", "steps", "loss_sum", "staleness_sum", "lost")
+
+
 @dataclass(frozen=True)
 class ProgressReport:
-    """Progress report of a replica: totals since its lease began (for a client: since it joined).
+    """Progress report of a replica or client: totals since it joined.
 
     Attributes
     ----------
-    lease
-        0 for a client without leases.
+    lease, position, sequence
+        Of its last acknowledged push: see `Push`. 0 for a client without leases, and a push without a number.
     loss_sum
         Mean loss of each mini-batch times its samples, summed.
     staleness_sum
@@ -162,7 +162,9 @@ class ProgressReport:
         Pushes lost with a failed shard, as its next incarnation reported.
     """
 
-    lease: int
+    lease: int = 0
+    position: int = 0
+    sequence: int = 0
     pushes: int = 0
     samples: int = 0
     steps: int = 0
@@ -171,6 +173,5 @@ class ProgressReport:
     lost: int = 0
 
     def since(self, before: ProgressReport) -> ProgressReport:
-        """The increment after `before`, a report on the same lease."""
-        _, *totals = zip(vars(self).values(), vars(before).values(), strict=True)
-        return ProgressReport(self.lease, *(now - then for now, then in totals))
+        """The increment of the totals after `before`, an earlier report of the same member."""
+        return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in _TOTALS})

@@ -12,7 +12,7 @@ One file because every event ends in `_advance`, which reads the state of all co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dbelief.core.layout import Layout
@@ -30,6 +30,7 @@ from ..core import effects, messages
 from ..core.ledgers import Applied
 from ..core.members import Member, Members
 from ..core.states import DatasetSizes, ShutdownPhase, State
+from ..scheduling.leases import Skipped
 from ..scheduling.training import Training
 from .shutdown import Shutdown
 from .timeouts import JoinTimeouts
@@ -553,6 +554,12 @@ class JobMachine:
         if trouble:
             self.fail(trouble)
         self._advance(now_s)
+
+    def skip_samples(self, number: int, incarnation: int, skipped: Sequence[Skipped]) -> None:
+        """Record samples that a replica has drawn and does not train: they are leased again."""
+        if not self.over and self.members.find("replica", number, incarnation) is not None:
+            self.leases.skip(incarnation, skipped)
+            self.commit_due = True  # else the next coordinator would count them as trained
 
     def bundle_done(self, number: int, incarnation: int, result: messages.BundleResult, now_s: float) -> None:
         """Record a replica's bundle that all shards hold."""

@@ -31,12 +31,8 @@ from ..core.states import ShutdownPhase, State
 from ..core.tracked import TrackedDict
 from .machine import JobMachine
 
-FORMAT = 4
-_WITH_ENDED = 3
-"""Format in which a section has all ended incarnations that are not settled or forgotten, in place of rows."""
-_OLDEST_FORMAT = 2
-"""Format in which sections have all rows, as lists."""
-_SECTIONS = ("state", "members", "training", "layout", "placement")
+FORMAT = 5
+_SECTIONS = ("training", "layout", "placement")
 _COUNTS = {
     "leases": ("epoch", "position", "next_id", "leased", "done"),
     "progress": ("samples", "steps", "pushes", "staleness_sum", "losses"),
@@ -70,18 +66,18 @@ def _member_row(machine: JobMachine, key: tuple[str, int]) -> Any:
 
 
 def _lease_row(machine: JobMachine, lease: int) -> Any:
-    held, report = machine.leases.outstanding.get(lease), machine.training.reports.of_lease.get(lease)
+    held = machine.leases.outstanding.get(lease)
     if held is None:
         return None
     lease_fields, *rest = held.row()
-    return [list(lease_fields.values()), *rest, list(vars(report).values()) if report is not None else None]
+    return [list(lease_fields.values()), *rest]
 
 
 def _incarnation_row(machine: JobMachine, incarnation: int) -> Any:
     training = machine.training
-    report = training.reports.of_client.get(incarnation)
+    report = training.reports.last.get(incarnation)
     row = {
-        "reached": training.leases.reached_before.get(incarnation),
+        "reached": training.leases.reached.get(incarnation),
         "ended": training.leases.ended.get(incarnation),
         "lost": training.losses.counted.get(incarnation),
         "report": list(vars(report).values()) if report is not None else None,
@@ -98,14 +94,14 @@ def _replica_row(machine: JobMachine, replica: int) -> Any:
 
 TABLES = (
     Table("member", lambda machine: (machine.members.latest,), _member_row),
-    Table("lease", lambda machine: (machine.leases.outstanding, machine.training.reports.of_lease), _lease_row),
+    Table("lease", lambda machine: (machine.leases.outstanding,), _lease_row),
     Table(
         "incarnation",
         lambda machine: (
-            machine.leases.reached_before,
+            machine.leases.reached,
             machine.leases.ended,
             machine.training.losses.counted,
-            machine.training.reports.of_client,
+            machine.training.reports.last,
             machine.members.unsettled,
             machine.members.unforgotten,
         ),
@@ -190,18 +186,6 @@ def _placement_text(placement: Placement) -> str:
     return json.dumps(asdict(placement))
 
 
-def load_unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
-    """Stored state of a job that is not over, or whose run folder is not closed; None where there is none.
-
-    Raises
-    ------
-    RuntimeFailure
-        The state cannot be read.
-    """
-    parts = read_parts(stored)
-    return None if parts is None or parts["state"]["finished"] else parts
-
-
 def outcome(stored: Mapping[str, bytes]) -> str:
     """Final state and reason of a finished run, as far as stored; "" where no run has finished.
 
@@ -210,36 +194,54 @@ def outcome(stored: Mapping[str, bytes]) -> str:
     RuntimeFailure
         The state cannot be read.
     """
-    parts = read_parts(stored)
-    return f"{parts['state']['state']}: {parts['state']['reason']}" if parts and parts["state"]["finished"] else ""
+    state = _read_state(stored)
+    return f"{state['state']}: {state['reason']}" if state and state["finished"] else ""
 
 
 def last_shard_epoch(stored: Mapping[str, bytes]) -> int:
     """The highest shard epoch issued by any run of the job, as far as stored; 0 where there was none."""
-    parts = read_parts(stored)
-    return int(parts["state"]["shard_epoch"]) if parts else 0
+    state = _read_state(stored)
+    return int(state["shard_epoch"]) if state else 0
 
 
-def read_parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
-    """Sections with the rows in their places, from the stored fields; None where no state is stored.
+def _read_state(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """The section "state", of any format; None where no state is stored."""
+    if "state" not in stored:
+        return None
+    try:
+        state: dict[str, Any] = json.loads(stored["state"])
+        return state | {"finished": bool(state["finished"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> RuntimeFailure:
+    return RuntimeFailure(f"the job's state in the registry cannot be read: {error!r}")
+
+
+def load_unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """Stored state of a job that is not over, or whose run folder is not closed; None where there is none.
+
+    It consists of the sections, with the rows in their places.
 
     Raises
     ------
     RuntimeFailure
-        The state cannot be read.
+        The state cannot be read, or is of another format.
     """
-    if "state" not in stored:
+    state = _read_state(stored)
+    if state is None or state["finished"]:
         return None
     try:
-        parts: dict[str, Any] = {name: json.loads(stored[name]) for name in _SECTIONS if name in stored}
-        state = parts["state"]
-        state["finished"] = bool(state["finished"])
-        if state["format"] > FORMAT or (state["format"] < _OLDEST_FORMAT and not state["finished"]):
-            raise RuntimeFailure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
-        if state["format"] >= _WITH_ENDED:
-            _put_rows(parts, stored)
+        if state["format"] != FORMAT:
+            raise RuntimeFailure(
+                f"the registry's state has format {state['format']}, and this version reads {FORMAT}: let the version "
+                "that began the run finish it, or use --resume to go on from its newest snapshot set, or --fresh"
+            )
+        parts = {name: json.loads(stored[name]) for name in _SECTIONS if name in stored} | {"state": state}
+        _put_rows(parts, stored)
     except (ValueError, KeyError, TypeError) as error:
-        raise RuntimeFailure(f"the job's state in the registry cannot be read: {error!r}") from error
+        raise _unreadable(error) from error
     return parts
 
 
@@ -258,21 +260,18 @@ def _put_rows(parts: dict[str, Any], stored: Mapping[str, bytes]) -> None:
     def by_incarnation(name: str) -> list[Any]:
         return [[key, row[name]] for key, row in incarnations.items() if name in row]
 
-    if parts["state"]["format"] == FORMAT:
-        unsettled = by_incarnation("unsettled")
-        ended = {"dead": [key for key, _ in unsettled], "numbers": unsettled}
-        parts["members"] = ended | {"unforgotten": [key for key, _ in by_incarnation("unforgotten")]}
-    parts["members"]["latest"] = list(rows["member"].values())
+    parts["members"] = {
+        "unsettled": by_incarnation("unsettled"),
+        "unforgotten": [key for key, _ in by_incarnation("unforgotten")],
+        "latest": list(rows["member"].values()),
+    }
     training["leases"] |= {
-        "held": [[_named(DataLease, fields), *rest] for _, (fields, *rest, _) in leases],
+        "held": [[_named(DataLease, fields), *rest] for _, (fields, *rest) in leases],
         "reached": by_incarnation("reached"),
         "ended": by_incarnation("ended"),
     }
     training["losses"] = by_incarnation("lost")
-    training["accounts"] = {
-        "of_lease": [_named(ProgressReport, row[-1]) for _, row in leases if row[-1] is not None],
-        "of_client": [[key, _named(ProgressReport, row)] for key, row in by_incarnation("report")],
-    }
+    training["reports"] = {key: _named(ProgressReport, row) for key, row in by_incarnation("report")}
     training["progress"]["replicas"] = rows["replica"]
 
 
@@ -296,7 +295,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     """
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
-    machine.initialization.run_id = state.get("run_id", 0)  # a run started by an earlier version has none
+    machine.initialization.run_id = state["run_id"]
     if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
@@ -305,13 +304,12 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
         raise UserError(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
-    # An earlier version stored a list, which grew with every failure.
-    machine.failures = Counter(state["deaths"] if "deaths" in state else state["died"])
+    machine.failures = Counter(state["deaths"])
     machine.failures["coordinator"] += 1
     machine.members.restore(parts["members"], now_s)
     machine.training.take_over(parts["training"], now_s)
     layout, placement = _LAYOUT.validate_python(parts["layout"]), _PLACEMENT.validate_python(parts["placement"])
-    form = parts["layout"].get("samples", "")  # an earlier version did not write it
+    form = parts["layout"]["samples"]
     samples = SampleForm.parse(form) if form else None
     machine.initialization.restore(layout, parts["layout"]["source"], placement, samples)
     machine.shutdown.restore(state["ending"])

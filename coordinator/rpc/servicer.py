@@ -160,6 +160,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
     ) -> None:
         """Record a member's progress in its lease, its figures, and what it received from others of its group."""
         machine.record_usage(number, incarnation, _usage(report))
+        if report.skipped:
+            machine.skip_samples(number, incarnation, [(one.lease, one.start, one.stop) for one in report.skipped])
         if report.HasField("progress"):
             machine.report_progress(number, incarnation, _value(messages.ProgressReport, report.progress), now_s)
         if report.HasField("traffic") and machine.members.find_pusher(number, incarnation):

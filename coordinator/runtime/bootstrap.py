@@ -97,8 +97,25 @@ def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     for one in skipped:
         log.warning(f"snapshot set {one.set_id} is damaged and was quarantined; restoring {set_id}: {one.reason}")
         quarantine_set(snapshots, one.set_id)
+    _check_leases(state, snapshots / set_id)
     state["sets"] = newest_count(snapshots)  # no new set may reuse the folder of an incomplete one
     try:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:
         raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job state: {error!r}") from error
+
+
+def _check_leases(state: Mapping[str, Any], folder: Path) -> None:
+    """Check that the ledgers of a set can settle its leases: those of earlier versions do not name them.
+
+    Raises
+    ------
+    SnapshotError
+        They cannot.
+    """
+    leases = state.get("leases", {})
+    if "cadence" in leases and leases.get("held"):
+        raise SnapshotError(
+            f"{folder}: an earlier version wrote it, whose ledgers do not name leases: resume the run with that "
+            "version, or begin a new one from its parameters with `start_from`"
+        )

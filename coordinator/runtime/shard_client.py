@@ -11,7 +11,7 @@ import grpc
 
 from dbelief.checkpoint.snapshot_set import complete_until, quarantine_set
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import PARAMETERS
+from dbelief.core.push import PARAMETERS, LedgerRow
 from dbelief.core.vector_program import Operation, together
 from dbelief.errors import Moved, SnapshotError, Unavailable
 from dbelief.job import Job
@@ -176,7 +176,8 @@ class ShardClient:
         set_id, lowest = action.set_id, dict[int, int]()
         if place.count:
             set_id = self._restore_newest(place, action.set_id)
-            lowest = {incarnation: row.lowest for incarnation, row in self._applied(place)}  # before rows are forgotten
+            rows = self._applied(place)  # before they are forgotten
+            lowest = {incarnation: row.lowest.sequence for incarnation, row in rows}
         self._configure_one(place, **rest)
         return set_id, lowest
 
@@ -297,7 +298,8 @@ class ShardClient:
         """Incarnations, and the pushes to "w" that one shard counts."""
         for row in self.stats(place, ledgers=True).ledgers:
             if row.vector == PARAMETERS:
-                yield row.pusher.incarnation, Applied(row.lowest, row.highest, row.lost)
+                lowest = LedgerRow(row.lowest, row.lease, row.position)
+                yield row.pusher.incarnation, Applied(lowest, row.highest, row.lost)
 
     def stats(self, place: ShardPlacement, ledgers: bool = False) -> wire.StatsReply:
         """Counters of one shard."""

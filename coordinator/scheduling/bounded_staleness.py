@@ -49,7 +49,7 @@ class BoundedStalenessPolicy(SyncPolicy):
 
     def held(self, request: WorkRequest) -> DataLease | None:
         """See `SyncPolicy.held`."""
-        return self.leases.find_unstarted(request.incarnation, request.next_sequence)
+        return self.leases.find_granted(request.incarnation, request.last_lease)
 
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> DataLease | Wait | None:
         """See `SyncPolicy.request_lease`; `Wait` until the shards have the replica as a member."""
@@ -62,9 +62,9 @@ class BoundedStalenessPolicy(SyncPolicy):
         clock = self.enter(replica, incarnation)
         if clock is None:
             return Wait(LOCKSTEP_RETRY_S)
-        lease = self.leases.grant(replica, incarnation, request.next_sequence, room, clock, self.member_epoch)
+        lease = self.leases.grant(replica, incarnation, room, clock, self.member_epoch)
         assert lease is not None, "there was room for a lease"
-        self.leased(replica, self.leases.cadence.steps(lease.samples))
+        self.leased(replica, self.leases.steps(lease.samples))
         return lease
 
     def without_lease(self, request: WorkRequest, work: EvaluationLease | None) -> None:

@@ -23,7 +23,7 @@ class FreeRunningPolicy(SyncPolicy):
 
     def held(self, request: WorkRequest) -> DataLease | None:
         """See `SyncPolicy.held`."""
-        return self._leases.find_unstarted(request.incarnation, request.next_sequence)
+        return self._leases.find_granted(request.incarnation, request.last_lease)
 
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> DataLease | None:
         """See `SyncPolicy.request_lease`."""
@@ -33,7 +33,7 @@ class FreeRunningPolicy(SyncPolicy):
         if self._pacing is not None:
             size = self._pacing.samples(incarnation, len(living), leases.left, now_s)
         room = self._warm_start.room(leases.leased)
-        lease = leases.grant(request.replica, incarnation, request.next_sequence, room, size=size)
+        lease = leases.grant(request.replica, incarnation, room, size=size)
         if self._pacing is not None and lease is not None:
             self._pacing.granted(incarnation, lease.samples, now_s)
         return lease

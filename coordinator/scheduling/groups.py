@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dbelief.core.lease import DataLease
+from dbelief.core.push import LedgerRow
 
 from ..core.effects import Action
+from ..core.ledgers import Applied
 from ..core.messages import EvaluationLease, GroupLease, WorkRequest
 from .leases import Leases
 from .sync_policy import LOCKSTEP_RETRY_S, Settled, SyncPolicy
@@ -85,7 +87,7 @@ class GroupPolicy(SyncPolicy):
     blocks: int = 0
     failed: str = ""
     written: int = 0
-    _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
+    _asking: dict[int, int] = field(default_factory=dict)  # incarnation by replica
     _block: dict[int, GroupParticipant] = field(default_factory=dict)  # by replica, in the order of ranks
     _incarnations: list[int] = field(default_factory=list)  # of this generation, by rank
     _unwritten: dict[int, int] = field(default_factory=dict)  # pushes in steps that the shards lack, by replica
@@ -105,7 +107,7 @@ class GroupPolicy(SyncPolicy):
             part.done, part.broken = request.steps, request.broken_generation == self.generation
             if part.broken:
                 self.ended_generation, self._why = request.broken_generation, request.broken_reason
-        self._asking[request.replica] = (request.incarnation, request.next_sequence)
+        self._asking[request.replica] = request.incarnation
         return None
 
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
@@ -145,7 +147,7 @@ class GroupPolicy(SyncPolicy):
         return [] if read and self.at_rest else self._form_block(living, data=True)
 
     def _form_block(self, living: Mapping[int, int], data: bool) -> list[Action]:
-        asking = all(self._asking.get(replica, (0, 0))[0] == incarnation for replica, incarnation in living.items())
+        asking = all(self._asking.get(replica) == incarnation for replica, incarnation in living.items())
         if not (living and asking) or self._block or self.failed:
             return []
         at_most = None if data else 0
@@ -153,9 +155,8 @@ class GroupPolicy(SyncPolicy):
             return []
         for replica, incarnation in sorted(living.items()):
             # A replica for which no data is left takes part without: it may be the only one that has the last step.
-            first = self._asking[replica][1]
-            lease = self.leases.grant(replica, incarnation, first, at_most, self.steps)
-            self._block[replica] = GroupParticipant(incarnation, lease or self.leases.empty(first, self.steps))
+            lease = self.leases.grant(replica, incarnation, at_most, self.steps)
+            self._block[replica] = GroupParticipant(incarnation, lease or self.leases.empty(self.steps))
         self._asking.clear()
         self.blocks += 1
         incarnations = [part.incarnation for part in self._block.values()]
@@ -167,7 +168,7 @@ class GroupPolicy(SyncPolicy):
         """Record the end of an incarnation, which may still write: the others need not wait for it."""
         if any(part.incarnation == incarnation and not part.ended for part in self._block.values()):
             self.ended_generation = self.generation
-        self._asking = {replica: asked for replica, asked in self._asking.items() if asked[0] != incarnation}
+        self._asking = {replica: asked for replica, asked in self._asking.items() if asked != incarnation}
         self._holders.discard(incarnation)
 
     def fenced(self, replica: int, incarnation: int) -> list[Action] | None:
@@ -196,10 +197,11 @@ class GroupPolicy(SyncPolicy):
             self.failed = f"the workers cannot reach each other, {self._fruitless} times in a row: {self._why}"
         settled = []
         for replica, part in self._block.items():
-            own, before = min(done, self.leases.cadence.steps(part.lease.samples)), self.leases.pushes
-            last = part.lease.first_sequence + own - 1
-            samples, _ = self.leases.revoke(part.incarnation, last, last)
-            settled.append(Settled(replica, self.leases.pushes - before, samples, 0))
+            own, reported = min(done, self.leases.steps(part.lease.samples)), self._reported(part)
+            position = min(own * self.leases.batch, part.lease.samples)
+            last = LedgerRow(lease=part.lease.id, position=position)
+            samples = self.leases.revoke(part.incarnation, Applied(last)).samples
+            settled.append(Settled(replica, own - reported, samples, 0))
             self._unwritten[replica] = self._unwritten.get(replica, 0) + own
         self._block.clear()
         if result_written:
@@ -225,9 +227,12 @@ class GroupPolicy(SyncPolicy):
 
     def _done(self, part: GroupParticipant) -> int:
         """Steps of the group, as far as this participant reported."""
+        return max(self._reported(part), part.done or 0)
+
+    def _reported(self, part: GroupParticipant) -> int:
+        """Steps of its lease that a participant reported."""
         held = self.leases.outstanding.get(part.lease.id)
-        reported = self.leases.cadence.steps(part.lease.samples) if held is None else held.pushes
-        return max(reported, part.done or 0)
+        return self.leases.steps(part.lease.samples if held is None else held.position)
 
     def state(self) -> dict[str, Any]:
         """The complete state, JSON-serialisable."""
@@ -237,7 +242,7 @@ class GroupPolicy(SyncPolicy):
             "ended": self.ended_generation,
             "blocks": self.blocks,
             "written": self.written,
-            "asking": [[replica, *asked] for replica, asked in self._asking.items()],
+            "asking": list(self._asking.items()),
             "block": [[replica, part.row()] for replica, part in self._block.items()],
             "lives": self._incarnations,
             "unwritten": list(self._unwritten.items()),
@@ -248,9 +253,8 @@ class GroupPolicy(SyncPolicy):
         """Restore the state of another coordinator."""
         self.steps, self.generation, self.ended_generation = state["clock"], state["generation"], state["ended"]
         self.blocks, self._incarnations, self.written = state["blocks"], list(state["lives"]), state["written"]
-        self._unwritten = dict(state.get("unwritten", ()))  # an earlier version did not store these two
-        self._holders = set(state.get("holders", state["lives"]))
-        self._asking = {replica: (incarnation, sequence) for replica, incarnation, sequence in state["asking"]}
+        self._unwritten, self._holders = dict(state["unwritten"]), set(state["holders"])
+        self._asking = dict(state["asking"])
         self._block = {
             n: GroupParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
         }

@@ -1,40 +1,94 @@
 """Leases of training data: ranges of each epoch's permutation. No clock, no socket.
 
-A lease is done when all its pushes are acknowledged. When its holder fails, the shards' ledgers give the number of its
-pushes that were applied; the rest of the range returns to the pool. So nothing is skipped, and at most one push, which
-some segments had applied and others had not, is trained twice.
+The holder of leases trains them in the order in which they were granted. Each of its pushes names the lease and the
+position up to which it completes it, and thereby all earlier ones, but for the samples that it reported as skipped. A
+lease is done when its last position is acknowledged. When its holder fails, the shards' ledgers give the lease and the
+position of the last push that all segments have; the rest returns to the pool. So nothing is skipped, and at most one
+push, which some segments had applied and others had not, is trained twice.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.lease import DataLease
 
 from ..core.ledgers import Applied
 from ..core.tracked import TrackedDict
 
+Skipped = tuple[int, int, int]
+"""Samples that a holder does not train: id of the lease, first sample and one past the last, from the lease's first."""
+
 
 @dataclass
 class Outstanding:
-    """A lease and its holder."""
+    """A lease and its holder.
+
+    Attributes
+    ----------
+    since
+        Number of the holder's last push that was known to be acknowledged when the lease was granted.
+    position
+        Samples, from the lease's first, that are done or skipped, as far as the holder reported.
+    skipped
+        Ranges of samples, from the lease's first, that its holder does not train. They are in the pool again.
+    """
 
     lease: DataLease
     replica: int
     incarnation: int
-    pushes: int = 0  # acknowledged, as far as its holder reported
+    since: int = 0
+    position: int = 0
+    skipped: list[tuple[int, int]] = field(default_factory=list)
 
-    @property
-    def reached(self) -> int:
-        """Number of the holder's last push that was acknowledged: those before the lease were."""
-        return self.lease.first_sequence - 1 + self.pushes
+    @classmethod
+    def of(cls, row: Iterable[Any]) -> Outstanding:
+        """Inverse of `row`."""
+        lease, replica, incarnation, since, position, skipped = row
+        return cls(DataLease(**lease), replica, incarnation, since, position, [(a, b) for a, b in skipped])
 
     def row(self) -> list[Any]:
         """All fields, JSON-serialisable."""
-        return [dict(vars(self.lease)), self.replica, self.incarnation, self.pushes]
+        return [dict(vars(self.lease)), self.replica, self.incarnation, self.since, self.position, self.skipped]
+
+    def trained(self, start: int, stop: int) -> int:
+        """Number of samples from position `start` to `stop` that are not skipped."""
+        return stop - start - sum(max(0, min(stop, b) - max(start, a)) for a, b in self.skipped)
+
+    def beyond_skipped(self, position: int) -> int:
+        """`position`, or the first one after it that is not skipped."""
+        for start, stop in sorted(self.skipped):
+            if start <= position < stop:
+                position = stop
+        return position
+
+    def left(self) -> list[tuple[int, int]]:
+        """Ranges of samples, from the lease's first, that are neither done nor skipped."""
+        ranges, start = [], self.position
+        for skipped_from, stop in [*sorted(self.skipped), (self.lease.samples, self.lease.samples)]:
+            if skipped_from > start:
+                ranges.append((start, skipped_from))
+            start = max(start, stop)
+        return ranges
+
+
+class Revoked(NamedTuple):
+    """Outcome of an ended incarnation's leases, beyond what it had reported.
+
+    Attributes
+    ----------
+    samples, pushes
+        Newly known to be done.
+    twice
+        Pushes that will be trained twice: for a failed replica 0 or 1; the segments of a set may be further apart.
+    """
+
+    samples: int = 0
+    pushes: int = 0
+    twice: int = 0
 
 
 @dataclass
@@ -49,16 +103,16 @@ class Leases:
         Samples after which no more are leased.
     size
         Samples in a full lease.
-    pushes
-        Pushes known to be done since this object was created; it grows as more become known.
+    batch
+        Samples in a mini-batch.
     expired
         Leases that this object has revoked unfinished.
     outside
         Samples of the total that clients have trained, without leases.
     outstanding
         The leases that are not done, by id.
-    reached_before
-        By incarnation, number of its last push in its finished leases.
+    reached
+        By incarnation that may push: number of its last push that is known to be acknowledged.
     ended
         Of incarnations that ended after the newest complete set began: number of the last push that all segments had.
     """
@@ -66,18 +120,17 @@ class Leases:
     epoch_samples: int
     total: int
     size: int
-    cadence: FetchPushSchedule
+    batch: int
     epoch: int = 0
     position: int = 0
     leased: int = 0
     done: int = 0
-    pushes: int = 0
     expired: int = 0
     outside: int = 0
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
     outstanding: TrackedDict[int, Outstanding] = field(default_factory=TrackedDict)
-    reached_before: TrackedDict[int, int] = field(default_factory=TrackedDict)
+    reached: TrackedDict[int, int] = field(default_factory=TrackedDict)
     ended: TrackedDict[int, int] = field(default_factory=TrackedDict)
     _held: dict[int, dict[int, Outstanding]] = field(default_factory=dict)  # the outstanding ones by incarnation
     _in_set: set[int] = field(default_factory=set)  # of the ended: those whose pushes the set under way holds
@@ -88,7 +141,6 @@ class Leases:
         self,
         replica: int,
         incarnation: int,
-        first_sequence: int,
         at_most: int | None = None,
         clock: int = 0,
         member_epoch: int = 0,
@@ -103,10 +155,10 @@ class Leases:
         if not room:
             return None
         epoch, start, stop = self._next_range(room)
-        lease = DataLease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch, stride)
+        lease = DataLease(self.next_id, epoch, start, stop, self.leased, clock, member_epoch, stride)
         self.next_id += 1
         self.leased += lease.samples
-        self._hold(Outstanding(lease, replica, incarnation))
+        self._hold(Outstanding(lease, replica, incarnation, self.reached.get(incarnation, 0)))
         return lease
 
     def _hold(self, held: Outstanding) -> None:
@@ -121,12 +173,18 @@ class Leases:
             del self._held[held.incarnation]
 
     def _held_by(self, incarnation: int) -> list[Outstanding]:
-        return list(self._held.get(incarnation, {}).values())
+        """The leases of an incarnation in the order in which they were granted."""
+        held = self._held.get(incarnation, {})
+        return [held[lease] for lease in sorted(held)]
 
-    def empty(self, first_sequence: int, clock: int) -> DataLease:
+    def empty(self, clock: int) -> DataLease:
         """A lease of no samples, for a group member without data; it is not tracked as outstanding."""
         self.next_id += 1
-        return DataLease(self.next_id - 1, self.epoch, 0, 0, first_sequence, self.leased, clock)
+        return DataLease(self.next_id - 1, self.epoch, 0, 0, self.leased, clock)
+
+    def steps(self, samples: int) -> int:
+        """Number of mini-batches in so many samples of a lease."""
+        return -(-samples // self.batch)
 
     @property
     def left(self) -> int:
@@ -152,83 +210,98 @@ class Leases:
         self.position = min(self.epoch_samples, start + room)
         return self.epoch, start, self.position
 
-    def find_unstarted(self, incarnation: int, next_sequence: int) -> DataLease | None:
-        """The lease that an incarnation holds and has not begun: it repeats its request because the reply was lost."""
-        leases = (held.lease for held in self._held_by(incarnation))
-        return next((lease for lease in leases if lease.first_sequence == next_sequence), None)
+    def find_granted(self, incarnation: int, last_lease: int) -> DataLease | None:
+        """The lease that an incarnation holds and has not received: it repeats its request as the reply was lost.
 
-    def acknowledge(self, lease_id: int, pushes: int) -> int:
-        """Record that the first `pushes` pushes of a lease are done; the number of samples newly done."""
-        held = self.outstanding.get(lease_id)
-        if held is None:
-            return 0
-        newly = self._count(held, pushes)
-        if lease_id not in self.outstanding and self._set_running:
-            self._finished_since_set.append(held)
+        `last_lease`: the last one that it has received; 0: none.
+        """
+        return next((held.lease for held in self._held_by(incarnation) if held.lease.id > last_lease), None)
+
+    def acknowledge(self, incarnation: int, lease_id: int, position: int, sequence: int = 0) -> int:
+        """Record the last acknowledged push of an incarnation; the number of samples newly done.
+
+        Parameters
+        ----------
+        lease_id, position
+            As in the push: earlier leases of this incarnation are done. 0: it has pushed of no lease.
+        sequence
+            Number of the push; 0: only the shards count it, or there are no pushes.
+        """
+        if sequence > self.reached.get(incarnation, 0):
+            self.reached[incarnation] = sequence
+        newly = 0
+        for held in self._held_by(incarnation):
+            if held.lease.id > lease_id:
+                break
+            newly += self._advance(held, position if held.lease.id == lease_id else held.lease.samples)
         return newly
 
-    def _count(self, held: Outstanding, pushes: int) -> int:
-        if pushes <= held.pushes:
+    def _advance(self, held: Outstanding, position: int) -> int:
+        position = held.beyond_skipped(max(held.position, min(position, held.lease.samples)))
+        if position == held.position:
             return 0
-        samples = held.lease.samples
-        before = self.cadence.samples_in(samples, held.pushes)
-        now = self.cadence.samples_in(samples, pushes)
-        self.pushes += pushes - held.pushes
-        held.pushes = pushes
+        newly = held.trained(held.position, position)
+        held.position = position
         self.outstanding.touch(held.lease.id)
-        self.done += now - before
-        if now == samples:
+        self.done += newly
+        if position == held.lease.samples:
             self._release(held)
-            reached = self.reached_before.get(held.incarnation, 0)
-            self.reached_before[held.incarnation] = max(held.reached, reached)
-        return now - before
+            if self._set_running:
+                self._finished_since_set.append(held)
+        return newly
 
-    def revoke(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
+    def skip(self, incarnation: int, skipped: Iterable[Skipped]) -> None:
+        """Return samples that a holder does not train to the pool; those that are done or skipped already stay so."""
+        for lease_id, first, last in skipped:
+            held = self.outstanding.get(lease_id)
+            if held is None or held.incarnation != incarnation:
+                continue
+            for start, stop in held.left():
+                start, stop = max(start, first), min(stop, last)
+                if start < stop:
+                    held.skipped.append((start, stop))
+                    self._return(held.lease, start, stop)
+            self.outstanding.touch(lease_id)
+            self._advance(held, held.position)
+
+    def _return(self, lease: DataLease, start: int, stop: int) -> None:
+        self.returned.append((lease.epoch, lease.start + start, lease.start + stop))
+        self.leased -= stop - start
+
+    def revoke(self, incarnation: int, applied: Applied) -> Revoked:
         """Return the unfinished part of an ended incarnation's leases to the pool.
 
         Its ledgers must be final, and not read while shards write a set: a set written before would lack some of its
         pushes, one written after holds them all. (Fences and sets are executed one at a time, in order.)
-
-        Parameters
-        ----------
-        lowest, highest
-            Numbers of its last push that every segment, and that some segment, has applied.
-
-        Returns
-        -------
-        tuple
-            Samples newly known to be done, and pushes that will be trained twice (for a failed replica 0 or 1; the
-            segments of a set may be further apart).
         """
-        newly = twice = 0
-        self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
+        reached, held_ones = self.reached.pop(incarnation, 0), self._held_by(incarnation)
+        if applied.lowest.sequence:
+            self.ended[incarnation] = applied.lowest.sequence  # what it lost before is counted
+        if held_ones:
+            return self._settle(incarnation, applied, max(reached, held_ones[0].since))
+        self._forget_finished(incarnation)
+        return Revoked()
+
+    def _settle(self, incarnation: int, applied: Applied, known: int) -> Revoked:
+        """See `revoke`; `known`: number of the last push that is known to be acknowledged."""
+        # What its holder reported stays done, even if a restored shard lacks it.
+        samples = self.acknowledge(incarnation, applied.lowest.lease, applied.lowest.position)
         for held in self._held_by(incarnation):
-            lease = held.lease
-            pushes = self.cadence.pushes(lease.samples)
-            applied = _within(pushes, lowest - lease.first_sequence + 1)
-            newly += self._count(held, applied)
-            if lease.id not in self.outstanding:
-                continue
-            done = self.cadence.samples_in(lease.samples, held.pushes)
-            self.returned.append((lease.epoch, lease.start + done, lease.stop))
-            self.leased -= lease.samples - done
+            for start, stop in held.left():
+                self._return(held.lease, start, stop)
             self._release(held)
             self.expired += 1
-            # A push is trained twice where some segment applied a number of this lease that not all have.
-            twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
-        self.reached_before.pop(incarnation, None)
-        if lowest:
-            self.ended[incarnation] = lowest  # what it lost before is counted
-        return newly, twice
+        self._forget_finished(incarnation)
+        lowest = max(known, applied.lowest.sequence)
+        return Revoked(samples, lowest - known, max(0, applied.highest - lowest))
 
-    def reached(self, incarnation: int) -> int:
-        """Number of the last push of an incarnation that is known to be acknowledged; 0: none."""
-        held = [one.reached for one in self._held_by(incarnation)]
-        return max(0, *held, self.reached_before.get(incarnation, 0))
+    def _forget_finished(self, incarnation: int) -> None:
+        """Keep the finished leases of an ended incarnation out of the set under way, which its pushes precede."""
+        self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
 
     def pushers(self) -> set[int]:
-        """Incarnations that have not ended, and of which a push is known to be acknowledged."""
-        return self._held.keys() | self.reached_before.keys()
+        """Incarnations that have not ended, and hold a lease or have pushed."""
+        return self._held.keys() | self.reached.keys()
 
     def lost_at_restore(self, lowest: Mapping[int, int]) -> int:
         """Pushes of incarnations that have ended since the newest set, which a shard that was restored from it lacks.
@@ -252,15 +325,6 @@ class Leases:
         """The incarnations that hold leases: replica by incarnation."""
         return {held.incarnation: held.replica for held in self.outstanding.values()}
 
-    def finish_implicitly(self, incarnation: int, next_sequence: int) -> int:
-        """Acknowledge the earlier leases of an incarnation that requests work, reported or not; samples newly done."""
-        newly = 0
-        for held in self._held_by(incarnation):
-            pushes = self.cadence.pushes(held.lease.samples)
-            if held.lease.first_sequence + pushes <= next_sequence:
-                newly += self.acknowledge(held.lease.id, pushes)
-        return newly
-
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def begin_set(self) -> None:
@@ -283,7 +347,7 @@ class Leases:
         return {
             **self.figures(),
             "ended": list(self.ended.items()),
-            "reached": list(self.reached_before.items()),
+            "reached": list(self.reached.items()),
             "held": [one.row() for one in held],
         }
 
@@ -291,7 +355,6 @@ class Leases:
         """The state but for the rows of leases and incarnations, JSON-serialisable."""
         return {
             "epoch_samples": self.epoch_samples,
-            "cadence": list(vars(self.cadence).values()),
             "epoch": self.epoch,
             "position": self.position,
             "next_id": self.next_id,
@@ -304,11 +367,10 @@ class Leases:
     def take_over(self, state: dict[str, Any]) -> None:
         """Restore the state of another coordinator; a set that it had begun will not be complete."""
         self._take(state)
-        self.ended = TrackedDict(dict(state.get("ended", ())))
-        self.reached_before = TrackedDict(dict(state.get("reached", ())))  # an earlier version did not keep it
-        for fields, replica, incarnation, pushes in state["held"]:
-            held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
-            if pushes < self.cadence.pushes(held.lease.samples):
+        self.ended = TrackedDict(dict(state["ended"]))
+        self.reached = TrackedDict(dict(state["reached"]))
+        for held in map(Outstanding.of, state["held"]):
+            if held.position < held.lease.samples:
                 self._hold(held)
 
     def _take(self, state: dict[str, Any]) -> None:
@@ -323,24 +385,15 @@ class Leases:
         Returns the pushes that will be trained twice, and by replica the samples to add to the reported ones.
         """
         self._take(state)
-        # The held leases were pushed with the schedule of that run; the job file may have another one now.
-        today, self.cadence = self.cadence, FetchPushSchedule(*state["cadence"])
         twice, corrections = 0, dict[int, int]()
-        for lease_fields, replica, incarnation, pushes in state["held"]:
-            lease = DataLease(**lease_fields)
-            reported = self.cadence.samples_in(lease.samples, pushes)
+        for held in map(Outstanding.of, state["held"]):
+            reported = held.trained(0, held.position)
             self.done -= reported
-            corrections[replica] = corrections.get(replica, 0) - reported
-            self._hold(Outstanding(lease, replica, incarnation))
+            corrections[held.replica] = corrections.get(held.replica, 0) - reported
+            held.position = held.beyond_skipped(0)
+            self._hold(held)
         for incarnation, replica in {h.incarnation: h.replica for h in self.outstanding.values()}.items():
-            applied = ledgers.get(incarnation, Applied())
-            newly, doubled = self.revoke(incarnation, applied.lowest, applied.highest)
+            samples, _, doubled = self.revoke(incarnation, ledgers.get(incarnation, Applied()))
             twice += doubled
-            corrections[replica] += newly
-        self.cadence = today
+            corrections[replica] += samples
         return twice, corrections
-
-
-def _within(pushes: int, count: int) -> int:
-    """`count`, clamped to the pushes of a lease."""
-    return max(0, min(pushes, count))

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.ledgers import Applied
 from ..core.tracked import TrackedDict
+from .leases import Outstanding
 
 
 class Losses:
@@ -39,7 +40,7 @@ class Losses:
         reached
             Number of its last push that is known to be acknowledged, and that is not trained again.
         """
-        lost = applied.lost + max(0, reached - applied.lowest)
+        lost = applied.lost + max(0, reached - applied.lowest.sequence)
         newly = max(0, lost - self.counted.get(incarnation, 0))
         self.report(incarnation, newly)
         return newly
@@ -62,8 +63,7 @@ def pushed_before(leases: Mapping[str, Any]) -> dict[int, int]:
 
     `leases`: `Leases.state()`. Every set holds these pushes, unless a shard had lost them: they are not trained again.
     """
-    before = dict(leases["reached"])
-    first: dict[int, int] = {}
-    for lease, _, incarnation, _ in leases["held"]:
-        first[incarnation] = min(first.get(incarnation, lease["first_sequence"]), lease["first_sequence"])
-    return before | {incarnation: sequence - 1 for incarnation, sequence in first.items()}
+    before: dict[int, int] = dict(leases["reached"])
+    for held in map(Outstanding.of, leases["held"]):
+        before[held.incarnation] = min(before.get(held.incarnation, held.since), held.since)
+    return before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from dbelief.core.lease import FetchPushSchedule
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
 
 from ..core.divergence import DivergenceDetector
@@ -24,15 +23,9 @@ from .synchronous import SynchronousPolicy
 def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
     """The leases of data; no lease can be granted where a batch method assigns portions."""
     if isinstance(job.strategy, Sandblaster):
-        return Leases(shape.train, 0, 1, FetchPushSchedule(1))
+        return Leases(shape.train, 0, 1, 1)
     unbounded = 2**62 if shape.train else 0
-    return Leases(shape.train, total or unbounded, lease_size(job, shape), cadence(job))
-
-
-def cadence(job: Job) -> FetchPushSchedule:
-    """The fetch and push schedule of this job's replicas."""
-    strategy = _leasing(job)
-    return FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+    return Leases(shape.train, total or unbounded, lease_size(job, shape), _leasing(job).batch)
 
 
 def lease_size(job: Job, shape: DatasetSizes) -> int:

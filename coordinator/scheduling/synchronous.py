@@ -68,7 +68,7 @@ class SynchronousPolicy(SyncPolicy):
     member_epoch: int = 0
     blocks: int = 0
     shards_informed: bool = True
-    _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
+    _asking: dict[int, int] = field(default_factory=dict)  # incarnation by replica
     _block: dict[int, RoundParticipant] = field(default_factory=dict)  # by replica
     _block_start: int = 0
     _shard_lost_rounds: bool = False  # of this block
@@ -79,7 +79,7 @@ class SynchronousPolicy(SyncPolicy):
         part = self._block.get(request.replica)
         if part is None or part.incarnation != request.incarnation:
             return None
-        if part.given and part.lease.first_sequence != request.next_sequence:
+        if part.given and part.lease.id == request.last_lease:
             if not part.done:
                 part.done = True
                 self.member_epoch += self._shard_lost_rounds
@@ -91,7 +91,7 @@ class SynchronousPolicy(SyncPolicy):
 
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
         """Record that a replica requests a part of the next block."""
-        self._asking[request.replica] = (request.incarnation, request.next_sequence)
+        self._asking[request.replica] = request.incarnation
 
     @property
     def offer(self) -> tuple[int, bool, bool]:
@@ -105,7 +105,7 @@ class SynchronousPolicy(SyncPolicy):
 
     def advance(self, living: Mapping[int, int], read: bool = False, reading: bool = False) -> list[Action]:
         """See `SyncPolicy.advance`; the last block must be handed out, and data be left."""
-        asking = all(self._asking.get(replica, (0, 0))[0] == incarnation for replica, incarnation in living.items())
+        asking = all(self._asking.get(replica) == incarnation for replica, incarnation in living.items())
         if not (living and asking and all(part.given for part in self._block.values())):
             return []
         self._block.clear()
@@ -114,12 +114,11 @@ class SynchronousPolicy(SyncPolicy):
         self.member_epoch += 1
         stride = len(living) if self.turns else 1
         for turn, (replica, incarnation) in enumerate(sorted(living.items())):
-            _, next_sequence = self._asking[replica]
             clock = self._block_start + turn * self.turns
-            lease = self.leases.grant(replica, incarnation, next_sequence, None, clock, self.member_epoch, stride)
+            lease = self.leases.grant(replica, incarnation, None, clock, self.member_epoch, stride)
             if lease is None:
                 break
-            end = clock + (self.leases.cadence.steps(lease.samples) - 1) * stride + 1
+            end = clock + (self.leases.steps(lease.samples) - 1) * stride + 1
             self._block[replica] = RoundParticipant(incarnation, lease, end)
             self.clock = max(self.clock, end)
         self._asking.clear()
@@ -129,7 +128,7 @@ class SynchronousPolicy(SyncPolicy):
 
     def fenced(self, replica: int, incarnation: int) -> list[Action]:
         """Remove an incarnation from the remaining clocks, so that the others need not wait for it."""
-        if self._asking.get(replica, (0, 0))[0] == incarnation:
+        if self._asking.get(replica) == incarnation:
             del self._asking[replica]
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation:
@@ -177,7 +176,7 @@ class SynchronousPolicy(SyncPolicy):
             "blocks": self.blocks,
             "block_start": self._block_start,
             "retold": self._shard_lost_rounds,
-            "asking": [[replica, *asked] for replica, asked in self._asking.items()],
+            "asking": list(self._asking.items()),
             "block": [[replica, asdict(part)] for replica, part in self._block.items()],
         }
 
@@ -185,7 +184,7 @@ class SynchronousPolicy(SyncPolicy):
         """Restore the state of another coordinator; the membership is sent to the shards again."""
         self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
         self._block_start, self._shard_lost_rounds = state["block_start"], state["retold"]
-        self._asking = {replica: (incarnation, sequence) for replica, incarnation, sequence in state["asking"]}
+        self._asking = dict(state["asking"])
         self._block = {
             n: RoundParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
         }

@@ -68,7 +68,7 @@ class Training:
         self.end_saved = False
         self._set_has_end = False  # the current or last set was begun after the end
         self.losses = Losses()
-        self.reports = ReportDeduplicator(self.leases)
+        self.reports = ReportDeduplicator()
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
         self._began_s = 0.0
@@ -94,11 +94,6 @@ class Training:
         living
             Numbers of the replicas that share a pass of a batch method.
         """
-        before = self.leases.pushes
-        settled = self.leases.finish_implicitly(request.incarnation, request.next_sequence)
-        if settled:  # another coordinator received the report, and failed before it persisted it
-            report = ProgressReport(0, self.leases.pushes - before, settled)
-            self.progress.record_report(request.replica, report, 0.0)
         # Work that is held precedes evaluations, because in lockstep the others wait for it.
         work: Assignment | None = self.policy.held(request) or self.evaluations.held(request.incarnation)
         if work is None and evaluates and self._readable and not request.prefetch:
@@ -123,7 +118,7 @@ class Training:
         """Record a bundle that all shards hold; whether it is new."""
         if self.batch is None or not self.batch.bundle_done(number, incarnation, result, now_s):
             return False
-        self.progress.record_report(number, ProgressReport(0, pushes=1, samples=result.samples), now_s)
+        self.progress.record_report(number, ProgressReport(pushes=1, samples=result.samples), now_s)
         return True
 
     def program_ran(self, ticket: int, scalars: list[float]) -> list[Action]:
@@ -154,12 +149,14 @@ class Training:
         """Record the result of a group's block, once all its members have reported it or are fenced."""
         for replica, pushes, samples, lost in self.policy.settle():
             if pushes or lost:
-                self.progress.record_report(replica, ProgressReport(0, pushes, samples, lost=lost), now_s)
+                new = ProgressReport(pushes=pushes, samples=samples, lost=lost)
+                self.progress.record_report(replica, new, now_s)
 
     def record_report(
         self, number: int, incarnation: int, report: ProgressReport, now_s: float
     ) -> tuple[bool, str | None]:
         """Record an incarnation's report of its pushes; whether it is new, and a reason to fail the job, if any."""
+        self.leases.acknowledge(incarnation, report.lease, report.position, report.sequence)
         new = self.reports.delta(incarnation, report)
         self.losses.report(incarnation, new.lost if new is not None else 0)
         if new is not None and not report.lease:  # a client's
@@ -240,12 +237,12 @@ class Training:
     def take_over(self, state: dict[str, Any], now_s: float) -> None:
         """Restore the state of another coordinator."""
         self.leases.take_over(state["leases"])
-        self.losses.restore(state.get("losses", []))  # an earlier version did not write it
+        self.losses.restore(state["losses"])
         self.progress.restore(state["progress"], {})
-        self.reports.restore(state["accounts"])
+        self.reports.restore(state["reports"])
         self.evaluations.restore(state["evaluations"])
         self.policy.restore(state.get(self.policy.section))
-        self.end_saved = state.get("end_kept", False)
+        self.end_saved = state["end_kept"]
         self.progress.warm_start.replica = state["warm_replica"]
         self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
         self.begin(now_s)
@@ -270,13 +267,13 @@ class Training:
         """
         actions = self.policy.fenced(number, incarnation)
         if actions is not None:
-            before, lost = self.leases.pushes, 0
+            lost = 0
             if self.policy.leases_are_pushed:
-                lost = self.losses.count(incarnation, self._reached(incarnation), applied)
-            samples, twice = self.leases.revoke(incarnation, applied.lowest, applied.highest)
+                lost = self.losses.count(incarnation, self.leases.reached.get(incarnation, 0), applied)
+            samples, pushes, twice = self.leases.revoke(incarnation, applied)
             if samples or lost:
-                pushes = self.leases.pushes - before
-                self.progress.record_report(number, ProgressReport(0, pushes, samples, lost=lost), now_s)
+                new = ProgressReport(pushes=pushes, samples=samples, lost=lost)
+                self.progress.record_report(number, new, now_s)
             self.pushes_twice += twice
         self.evaluations.fenced(incarnation, again=evaluate)
         self.progress.settle(incarnation)
@@ -289,9 +286,8 @@ class Training:
 
     def reached(self) -> dict[int, int]:
         """By pusher, number of its last push that is known to be acknowledged."""
-        return {
-            incarnation: self._reached(incarnation) for incarnation in self.leases.pushers() | self.reports.clients()
-        }
+        reached = self.leases.reached
+        return {incarnation: reached.get(incarnation, 0) for incarnation in self.leases.pushers()}
 
     def count_losses(self, reached: Mapping[int, int], ledgers: Mapping[int, Applied]) -> None:
         """Count what restored shards lack of pushers that have no further push to report it with.
@@ -305,10 +301,6 @@ class Training:
         for incarnation in sorted(reached.keys() | ledgers.keys()):
             applied = ledgers.get(incarnation, Applied())
             self.progress.lost += self.losses.count(incarnation, reached.get(incarnation, 0), applied)
-
-    def _reached(self, incarnation: int) -> int:
-        """Number of its last push that is known to be acknowledged."""
-        return max(self.leases.reached(incarnation), self.reports.pushes_of_client(incarnation))
 
     def vectors_lost(self, best: Best | None) -> None:
         """A shard failed: of the stored evaluations, only `best` is complete in the newest set."""

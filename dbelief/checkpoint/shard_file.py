@@ -23,7 +23,7 @@ import numpy as np
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
 from dbelief.checkpoint.safetensors_io import DTYPES, Tensor, dtype_name, write_tensors
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import Pusher
+from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import CorruptSnapshot, SnapshotError, WriteFailed
 
 FORMAT = 2
@@ -50,7 +50,7 @@ class StoredSegment:
     applied: int
     rounds: int
     lost: int
-    ledger: Mapping[tuple[str, Pusher], int]
+    ledger: Mapping[tuple[str, Pusher], LedgerRow]
     arrays: Mapping[str, np.ndarray]
     lost_of: Mapping[Pusher, int] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
         "rounds": segment.rounds,
         "lost": segment.lost,
         "lost_of": [[*pusher, lost] for pusher, lost in segment.lost_of.items()],
-        "ledger": [[vector, *pusher, last] for (vector, pusher), last in segment.ledger.items()],
+        "ledger": [[vector, *pusher, *row] for (vector, pusher), row in segment.ledger.items()],
         "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
         "offset": offset,
         "crc32": crc32,
@@ -231,8 +231,9 @@ def _check_shape(content: dict[str, Any]) -> None:
     for row in content["segments"]:
         numbers += (row[name] for name in _NUMBERS)
         for vector, *counts in row["ledger"]:
-            replica, incarnation, rank, last = counts
-            numbers += (replica, incarnation, rank, last)
+            if len(counts) not in (4, 6):
+                raise TypeError(f"ledger row of {len(counts) + 1} fields")
+            numbers += counts
             if not isinstance(vector, str):
                 raise TypeError(f"ledger row of {vector!r}")
         for name, dtype in row["vectors"]:
@@ -287,9 +288,8 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
         end = at + row["length"] * DTYPES[dtype].itemsize
         arrays[name] = block[at:end].view(DTYPES[dtype])
         at = end
-    ledger = {
-        (vector, Pusher(replica, incarnation, rank)): last for vector, replica, incarnation, rank, last in row["ledger"]
-    }
+    # Earlier versions wrote no leases and positions.
+    ledger = {(vector, Pusher(*counts[:3])): LedgerRow(*counts[3:]) for vector, *counts in row["ledger"]}
     lost_of = {Pusher(*pusher): lost for *pusher, lost in row.get("lost_of", ())}  # earlier versions wrote none
     span = SegmentSpan(row["index"], row["start"], row["length"])
     return StoredSegment(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays, lost_of)

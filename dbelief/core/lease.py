@@ -1,8 +1,4 @@
-"""Leases of training data as mini-batches and pushes, defined once for coordinator and replica.
-
-A push always belongs to exactly one lease: at a lease's end the accumulated gradient is flushed. So the coordinator can
-convert a ledger's sequence numbers to samples without a report of the replica.
-"""
+"""Leases of training data, and the schedule by which a replica of the job's own model splits them into pushes."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ class DataLease:
     ----------
     id, epoch, start, stop
         Half-open range [start, stop) of the permutation of epoch `epoch`.
-    first_sequence
-        Sequence number of its first push.
     samples_before
         Samples leased before it: its position in the learning-rate schedule.
     clock, member_epoch
@@ -31,7 +25,6 @@ class DataLease:
     epoch: int
     start: int
     stop: int
-    first_sequence: int
     samples_before: int
     clock: int = 0
     member_epoch: int = 0
@@ -78,20 +71,3 @@ class FetchPushSchedule:
         """Whether a push follows mini-batch `step` of `steps`; the last one always flushes."""
         due = step if self.literal else step + 1
         return due % self.n_push == 0 or step == steps - 1
-
-    def pushes(self, samples: int) -> int:
-        """Number of pushes of a lease of `samples` samples."""
-        steps = self.steps(samples)
-        whole, rest = divmod(steps, self.n_push)
-        if not self.literal:
-            return whole + (rest > 0)
-        return whole + (rest > 0) + (steps > 0 and (steps - 1) % self.n_push > 0)
-
-    def samples_in(self, samples: int, pushes: int) -> int:
-        """Samples behind the first `pushes` pushes of a lease of `samples`."""
-        if pushes <= 0:
-            return 0
-        if pushes >= self.pushes(samples):
-            return samples
-        steps = (pushes - 1) * self.n_push + 1 if self.literal else pushes * self.n_push
-        return min(samples, steps * self.batch)

@@ -34,6 +34,26 @@ class Pusher(NamedTuple):
     rank: int = 0
 
 
+class LedgerRow(NamedTuple):
+    """What a ledger keeps of the last push of one pusher on one vector; rows of a pusher are ordered by time.
+
+    Attributes
+    ----------
+    sequence
+        Its number; 0: none yet.
+    lease, position
+        See `Push`.
+    """
+
+    sequence: int = 0
+    lease: int = 0
+    position: int = 0
+
+
+NO_PUSH = LedgerRow()
+"""The row of a pusher that has not pushed."""
+
+
 @dataclass(frozen=True)
 class Push:
     """Header of a push, common to all its segments.
@@ -58,6 +78,9 @@ class Push:
     bundle
         Number of a bundle within its pass: it is added once, whichever replica pushes it, and has no sequence. None: no
         bundle.
+    lease, position
+        The lease that it belongs to, and how many of its samples are done with this push. All earlier leases of the
+        pusher are done too, but for what it has reported as skipped. 0: of no lease.
     """
 
     pusher: Pusher
@@ -69,6 +92,13 @@ class Push:
     clock: int = 0
     base: int | None = None
     bundle: int | None = None
+    lease: int = 0
+    position: int = 0
+
+    @property
+    def row(self) -> LedgerRow:
+        """What a ledger keeps of it."""
+        return LedgerRow(self.sequence, self.lease, self.position)
 
 
 @dataclass(frozen=True)

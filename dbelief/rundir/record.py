@@ -5,9 +5,9 @@ Files in `runs/NAME/record`, JSON lines, each written atomically by its program 
 shard-N.jsonl      [segment, replica, incarnation, sequence, rate], one per applied push; per segment in the order of
                    application
 replica-R-I.jsonl  {replica, incarnation, acknowledged}: the log's replica, and its last push that every segment has;
-                   then one line per mini-batch {epoch, start, stop, first_sequence, samples_before, step, versions}:
-                   its lease, its position in it, and the version of every segment it was computed from; with elastic
-                   averaging, the version of the current centre
+                   then one line per mini-batch {epoch, start, stop, samples_before, step, sequence, versions}: its
+                   lease, its position in it, the number of its push, and the version of every segment it was computed
+                   from; with elastic averaging, the version of the current centre
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dbelief.errors import DataError
 from dbelief.process.atomic_file import atomic_write
 
 _HEAD = frozenset({"replica", "incarnation", "acknowledged"})
-_ROW = frozenset({"epoch", "start", "stop", "first_sequence", "samples_before", "step", "versions"})
+_ROW = frozenset({"epoch", "start", "stop", "samples_before", "step", "sequence", "versions"})
 
 
 class PushRecorder:
@@ -56,16 +56,16 @@ class BatchRecorder:
         self._rows: list[dict[str, Any]] = []
         self._acknowledged = 0
 
-    def note(self, lease: DataLease, step: int, versions: np.ndarray) -> None:
-        """Record one mini-batch."""
+    def note(self, lease: DataLease, step: int, sequence: int, versions: np.ndarray) -> None:
+        """Record one mini-batch, and the number of its push."""
         self._rows.append(
             {
                 "epoch": lease.epoch,
                 "start": lease.start,
                 "stop": lease.stop,
-                "first_sequence": lease.first_sequence,
                 "samples_before": lease.samples_before,
                 "step": step,
+                "sequence": sequence,
                 "versions": versions.tolist(),
             }
         )
@@ -164,8 +164,8 @@ def read_computed(path: Path, cadence: FetchPushSchedule) -> list[ComputedBatch]
     computed = []
     for row in rows:
         step, steps, before = row["step"], cadence.steps(row["stop"] - row["start"]), row["step"] * cadence.batch
-        sequence = row["first_sequence"] + sum(cadence.pushes_after(earlier, steps) for earlier in range(step))
-        first, acknowledged = row["start"] + before, sequence <= head["acknowledged"]
+        first, sequence = row["start"] + before, row["sequence"]
+        acknowledged = sequence <= head["acknowledged"]
         stop, pushed = min(first + cadence.batch, row["stop"]), cadence.pushes_after(step, steps)
         versions, samples = tuple(row["versions"]), row["samples_before"] + before
         computed.append(

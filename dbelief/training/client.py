@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.push import PushResult, StalenessHistogram
+from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
 from dbelief.data import Dataset
 from dbelief.errors import JobError, ModelError, Rejected, Unavailable
 from dbelief.job import Asynchronous, Downpour, Job
@@ -133,6 +133,7 @@ class Client:
         if rate is None:
             rate = learning_rate(job, progress.samples, job.limits.samples)
         pushed = self._session.push(self._gradient, self._versions, rate, samples, clock=progress.pushes)
+        progress.sequence = self._session.sequences[PARAMETERS]
         progress.pushes += 1
         progress.samples += samples
         progress.staleness_sum += pushed.staleness
@@ -204,8 +205,7 @@ class Client:
     # -- the coordinator ---------------------------------------------------------------------------------
 
     def _lease(self) -> wire.LeaseReply:
-        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
-        reply: wire.LeaseReply = self._session.member.call("Lease", request)
+        reply: wire.LeaseReply = self._session.member.call("Lease", wire.LeaseRequest())
         return reply
 
     def _report(self, **fields: Any) -> wire.ReportReply:

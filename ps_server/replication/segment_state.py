@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import Pusher
+from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.process.runtime import runtime
 
@@ -46,7 +46,7 @@ class SegmentState:
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     filled: dict[str, int] = field(default_factory=dict)
     state: dict[str, np.ndarray] = field(default_factory=dict)
-    ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
+    ledger: dict[tuple[str, Pusher], LedgerRow] = field(default_factory=dict)
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     lost_of: dict[Pusher, int] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import PARAMETERS, Pusher
+from dbelief.core.push import PARAMETERS, LedgerRow, Pusher
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import replication_pb2 as wire
@@ -52,12 +52,23 @@ def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
     if carried.reported is not None:
         head.reported.SetInParent()
         head.reported.clocks.update(carried.reported)
-    for (vector, pusher), last in carried.ledger.items():
+    for (vector, pusher), row in carried.ledger.items():
         lost = carried.lost_of.get(pusher, 0) if vector == PARAMETERS else 0
-        head.ledger.add(vector=vector, pusher=pusher_to_wire(pusher), last=last, lost=lost)
+        head.ledger.append(_row_to_wire(vector, pusher, row, lost))
     for (vector, pusher), (base, lost) in carried.based.items():
         head.based.add(vector=vector, pusher=pusher_to_wire(pusher), last=base, lost=lost)
     return head
+
+
+def _row_to_wire(vector: str, pusher: Pusher, row: LedgerRow, lost: int = 0) -> wire.SegmentLedgerRow:
+    last, lease, position = row
+    return wire.SegmentLedgerRow(
+        vector=vector, pusher=pusher_to_wire(pusher), last=last, lost=lost, lease=lease, position=position
+    )
+
+
+def _row_from_wire(row: wire.SegmentLedgerRow) -> LedgerRow:
+    return LedgerRow(row.last, row.lease, row.position)
 
 
 def _arrays(carried: SegmentState) -> Iterator[tuple[wire.SegmentArray, np.ndarray]]:
@@ -70,7 +81,11 @@ def _arrays(carried: SegmentState) -> Iterator[tuple[wire.SegmentArray, np.ndarr
     for clock, round_ in carried.staged.items():
         for pusher, one in round_.items():
             about = wire.StagedGradient(
-                clock=clock, pusher=pusher_to_wire(pusher), samples=one.samples, rate=float(one.rate)
+                clock=clock,
+                pusher=pusher_to_wire(pusher),
+                samples=one.samples,
+                rate=float(one.rate),
+                before=_row_to_wire(PARAMETERS, pusher, one.before),
             )
             yield wire.SegmentArray(staged=about), one.gradient
     for (pusher, sequence), (version, numbers) in carried.answers.items():
@@ -127,7 +142,7 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
         lost=head.lost,
         lost_of={pusher_from_wire(row.pusher): row.lost for row in head.ledger if row.lost},
         filled=dict(head.filled),
-        ledger={(row.vector, pusher_from_wire(row.pusher)): row.last for row in head.ledger},
+        ledger={(row.vector, pusher_from_wire(row.pusher)): _row_from_wire(row) for row in head.ledger},
         based={(row.vector, pusher_from_wire(row.pusher)): (row.last, row.lost) for row in head.based},
         passed=dict(head.passed),
         reported=dict(head.reported.clocks) if head.HasField("reported") else None,
@@ -144,7 +159,8 @@ def _add(carried: SegmentState, message: wire.SegmentArray) -> None:
     if what == "staged":
         about = message.staged
         round_ = carried.staged.setdefault(about.clock, {})
-        round_[pusher_from_wire(about.pusher)] = Staged(numbers, about.samples, np.float32(about.rate))
+        staged = Staged(numbers, about.samples, np.float32(about.rate), _row_from_wire(about.before))
+        round_[pusher_from_wire(about.pusher)] = staged
     elif what == "answer":
         key: tuple[Pusher, int] = pusher_from_wire(message.answer.pusher), message.answer.sequence
         carried.answers[key] = message.answer.version, numbers

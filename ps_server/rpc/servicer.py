@@ -293,6 +293,12 @@ class ShardService(stubs.ParametersServicer):
             for (vector, pusher), (lowest, highest) in shard.ledgers().items():
                 lost = lost_of.get(pusher, 0) if vector == PARAMETERS else 0
                 reply.ledgers.add(
-                    pusher=pusher_to_wire(pusher), vector=vector, lowest=lowest, highest=highest, lost=lost
+                    pusher=pusher_to_wire(pusher),
+                    vector=vector,
+                    lowest=lowest.sequence,
+                    highest=highest.sequence,
+                    lost=lost,
+                    lease=lowest.lease,
+                    position=lowest.position,
                 )
         return reply

@@ -18,7 +18,6 @@ in progress when the set begins, the set holds some numbers, and none of those t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from dbelief.arrays.backend import aligned
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.checkpoint.shard_file import StoredSegment, state_key
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import ACCRUED, PARAMETERS, Push, Pusher
+from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_rule
 from dbelief.optim.elastic import Elastic
@@ -57,11 +56,15 @@ class Outcome(Enum):
 
 @dataclass
 class Staged:
-    """Gradient buffered until its round is complete; a copy: each member of an open round costs one more "w"."""
+    """Gradient buffered until its round is complete; a copy: each member of an open round costs one more "w".
+
+    `before`: its pusher's ledger row as it was before this push.
+    """
 
     gradient: np.ndarray
     samples: int
     rate: np.float32
+    before: LedgerRow = NO_PUSH
 
 
 class ReleasedLock:
@@ -167,10 +170,12 @@ class Segment:
         ended = frozenset(incarnations)
         if any(pusher.incarnation in ended for round_ in self.staged.values() for pusher in round_):
             self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, ended))
+        for pusher, before in self._rows_before_staged().items():
+            if pusher.incarnation in ended:
+                self.ledger.withdraw(pusher, before)
         for clock, round_ in list(self.staged.items()):
-            for pusher in [pusher for pusher in round_ if pusher.incarnation in incarnations]:
+            for pusher in [pusher for pusher in round_ if pusher.incarnation in ended]:
                 del round_[pusher]
-                self.ledger.withdraw(pusher)
             if not round_:
                 del self.staged[clock]
 
@@ -252,7 +257,8 @@ class Segment:
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
             )
         # A private copy: the round outlasts the message that holds the gradient.
-        waiting[push.pusher] = Staged(gradient.copy(), push.samples, push.rate)
+        before = self.ledger.row(push.pusher)
+        waiting[push.pusher] = Staged(gradient.copy(), push.samples, push.rate, before)
         self.ledger.record(push)
         return Outcome.STAGED
 
@@ -312,13 +318,18 @@ class Segment:
             mean += one.gradient * np.float32(one.samples / total)
         self._step(w, mean, self.state, rate)
 
-    def applied_ledger(self) -> dict[tuple[str, Pusher], int]:
+    def _rows_before_staged(self) -> dict[Pusher, LedgerRow]:
+        """By pusher with staged gradients: its ledger row before the first of them."""
+        rows: dict[Pusher, LedgerRow] = {}
+        for round_ in self.staged.values():
+            for pusher, one in round_.items():
+                rows[pusher] = min(one.before, rows.get(pusher, one.before))
+        return rows
+
+    def applied_ledger(self) -> dict[tuple[str, Pusher], LedgerRow]:
         """Ledger that matches the vectors: staged pushes are not counted."""
-        waiting = Counter(pusher for round_ in self.staged.values() for pusher in round_)
-        return {
-            (vector, pusher): last - (waiting[pusher] if vector == PARAMETERS else 0)
-            for (vector, pusher), last in self.ledger.last.items()
-        }
+        before = {(PARAMETERS, pusher): row for pusher, row in self._rows_before_staged().items()}
+        return self.ledger.last | before
 
     # -- snapshot sets -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
 from dbelief.optim.elastic import Elastic
@@ -380,18 +380,18 @@ class Shard:
 
     # -- statistics --------------------------------------------------------------------------------------
 
-    def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
-        """Lowest and highest sequence number applied over the segments, per vector, replica and incarnation.
+    def ledgers(self) -> dict[tuple[str, Pusher], tuple[LedgerRow, LedgerRow]]:
+        """Lowest and highest row over the segments, per vector, replica and incarnation.
 
         Each rank of a replica pushes into segments of its own.
         """
-        rows: dict[tuple[str, Pusher], list[int]] = {}
+        rows: dict[tuple[str, Pusher], list[LedgerRow]] = {}
         for segment in self.segments.values():
             with segment.lock:
                 for (vector, pusher), last in segment.ledger.last.items():
                     rows.setdefault((vector, pusher._replace(rank=0)), []).append(last)
         count = len(self.segments)
-        return {key: (min(seen) if len(seen) == count else 0, max(seen)) for key, seen in rows.items()}
+        return {key: (min(seen) if len(seen) == count else NO_PUSH, max(seen)) for key, seen in rows.items()}
 
     def lost_of(self) -> dict[Pusher, int]:
         """By replica and incarnation: pushes that were lost with earlier incarnations, the most over the segments."""
@@ -450,5 +450,6 @@ class Shard:
         They are the centre as it is now; the earlier one is lost.
         """
         answer = segment.version, segment.vectors[PARAMETERS].copy()
-        counted = [(pusher, last) for (vector, pusher), last in segment.ledger.last.items() if vector == PARAMETERS]
+        rows = segment.ledger.last.items()
+        counted = [(pusher, row.sequence) for (vector, pusher), row in rows if vector == PARAMETERS]
         self.answers.import_segment(segment.span.index, dict.fromkeys(counted, answer))

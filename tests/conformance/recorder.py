@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from dbelief.core.push import PARAMETERS, Push
+from dbelief.core.push import PARAMETERS, LedgerRow, Push
 from dbelief.registry import MemoryRegistry
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.client.upload_call import ExchangeCall, PushCall
@@ -35,9 +35,9 @@ from .log import Entry, Lasts, Log
 Real = Callable[..., Any]
 
 
-def lasts(ledger: Mapping[tuple[str, Any], int]) -> Lasts:
+def lasts(ledger: Mapping[tuple[str, Any], LedgerRow]) -> Lasts:
     """Rows of a ledger for "w"."""
-    return {pusher: last for (vector, pusher), last in ledger.items() if vector == PARAMETERS}
+    return {pusher: row.sequence for (vector, pusher), row in ledger.items() if vector == PARAMETERS}
 
 
 class Recorder:
@@ -219,9 +219,9 @@ class Recorder:
             self._add("forget", ledger.segment, incarnations=frozenset(incarnations))
         real(ledger, incarnations)
 
-    def _withdraw(self, real: Real, ledger: PushLedger, pusher: Any) -> None:
+    def _withdraw(self, real: Real, ledger: PushLedger, pusher: Any, before: LedgerRow) -> None:
         self._add("forget", ledger.segment, incarnations=frozenset({pusher.incarnation}))
-        real(ledger, pusher)
+        real(ledger, pusher, before)
 
     def _apply_record(self, real: Real, migration: Migration, record: Any) -> None:
         self._follows[self._task] = self._epochs[migration]

@@ -131,8 +131,8 @@ class Steps:
         """The first placement: the traces begin."""
         self._steps = []
         self.parts.append(self._steps)
-        for one in (self._serving, self._slots, self._occupants, self._incarnations, self._links):
-            one.clear()
+        for one in (self._serving, self._slots, self._occupants, self._incarnations, self._links, self._acknowledged):
+            one.clear()  # also what workers have: where the registry was lost, their incarnations are used again
         self._taken_over = False
         self._keep(Entry("start", -1, about={"view": view}), "START", 0, other=view.saved)
         for incarnation, server in sorted(view.servers.items(), key=lambda one: not one[1].leads):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.core.messages import Assignment, EvaluationLease, ProgressReport, Stop, WorkRequest
-from coordinator.scheduling.sizing import cadence
 from dbelief.core.layout import Layout
-from dbelief.core.lease import DataLease
+from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Moved, Unavailable
+from dbelief.job import Job, Sandblaster
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -31,6 +31,13 @@ def next_token() -> int:
     return next(_tokens)
 
 
+def schedule(job: Job) -> FetchPushSchedule:
+    """When the replicas of this job fetch and push."""
+    strategy = job.strategy
+    assert not isinstance(strategy, Sandblaster), "it trains no leases"
+    return FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+
+
 class Replica:
     """One life of a replica (or client), that does what real ones do, one small step at a time.
 
@@ -38,6 +45,12 @@ class Replica:
     ----------
     mute
         Died, or cut off: it neither beats nor works.
+    totals
+        Its acknowledged pushes, as totals since it joined: what it reports.
+    position
+        Samples of its lease, from the first, that are pushed and acknowledged, or skipped.
+    last_lease
+        The last lease that it has received, as it says.
     """
 
     def __init__(
@@ -69,7 +82,10 @@ class Replica:
         self.sequences: dict[str, int] = {}
         self.lease: DataLease | None = None
         self.evaluation: EvaluationLease | None = None
-        self.told = ProgressReport(0)
+        self.totals = ProgressReport()
+        self.position = 0
+        self._skipped: set[int] = set()  # samples of its lease, from the first
+        self.last_lease = 0
         self._unsent: list[int] | None = None  # segments that the push under way has not reached; None: there is none
         self._sent: dict[int, tuple[int, int]] = {}  # segments of the push under way: the shard and life they went to
         self._pushed_in: dict[str, int] = {}  # by vector: epoch of the placement that the last push began in
@@ -118,12 +134,18 @@ class Replica:
     # -- work --------------------------------------------------------------------------------------------
 
     def ask(self) -> Assignment:
-        """Ask for work, and take it up."""
-        next_sequence = self.sequences.get(PARAMETERS, 0) + 1
-        work = self.world.machine.lease(WorkRequest(self.number, self.incarnation, next_sequence), self.world.now_s)
+        """Report all that is acknowledged, ask for work, and take it up.
+
+        The reply with a lease of which no push has begun counts as lost: it asks for the same one again.
+        """
+        if self.kind == "replica":
+            self.totals = replace(self.totals, sequence=self.sequences.get(PARAMETERS, 0))
+            self.world.machine.report_progress(self.number, self.incarnation, self.totals, self.world.now_s)
+        request = WorkRequest(self.number, self.incarnation, last_lease=self.last_lease)
+        work = self.world.machine.lease(request, self.world.now_s)
         if isinstance(work, DataLease):
-            assert work.first_sequence == next_sequence
-            self.lease, self.told, self._unsent = work, ProgressReport(work.id), None
+            self.lease, self.position, self._unsent = work, 0, None
+            self._skipped.clear()
         elif isinstance(work, EvaluationLease):
             self.evaluation = work
         return work
@@ -134,20 +156,64 @@ class Replica:
         assert isinstance(work, DataLease), work
         return work
 
+    @property
+    def begun(self) -> bool:
+        """Whether it has begun to push or skip samples of its lease."""
+        return self.lease is not None and self.last_lease == self.lease.id
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of its lease is pushed and acknowledged, or skipped."""
+        assert self.lease is not None
+        return self.position == self.lease.samples
+
+    def _next_push(self) -> tuple[int, list[int]]:
+        """The step that the next push, or the one under way, ends with, and its samples, from the lease's first."""
+        assert self.lease is not None
+        rhythm, samples = schedule(self.world.job), list[int]()
+        steps = rhythm.steps(self.lease.samples)
+        for step in range(rhythm.steps(self.position), steps):
+            first = step * rhythm.batch
+            samples += set(range(first, min(first + rhythm.batch, self.lease.samples))) - self._skipped
+            if samples and rhythm.pushes_after(step, steps):
+                return step, samples
+        raise AssertionError("nothing is left to push")
+
+    @property
+    def undecided(self) -> int:
+        """The first sample of its lease that it may still skip: no push has it."""
+        if self._unsent is None:
+            return self.position
+        return self._position_after(self._next_push()[0])
+
+    def _position_after(self, step: int) -> int:
+        assert self.lease is not None
+        return min((step + 1) * schedule(self.world.job).batch, self.lease.samples)
+
+    def skip(self, start: int, stop: int) -> None:
+        """Report samples of its lease as skipped, and do not train them."""
+        assert self.lease is not None
+        assert self.undecided <= start <= stop <= self.lease.samples
+        skipped = [(self.lease.id, start, stop)]
+        self.world.machine.skip_samples(self.number, self.incarnation, skipped)
+        self.last_lease = self.lease.id
+        self._skipped.update(range(start, stop))
+        if self._unsent is None and self._skipped.issuperset(range(self.position, self.lease.samples)):
+            self.position = self.lease.samples
+
     def push(self, only: int | None = None) -> bool:
         """Make the next push of the lease, or go on with it; whether it is acknowledged.
 
         `only`: how many segments it reaches now.
         """
         assert self.lease is not None
-        rhythm = cadence(self.world.job)
-        before = rhythm.samples_in(self.lease.samples, self.told.pushes)
-        after = rhythm.samples_in(self.lease.samples, self.told.pushes + 1)
-        clock = self.lease.clock + rhythm.steps(after) - 1
+        last, samples = self._next_push()
+        clock, position = self.lease.clock + last, self._position_after(last)
         if self._unsent is None:
             if not self._may_fetch(clock):
                 return False
             self.sequences[PARAMETERS] = self.sequences.get(PARAMETERS, 0) + 1
+            self.last_lease = self.lease.id
             self._unsent = sorted(index for _, _, held in self.world.places() for index in held)
             self._sent.clear()
             self._began_in = self._placement_epoch
@@ -155,18 +221,34 @@ class Replica:
         if self._unsent:
             first = self.lease.epoch * self.world.shape.train + self.lease.start
             gradient = np.zeros(SLOTS, np.float32)
-            gradient[first + before : first + after] = 1.0
-            self._unsent = self._send(gradient, after - before, clock, self._unsent, only)
+            gradient[[first + sample for sample in samples]] = 1.0
+            push = Push(
+                Pusher(self.number, self.incarnation),
+                self.sequences[PARAMETERS],
+                samples=len(samples),
+                clock=clock,
+                lease=self.lease.id,
+                position=position,
+            )
+            self._unsent = self._send(gradient, push, self._unsent, only)
         rounds = [segment.rounds for segment in self.world.segments]
         if self._unsent or (self._lockstep and (len(rounds) < 4 or min(rounds) <= clock)):
             return False  # a push in lockstep is acknowledged when its round is applied
         self._unsent = None
         self._pushed_in[PARAMETERS] = self._began_in
-        new, steps = after - before, rhythm.steps(after) - rhythm.steps(before)
-        t = self.told
-        self.told = ProgressReport(
-            t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum, t.lost
+        t, self.position = self.totals, position
+        self.totals = replace(
+            t,
+            lease=self.lease.id,
+            position=position,
+            sequence=self.sequences[PARAMETERS],
+            pushes=t.pushes + 1,
+            samples=t.samples + len(samples),
+            steps=t.steps + len({sample // schedule(self.world.job).batch for sample in samples}),
+            loss_sum=t.loss_sum + len(samples),
         )
+        if self._skipped.issuperset(range(position, self.lease.samples)):
+            self.position = self.lease.samples
         return True
 
     def _gone(self) -> list[int]:
@@ -185,8 +267,7 @@ class Replica:
     def passed(self) -> int:
         """With a lease, how many clocks it has pushed whole."""
         assert self.lease is not None
-        rhythm = cadence(self.world.job)
-        return self.lease.clock + rhythm.steps(rhythm.samples_in(self.lease.samples, self.told.pushes))
+        return self.lease.clock + schedule(self.world.job).steps(self.position)
 
     def _may_fetch(self, clock: int) -> bool:
         """Whether every shard answers the fetch for the push's last mini-batch at once; all are asked together."""
@@ -206,9 +287,7 @@ class Replica:
     def _lockstep(self) -> bool:
         return self.world.job.strategy.staleness == 0
 
-    def _send(self, gradient: np.ndarray, samples: int, clock: int, unsent: list[int], only: int | None) -> list[int]:
-        sequence = self.sequences[PARAMETERS]
-        push = Push(Pusher(self.number, self.incarnation), sequence, samples=samples, clock=clock)
+    def _send(self, gradient: np.ndarray, push: Push, unsent: list[int], only: int | None) -> list[int]:
         served = self.world.served()
         push = replace(push, base=self._base(PARAMETERS))
         now, lost = set(unsent[:only]), 0
@@ -221,23 +300,24 @@ class Replica:
                 lost = max(lost, taken.lost)
                 self._sent[index] = number, self.world.lives[number]
                 unsent = [other for other in unsent if other != index]
-        self.told = replace(self.told, lost=self.told.lost + lost)
+        self.totals = replace(self.totals, lost=self.totals.lost + lost)
         return unsent
 
     def tell(self) -> None:
-        """Report the lease's progress, as the service does."""
+        """Report its progress, as the service does."""
         self.world.machine.record_contact(self.number, self.incarnation, self.world.now_s)
-        self.world.machine.report_progress(self.number, self.incarnation, self.told, self.world.now_s)
+        self.world.machine.report_progress(self.number, self.incarnation, self.totals, self.world.now_s)
 
     def train(self, pushes: int | None = None, tell: bool = True) -> None:
         """Make so many pushes of the lease (all that are left), and report them."""
-        assert self.lease is not None
-        left = cadence(self.world.job).pushes(self.lease.samples) - self.told.pushes
-        for _ in range(left if pushes is None else pushes):
+        made = 0
+        while not self.finished and made != pushes:
             assert self.push()
+            made += 1
+        assert pushes in (None, made)
         if tell:
             self.tell()
-        if pushes is None or pushes == left:
+        if self.finished:
             self.lease = None
 
     def evaluate(self, loss: float | None = None, accuracy: float | None = None, store: bool = True) -> str:
@@ -265,9 +345,9 @@ class Replica:
         elif self.lease is None:
             if isinstance(self.ask(), Stop):
                 self.leave()
-        elif self.push():
+        elif self.finished or self.push():
             self.tell()
-            if self.told.samples == self.lease.samples:
+            if self.finished:
                 self.lease = None
 
     # -- ends --------------------------------------------------------------------------------------------

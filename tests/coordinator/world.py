@@ -337,7 +337,12 @@ class World:
         for shard in (shard for shard in self.holders if shard.segments):
             lost, rows = shard.lost_of(), shard.ledgers().items()
             mine = {pusher: row for (vector, pusher), row in rows if vector == PARAMETERS}
-            found.append({pusher.incarnation: Applied(*row, lost.get(pusher, 0)) for pusher, row in mine.items()})
+            found.append(
+                {
+                    pusher.incarnation: Applied(lowest, highest.sequence, lost.get(pusher, 0))
+                    for pusher, (lowest, highest) in mine.items()
+                }
+            )
         return merge_ledgers(found)
 
     def _program(self, program: Sequence[Operation]) -> list[float]:
@@ -392,7 +397,7 @@ class World:
         if set_id is not None:
             self._load(shard, self.disk[set_id], action.place.shard_epoch)
             rows = shard.ledgers().items()
-            lowest = {pusher.incarnation: row[0] for (vector, pusher), row in rows if vector == PARAMETERS}
+            lowest = {pusher.incarnation: row.sequence for (vector, pusher), (row, _) in rows if vector == PARAMETERS}
             shard.fence(action.fenced)
             shard.forget(action.settled)
         if self.shards:

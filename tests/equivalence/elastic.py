@@ -18,7 +18,7 @@ from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
 from worker.strategies.elastic import Elastic, Settings
 
-from .harness import HOST, Problem, serve
+from .harness import HOST, Problem, pushes_of, serve
 
 BATCH = 4
 PLAIN = Settings(FetchPushSchedule(BATCH), lambda samples: 0.25, lambda rate: 0.125)
@@ -36,7 +36,7 @@ class Worker:
         recorder: BatchRecorder | None = None,
     ) -> None:
         self.problem, self.done = problem, list[tuple[PushStats, PushResult]]()
-        self._settings, self._sequence, self._samples = settings, 0, 0
+        self._settings, self._sequence, self._samples, self._leases = settings, 0, 0, 0
         self.pusher = Pusher(number, 10 + number)
         self._elastic = Elastic(
             problem.make(),
@@ -55,10 +55,12 @@ class Worker:
 
     def train(self, start: int, stop: int, clock: int | None = None, epoch: int = 0) -> None:
         clock = self._settings.cadence.steps(self._samples) if clock is None else clock
-        lease = DataLease(1, epoch, start, stop, self._sequence + 1, self._samples, clock)
-        self._sequence += self._settings.cadence.pushes(lease.samples)
+        self._leases += 1
+        lease = DataLease(self._leases, epoch, start, stop, self._samples, clock)
+        first_sequence = self._sequence + 1
+        self._sequence += pushes_of(self._settings.cadence, lease.samples)
         self._samples += lease.samples
-        self._elastic.train(lease)
+        self._elastic.train(lease, first_sequence)
 
     def _acknowledged(self, done: PushStats, pushed: PushResult) -> None:
         self.done.append((replace(done), pushed))

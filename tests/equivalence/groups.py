@@ -203,7 +203,7 @@ class Workers:
         addresses = tuple(map(str, range(len(ranges))))
 
         def train(rank: int) -> str:
-            lease = DataLease(1, 0, *ranges[rank], 1, self._samples, self._clock)
+            lease = DataLease(1, 0, *ranges[rank], self._samples, self._clock)
             return self.members[rank].together.train(
                 lease, GroupSpec(self._generation, rank, addresses, samples, self._samples, self._written)
             )

@@ -13,7 +13,7 @@ from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Layout, assign_segments, make_segments
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import Push, Pusher, PushResult
+from dbelief.core.push import LedgerRow, Push, Pusher, PushResult
 from dbelief.nn import Array, Batch, Model, build_network
 from dbelief.optim import Rule
 from dbelief.rpc.in_process import InProcessParameters
@@ -143,14 +143,21 @@ def values_of(parameters: InProcessParameters) -> np.ndarray:
     return out
 
 
+def pushes_of(cadence: FetchPushSchedule, samples: int) -> int:
+    """Number of pushes of a lease of so many samples."""
+    steps = cadence.steps(samples)
+    return sum(cadence.pushes_after(step, steps) for step in range(steps))
+
+
 @dataclass(frozen=True)
 class Acknowledged:
-    """A push that is done: mini-batches and samples behind it, versions it was computed from."""
+    """A push that is done: mini-batches and samples behind it, versions it was computed from, and its ledger row."""
 
     steps: int
     samples: int
     versions: tuple[int, ...]
     staleness: float
+    row: LedgerRow
 
 
 class Replica:
@@ -169,7 +176,7 @@ class Replica:
         self.fetched: list[tuple[int, ...]] = []
         self._recorder = BatchRecorder()
         self._cadence = settings.cadence
-        self._sequence = self._samples = self._clock = 0
+        self._sequence = self._samples = self._clock = self._leases = 0
         self._downpour = Downpour(
             problem.make(),
             problem.layout.part(0),
@@ -186,22 +193,26 @@ class Replica:
 
     def train(self, start: int, stop: int, epoch: int = 0) -> None:
         """Train one lease of samples [start, stop)."""
-        lease = DataLease(1, epoch, start, stop, self._sequence + 1, self._samples, self._clock)
-        self._sequence += self._cadence.pushes(lease.samples)
+        self._leases += 1
+        lease = DataLease(self._leases, epoch, start, stop, self._samples, self._clock)
+        first_sequence = self._sequence + 1
+        self._sequence += pushes_of(self._cadence, lease.samples)
         self._samples += lease.samples
         self._clock += self._cadence.steps(lease.samples)
-        self._downpour.train(lease)
+        self._downpour.train(lease, first_sequence)
 
     def write_record(self, folder: Path) -> None:
         self._recorder.write(folder, self.pusher)
 
     def _acknowledged(self, slot: GradientBuffer, pushed: PushResult) -> None:
         self._recorder.acknowledged(slot.sequence)
-        self.pushes.append(Acknowledged(slot.steps, slot.samples, tuple(slot.versions.tolist()), pushed.staleness))
+        row = LedgerRow(slot.sequence, slot.lease, slot.position)
+        versions = tuple(slot.versions.tolist())
+        self.pushes.append(Acknowledged(slot.steps, slot.samples, versions, pushed.staleness, row))
 
-    def _noted(self, lease: DataLease, step: int, versions: np.ndarray) -> None:
+    def _noted(self, lease: DataLease, step: int, sequence: int, versions: np.ndarray) -> None:
         self.fetched.append(tuple(versions.tolist()))
-        self._recorder.note(lease, step, versions)
+        self._recorder.note(lease, step, sequence, versions)
 
 
 @contextmanager

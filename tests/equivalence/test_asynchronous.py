@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coordinator.core.states import DatasetSizes
-from coordinator.scheduling.sizing import cadence, progress
-from dbelief.job import Job, build_job
+from coordinator.scheduling.sizing import progress
+from dbelief.core.lease import FetchPushSchedule
+from dbelief.job import Asynchronous, Job, build_job
 from dbelief.optim import make_rule
 
 from .harness import network, replica, serve, settings, values_of
@@ -31,6 +32,13 @@ def job(**strategy: Any) -> Job:
         "strategy": {"batch": BATCH, **strategy},
     }
     return build_job(fields, Path())
+
+
+def cadence(named: Job) -> FetchPushSchedule:
+    """The fetch and push schedule of the job's replicas."""
+    strategy = named.strategy
+    assert isinstance(strategy, Asynchronous)
+    return FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
 
 
 def trained(named: Job) -> np.ndarray:

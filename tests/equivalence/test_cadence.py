@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from dbelief.core.push import PARAMETERS, LedgerRow
 from dbelief.optim import make_rule
+from ps_server.store.shard import Shard
 from tests.equivalence.by_hand import Range, gap, pseudocode, sequential
 from tests.equivalence.harness import Problem, Replica, network, quadratic, replica, serve, settings, values_of
 from worker.strategies.downpour import Settings
@@ -37,6 +39,31 @@ def test_fetching_and_pushing_every_time_is_sequential_sgd(problem: Problem) -> 
     assert gap(problem.start, w) > 0.1, "nothing was trained"
     assert [push.samples for push in one.pushes] == [3] * 43 + [2]
     assert all(push.staleness == 0 for push in one.pushes)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("n_fetch", "n_push", "literal"), [(1, 1, False), (2, 3, False), (1, 4, True), (1000, 7, False)]
+)
+def test_pushes_name_their_lease_and_the_samples_of_it_that_are_done(
+    n_fetch: int, n_push: int, literal: bool, overlap: bool
+) -> None:
+    """So the ledgers of the shards alone tell the coordinator what is left of a lease, whatever the cadence."""
+    problem, parameters = PROBLEMS["quadratic"], serve(PROBLEMS["quadratic"].start, SGD)
+    chosen, rows, sequence = settings(RATE, BATCH, n_fetch, n_push, literal, overlap=overlap), [], 0
+    with replica(problem, parameters, chosen) as one:
+        for lease, (start, stop) in enumerate(LEASES, start=1):
+            one.train(start, stop)
+            steps = chosen.cadence.steps(stop - start)
+            for step in range(steps):
+                if chosen.cadence.pushes_after(step, steps):
+                    sequence += 1
+                    rows.append(LedgerRow(sequence, lease, min((step + 1) * BATCH, stop - start)))
+            for shard in parameters.shards:
+                assert isinstance(shard, Shard)
+                assert shard.ledgers()[PARAMETERS, one.pusher] == (rows[-1], rows[-1])
+            assert rows[-1].position == stop - start, "the last push of a lease completes it"
+        assert [push.row for push in one.pushes] == rows
 
 
 def test_each_push_has_the_rate_of_the_samples_before_it(problem: Problem) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.lease import FetchPushSchedule
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic as ElasticRule
+from ps_server.store.shard import Shard
 from tests.examples import examples
 from worker.strategies.elastic import Settings
 
@@ -133,10 +134,10 @@ def test_between_exchanges_a_worker_is_alone() -> None:
     settings = replace(PLAIN, cadence=FetchPushSchedule(BATCH, 4, 4))
     with working(problem, settings) as (centre, (worker,)):
         worker.train(0, 40)
-        assert [(done.sequence, done.steps, done.samples) for done, _ in worker.done] == [
-            (1, 4, 16),
-            (2, 4, 16),
-            (3, 2, 8),
+        assert [(done.sequence, done.steps, done.samples, done.position) for done, _ in worker.done] == [
+            (1, 4, 16, 16),
+            (2, 4, 16, 32),
+            (3, 2, 8, 40),
         ], "and a lease ends with an exchange"
         gradient, w, c = problem.gradients(), problem.start.copy(), problem.start.copy()
         for step in range(10):
@@ -145,6 +146,24 @@ def test_between_exchanges_a_worker_is_alone() -> None:
             c, w = c + d, (w - g) - d
         np.testing.assert_array_equal(worker.weights, w)
         np.testing.assert_array_equal(values_of(centre), c)
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_exchanges_name_their_lease_and_the_samples_of_it_that_are_done(in_step: bool) -> None:
+    problem = network(64)
+    settings = replace(PLAIN, cadence=FetchPushSchedule(BATCH) if in_step else FetchPushSchedule(BATCH, 3, 3))
+    with working(problem, settings, in_step=in_step) as (centre, (worker,)):
+        for start, stop in ((0, 40), (40, 46), (46, 64)):
+            worker.train(start, stop)
+        rows = [LedgerRow(done.sequence, done.lease, done.position) for done, _ in worker.done]
+        for shard in centre.shards:
+            assert isinstance(shard, Shard)
+            assert shard.ledgers()[PARAMETERS, worker.pusher] == (rows[-1], rows[-1])
+    if in_step:
+        positions = [(1, 4 * n) for n in range(1, 11)] + [(2, 4), (2, 6)] + [(3, min(4 * n, 18)) for n in range(1, 6)]
+    else:
+        positions = [(1, 12), (1, 24), (1, 36), (1, 40), (2, 6), (3, 12), (3, 18)]
+    assert rows == [LedgerRow(n, *position) for n, position in enumerate(positions, start=1)]
 
 
 @pytest.mark.parametrize("make", [quadratic, network])

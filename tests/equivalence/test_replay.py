@@ -52,7 +52,7 @@ def life(
     spans = parameters.placement.spans
     home = {s.index: n for n, p in enumerate(parameters.placement.places) for s in parameters.placement.run(p)}
     versions = np.full(len(spans), -1, np.int64)
-    lease = DataLease(1, 0, *share, first_sequence=1, samples_before=0)
+    lease = DataLease(1, 0, *share, samples_before=0)
     order = np.random.default_rng(pusher.incarnation).permutation(len(spans)).tolist()
     for step in range(lease.samples // BATCH):
         for span in spans:
@@ -60,7 +60,7 @@ def life(
             assert data is not None
             values[span.start : span.stop], versions[span.index] = np.frombuffer(data, np.float32), version
             yield
-        recorder.note(lease, step, versions)
+        recorder.note(lease, step, step + 1, versions)
         start = lease.start + step * BATCH
         g = gradient(values, start, start + BATCH)
         push = Push(pusher, step + 1, np.float32(RATE / (step + 1)))

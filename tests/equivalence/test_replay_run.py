@@ -159,7 +159,7 @@ def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) ->
     with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 4: cannot be read"):
         replay_run(folder)
     log.write_text("".join([*lines[:3], json.dumps({"epoch": 0}), "\n"]))
-    with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 4: no mapping with epoch, first_sequence"):
+    with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 4: no mapping with epoch, samples_before, sequence"):
         replay_run(folder)
     log.write_text("")
     with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 1: no mapping with acknowledged"):

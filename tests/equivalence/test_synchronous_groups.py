@@ -161,6 +161,9 @@ def test_all_copies_are_one_after_every_step(rule: dict[str, Any], way: str, cou
         assert len({tuple(one.has()) for one in group.members}) == 1, "velocities and the like too"
         told = [sum(done.samples for done in one.done) for one in group.members]
         assert told == [stop - start for start, stop in leases]
+        for one, (start, stop) in zip(group.members, leases, strict=True):
+            ends = [min(end, stop - start) for end in range(BATCH, stop - start + BATCH, BATCH)]
+            assert [(done.lease, done.position, done.sequence) for done in one.done] == [(1, end, 0) for end in ends]
 
 
 @PROBLEMS

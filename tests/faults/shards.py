@@ -91,9 +91,8 @@ class Served(Shard):
         assert isinstance(former, Served)
         held = {}
         for index, segment in self.service.controller.require_shard().segments.items():
-            held.update(
-                {(index, who): last for (vector, who), last in segment.ledger.last.items() if vector == PARAMETERS}
-            )
+            rows = segment.ledger.last.items()
+            held.update({(index, who): row.sequence for (vector, who), row in rows if vector == PARAMETERS})
         self.kept = [row for row in former.history if row[2] <= held.get((row[0], row[1]), 0)]
 
 

@@ -79,6 +79,8 @@ class Program:
         self._random = random.Random(options.client)
         self._gradient.reshape(self._segments, SEGMENT)[:, options.client] = -1.0
         self._made = 0
+        self._last_lease = 0
+        self._progress = wire.Progress(sequence=session.sequences.get(PARAMETERS, 0))
 
     def _write(self, **fields: Any) -> None:
         line = {"client": self._options.client, "time": time.monotonic(), **fields}
@@ -106,11 +108,17 @@ class Program:
 
         self._call(call, **_clocked(clock, self._options.staleness))
 
-    def push(self, clock: int | None = None) -> None:
-        """Add 1 to the own number of each segment."""
+    def push(self, clock: int | None = None, lease: int = 0, position: int = 0) -> None:
+        """Add 1 to the own number of each segment; `lease`, `position`: of the push."""
+        session, progress = self._session, self._progress
+        sequence = session.sequences[PARAMETERS] = session.next_sequence()
+        push = Push(session.pusher, sequence, np.float32(1), 1, clock=clock or 0, lease=lease, position=position)
 
         def call() -> dict[str, Any]:
-            pushed = self._session.push(self._gradient, self._versions, 1.0, 1, clock or 0)
+            pushed = session.parameters.push(self._gradient, self._versions, push)
+            progress.lease, progress.position, progress.sequence = lease, position, sequence
+            progress.pushes, progress.samples = progress.pushes + 1, progress.samples + 1
+            progress.steps, progress.lost = progress.steps + 1, progress.lost + pushed.lost
             return {"lost": pushed.lost} if pushed.lost else {}
 
         self._call(call, push=True, **_clocked(clock, self._options.staleness))
@@ -145,19 +153,21 @@ class Program:
                 self.push()
 
     def _lease(self) -> None:
-        """Make the calls of one lease: a pull and a push for each mini-batch, which is one sample."""
-        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
+        """Make the calls of one lease: a pull and a push for each mini-batch, which is one sample.
+
+        They are reported with the request for the next one.
+        """
+        report = wire.ReportRequest(progress=self._progress)
+        request = wire.LeaseRequest(last_lease=self._last_lease, report=report)
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         if not reply.HasField("training"):
             time.sleep(min(0.05, reply.wait_s))
             return
         lease = reply.training
-        steps = lease.stop - lease.start
-        for step in range(steps):
+        self._last_lease = lease.lease
+        for step in range(lease.stop - lease.start):
             self.pull(lease.clock + step)
-            self.push(lease.clock + step)
-        done = wire.Progress(lease=lease.lease, pushes=steps, samples=steps, steps=steps)
-        self._session.member.call("Report", wire.ReportRequest(progress=done))
+            self.push(lease.clock + step, lease.lease, step + 1)
 
 
 def _clocked(clock: int | None, staleness: int | None) -> dict[str, int | None]:

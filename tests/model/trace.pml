@@ -106,6 +106,10 @@ inline lose_place(p) {
     (slot < PLACES || server[slot].replaced || (OWNER(at) != NONE && HAS(server[OWNER(at)].applied, 0, number)))
 /* Its follower is detached: by the newest command about its link, or already by the same one of the coordinator before. */
 #define IS_DETACHED(s) (!(due_link & BIT(s)) || server[OWNER(s)].link == UNREPLICATED)
+/* The leader may have ended since it sent the report. */
+#define MAY_BE_REPORTED(s)                                                                                            \
+    (MAY_BE_WHOLE(s, OWNER(s)) ||                                                                                     \
+     (OWNER(s) != NONE && shard[s].available && shard[s].followed && server[OWNER(s)].state == GONE))
 #define IS_CALL (now[0].used && !now[0].applied && now[0].to == slot && now[0].seq == number && now[0].base == flag)
 
 init {
@@ -155,7 +159,9 @@ init {
         assert(number == number_ && flag == base_ && other == new_);
         next() }
     :: d_step { kind == LOSE && ACTIVE(slot) -> lose_link(slot); next() }
-    :: d_step { kind == END -> end_process(slot); called[slot] = 0; next() }
+    :: d_step { kind == END ->
+        server[slot].confirmed = server[slot].confirmed && server[slot].decided;  /* its report may be under way */
+        end_process(slot); called[slot] = 0; next() }
 
     /* -- commands, at a shard's process -- */
     :: d_step { kind == COMMAND && (flag || !server[slot].leader) -> server[slot].leader = flag; next() }
@@ -210,9 +216,14 @@ init {
         assert(!p_ || flag == shard[slot / 2].promoted);
         next() }
     :: d_step { kind == FOLLOW && CAN_FOLLOW(slot) -> decide_follower(slot); next() }
-    :: d_step { kind == WHOLE && MAY_BE_WHOLE(slot, OWNER(slot)) && server[OWNER(slot)].confirmed ->
+    :: d_step { kind == WHOLE && MAY_BE_REPORTED(slot) && server[OWNER(slot)].confirmed ->
         shard[slot].whole = 1; next() }
-    :: d_step { kind == DETACH -> detach(slot); next() }
+    :: d_step { kind == DETACH ->
+        if
+        :: OWNER(slot) != NONE && server[OWNER(slot)].state == GONE -> server[OWNER(slot)].confirmed = 0
+        :: else -> skip
+        fi;
+        detach(slot); next() }
     :: d_step { kind == PLACE && !shard[slot].available && OWNER(slot) != NONE &&
                 (server[OWNER(slot)].state == LEADS || !ALIVE(OWNER(slot))) &&
                 (at != slot || !(settled & 1) || (server[OWNER(slot)].fenced & 1) || !ALIVE(OWNER(slot))) ->

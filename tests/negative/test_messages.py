@@ -248,7 +248,7 @@ TO_A_COORDINATOR = [
 Reply = Callable[[Any], Any]
 IGNORED: dict[str, tuple[Reply, Reply]] = {
     "lease: a replica that is not known": (
-        lambda stub: stub.Lease(coordination.LeaseRequest(replica=7, incarnation=77, next_sequence=1)),
+        lambda stub: stub.Lease(coordination.LeaseRequest(replica=7, incarnation=77, last_lease=1)),
         lambda reply: reply.stop == "replica 7 was removed; its work was reassigned",
     ),
     "beat: a member that is not known": (
@@ -260,6 +260,24 @@ IGNORED: dict[str, tuple[Reply, Reply]] = {
             coordination.ReportRequest(replica=7, incarnation=77, progress=coordination.Progress(lease=1, samples=9))
         ),
         lambda reply: reply == coordination.ReportReply(beat_now=True, report_every_s=reply.report_every_s),
+    ),
+    "report: samples skipped by a replica that is not known": (
+        lambda stub: stub.Report(
+            coordination.ReportRequest(
+                replica=7, incarnation=77, skipped=[coordination.SkippedSamples(lease=1, stop=9)]
+            )
+        ),
+        lambda reply: reply == coordination.ReportReply(beat_now=True, report_every_s=reply.report_every_s),
+    ),
+    "report: skipped samples of leases that are not granted, and of none": (
+        lambda stub: stub.Report(
+            coordination.ReportRequest(
+                replica=stub.world.replicas[0].number,
+                incarnation=stub.world.replicas[0].incarnation,
+                skipped=[coordination.SkippedSamples(lease=lease, start=5, stop=1) for lease in (0, 1, 2**63)],
+            )
+        ),
+        lambda reply: reply == coordination.ReportReply(report_every_s=reply.report_every_s),
     ),
     "report: trouble of a life that is over": (
         lambda stub: stub.Report(coordination.ReportRequest(replica=7, incarnation=77, trouble="NaN")),

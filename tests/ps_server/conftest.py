@@ -30,11 +30,18 @@ class Subject:
         return [self.shard.push(push, span.index, values[span.start : span.stop]) for span in here]
 
     def push(
-        self, pusher: Pusher, values: np.ndarray | float, rate: float = 1.0, clock: int = 0, samples: int = 1
+        self,
+        pusher: Pusher,
+        values: np.ndarray | float,
+        rate: float = 1.0,
+        clock: int = 0,
+        samples: int = 1,
+        lease: int = 0,
+        position: int = 0,
     ) -> Push:
         """Push a gradient with the pusher's next number; a number stands for a vector of it."""
-        self.sequences[pusher] = self.sequences.get(pusher, 0) + 1
-        push = Push(pusher, self.sequences[pusher], np.float32(rate), samples, clock=clock)
+        sequence = self.sequences[pusher] = self.sequences.get(pusher, 0) + 1
+        push = Push(pusher, sequence, np.float32(rate), samples, clock=clock, lease=lease, position=position)
         self.send(push, self.full(values))
         return push
 

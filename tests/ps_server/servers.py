@@ -30,6 +30,12 @@ A, B, INITIALISER = Pusher(1, 11), Pusher(2, 12), Pusher(0, 10)
 Prepare = Callable[[ShardService], None]
 
 
+def leased(push: Push) -> Push:
+    """A push with a lease and a position: of a pusher whose leases have three pushes of ten samples each."""
+    before, number = divmod(push.sequence - 1, 3)
+    return dataclasses.replace(push, lease=before + 1, position=10 * (number + 1))
+
+
 def nothing(service: ShardService) -> None:
     """Leave a service as it is."""
 

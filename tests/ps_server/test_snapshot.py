@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dbelief.checkpoint.checksummed_json import checksum
 from dbelief.checkpoint.shard_file import read_segments, verify_shards
 from dbelief.core.layout import assign_segments, make_segments
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import NO_PUSH, LedgerRow, Push, Pusher
 from dbelief.errors import CorruptSnapshot, Rejected, WriteFailed
 from dbelief.optim import RULES, make_rule
 from dbelief.optim.momentum import Momentum
@@ -59,7 +59,7 @@ def trained(number: int, rule: str = "adam") -> list[Shard]:
     for shard in shards:
         shard.make_ready()
     for sequence in (2, 3):
-        send(shards, Push(A, sequence, np.float32(0.1)), normal(sequence))
+        send(shards, Push(A, sequence, np.float32(0.1), lease=4, position=16 * sequence), normal(sequence))
     send(shards, Push(B, 1, np.float32(0.1)), normal(9), leave_out=[0, 4])
     send(shards, Push(B, 1, vector="best.0", assign=True), normal(8))
     return shards
@@ -103,7 +103,7 @@ def test_restore_is_exact_on_any_shard_count(
     assert state(new) == state(old)
     for shards in (old, new):  # and training goes on as if nothing had been
         send(shards, Push(B, 1, np.float32(0.1)), normal(9))  # reaches the segments that it had missed
-        send(shards, Push(A, 4, np.float32(0.1)), normal(4))
+        send(shards, Push(A, 4, np.float32(0.1), lease=7, position=16), normal(4))
     assert state(new) == state(old)
     assert all(shard.ready for shard in new)
 
@@ -248,21 +248,56 @@ def test_waiting_gradients_do_not_count_as_applied(tmp_path: Path) -> None:
     for shard in old:
         shard.make_ready()
         shard.set_membership(1, [(0, [1, 2])])
-    send(old, Push(A, 2, np.float32(0.1)), normal(1))
+    send(old, Push(A, 2, np.float32(0.1), lease=5, position=30), normal(1))
     send(old, Push(B, 1, np.float32(0.1)), normal(2))
-    send(old, Push(A, 3, np.float32(0.1), clock=1), normal(3))  # staged everywhere
+    send(old, Push(A, 3, np.float32(0.1), clock=1, lease=6, position=10), normal(3))  # staged everywhere
     send(old, Push(B, 2, np.float32(0.1), clock=1), normal(4), leave_out=[0, 1, 5])  # the round is open in three
     new = shards_of(3, "momentum", staleness=0)
     restore(new, save(old, tmp_path))
     for shard in new:
         shard.set_membership(1, [(0, [1, 2])])
     low = min(row[0] for shard in new for (vector, pusher), row in shard.ledgers().items() if pusher == A)
-    assert low == 2  # push 3 comes again
+    assert low == LedgerRow(2, 5, 30)  # push 3 comes again
     for shards in (old, new):
-        send(shards, Push(A, 3, np.float32(0.1), clock=1), normal(3))
+        send(shards, Push(A, 3, np.float32(0.1), clock=1, lease=6, position=10), normal(3))
         send(shards, Push(B, 2, np.float32(0.1), clock=1), normal(4))
     assert state(new) == state(old)
     assert {segment.rounds for shard in new for segment in shard.segments.values()} == {2}
+
+
+def leased_rounds(make: Make) -> Any:
+    """A shard at rounds, with two of A that wait, of different leases; all pushes name lease and position."""
+    subject = make(staleness=0, rule="sgd")
+    subject.shard.set_membership(1, [(0, [A.replica, B.replica])])
+    subject.push(A, 1.0, clock=0, lease=3, position=32)
+    subject.push(B, 1.0, clock=0, lease=4, position=30)
+    subject.push(A, 1.0, clock=1, lease=3, position=64)
+    subject.push(A, 1.0, clock=2, lease=6, position=32)
+    return subject
+
+
+def test_set_has_the_row_before_the_gradients_that_wait(make: Make, tmp_path: Path) -> None:
+    subject = leased_rounds(make)
+    snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
+    for one in read_segments(tmp_path, "set", "job", "sgd", subject.spans):
+        assert one.ledger["w", A] == LedgerRow(1, 3, 32)
+        assert one.ledger["w", B] == LedgerRow(1, 4, 30)
+    again = make(staleness=0, rule="sgd", initial=None)
+    snapshot.restore(again.shard, tmp_path, "set", "job", EPOCH)
+    assert again.shard.ledgers()["w", A] == (LedgerRow(1, 3, 32),) * 2
+    assert again.shard.ledgers()["w", B._replace(rank=0)] == (LedgerRow(1, 4, 30),) * 2
+
+
+def test_rollback_within_an_epoch_keeps_the_rows_that_were_acknowledged(make: Make, tmp_path: Path) -> None:
+    subject = make()
+    subject.push(A, 1.0, lease=3, position=32)
+    snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
+    subject.push(A, 1.0, lease=6, position=16)
+    snapshot.restore(subject.shard, tmp_path, "set", "job", 1, again=True)
+    assert subject.shard.ledgers()["w", A] == (LedgerRow(2, 6, 16),) * 2
+    other = make(initial=None)
+    snapshot.restore(other.shard, tmp_path, "set", "job", EPOCH)
+    assert other.shard.ledgers()["w", A] == (LedgerRow(1, 3, 32),) * 2
 
 
 def test_all_waiting_rounds_leave_the_ledger(make: Make, tmp_path: Path) -> None:
@@ -273,7 +308,7 @@ def test_all_waiting_rounds_leave_the_ledger(make: Make, tmp_path: Path) -> None
     snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
     again = make(staleness=0, rule="sgd", initial=None)
     snapshot.restore(again.shard, tmp_path, "set", "job", EPOCH)
-    assert again.shard.ledgers()["w", A] == (0, 0)
+    assert again.shard.ledgers()["w", A] == (NO_PUSH, NO_PUSH)
 
 
 # -- while training goes on ----------------------------------------------------------------------------------
@@ -301,7 +336,7 @@ def test_each_segment_is_caught_between_two_pushes(make: Make, tmp_path: Path, e
         thread.join(60)
     for folder in folders:
         for one in read_segments(folder, "set", "job", "sgd", subject.spans):
-            assert one.ledger.get(("w", A), 0) == one.version == one.applied
+            assert one.ledger.get(("w", A), NO_PUSH).sequence == one.version == one.applied
             assert set(one.arrays["w"].tolist()) == {-float(one.version)}
             for name, values in one.arrays.items():
                 assert name == "w" or set(values.tolist()) == {float(name.removeprefix("best."))}

@@ -11,7 +11,7 @@ import pytest
 from coordinator.sandblaster.lbfgs_driver import Phase, StoppingRules
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.lease import DataLease
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.process.runtime import use_runtime
 from ps_server.store.segment import Segment
@@ -91,10 +91,10 @@ def test_a_set_counts_a_gradient_of_a_later_round_only_where_it_was_lost(base: i
     with sets.watching():
         for sequence in (1, 2) if base is None else (2,):
             shard.push(Push(pusher, sequence, clock=sequence, base=base), 0, gradient)
-    assert segment.applied_ledger()[PARAMETERS, pusher] == (0 if base is None else 1)
+    assert segment.applied_ledger()[PARAMETERS, pusher] == LedgerRow(0 if base is None else 1)
     sets._clocks = {(pusher, 1): 1, (pusher, 2): 2}
     for version, last in (7, 1), (8, 1), (8, 2):
-        row = {"index": 0, "version": version, "rounds": 1, "ledger": [[PARAMETERS, *pusher, last]]}
+        row = {"index": 0, "version": version, "rounds": 1, "ledger": [[PARAMETERS, *pusher, last, 3, 4 * last]]}
         sets._check_rounds(Path(f"{version}-{last}"), [row])
     wrong = ["7-1", "8-1", "8-2"] if base is None else ["7-1", "8-2"]  # version 7: of the incarnation before
     assert [text.split()[1] for text in violations] == wrong
@@ -106,7 +106,7 @@ def test_a_read_ahead_of_an_unfinished_lease_is_a_violation(restored: bool, memb
     violations = list[str]()
     watch = LeadWatch(violations.append, lambda: not restored)
     segment = Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
-    watch.stored([(DataLease(1, 0, 0, 16, 1, 0, clock=8, member_epoch=member_epoch), 5)])
+    watch.stored([(DataLease(1, 0, 0, 16, 0, clock=8, member_epoch=member_epoch), 5)])
     barrier = StalenessBarrier(2, {0: segment})  # without members: it lets all reads pass
     with watch.watching():
         barrier.applied(segment, Push(Pusher(0, 5), 1, clock=8))
@@ -122,7 +122,7 @@ def test_a_replaced_shard_knows_no_lease_of_the_restored_one() -> None:
     """It has left without a follower, and a replica that does not know that yet still reads there."""
     violations = list[str]()
     watch, segment = LeadWatch(violations.append, lambda: False), Segment(SegmentSpan(0, 0, 4), make_rule("sgd", {}))
-    watch.stored([(DataLease(1, 0, 0, 16, 1, 0, clock=8, member_epoch=3), 5)])
+    watch.stored([(DataLease(1, 0, 0, 16, 0, clock=8, member_epoch=3), 5)])
     barrier = StalenessBarrier(2, {0: segment})
     barrier.set_membership(2, [])
     with watch.watching():

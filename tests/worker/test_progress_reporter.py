@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from dbelief.core.push import Pusher, PushResult
+from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
@@ -16,7 +17,7 @@ from worker.progress_reporter import ProgressReporter
 
 
 class Coordinator:
-    """Keeps the reports that it receives, and those that come with a request for work."""
+    """Keeps the reports that it receives, and those that come with each request for work."""
 
     def __init__(self, report_every_s: float = 0.0) -> None:
         self.reports: list[wire.ReportRequest] = []
@@ -25,7 +26,8 @@ class Coordinator:
 
     def call(self, method: str, request: Any) -> Any:
         if method == "Lease":
-            self.with_request += [request.report] if request.HasField("report") else []
+            assert request.HasField("report")
+            self.with_request.append(request.report)
             return wire.LeaseReply(wait_s=0.1, report_every_s=self._every_s)
         self.reports.append(request)
         return wire.ReportReply(report_every_s=self._every_s)
@@ -42,12 +44,13 @@ class Anything:
 
 
 def a_reporter(
-    comm: Communicator, coordinator: Coordinator, metrics: Any = None, progress_s: float = 600.0
+    comm: Communicator, coordinator: Coordinator, metrics: Any = None, progress_s: float = 600.0, pushed: int = 0
 ) -> ProgressReporter:
+    """`pushed`: pushes of initial values before."""
     session: Any = SimpleNamespace(
         job=SimpleNamespace(deadlines=SimpleNamespace(progress_s=progress_s)),
         ranks=comm,
-        sequences={},
+        sequences={"w": pushed} if pushed else {},
         member=MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
         parameters=SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + comm.rank, residual=0.5)),
         pusher=Pusher(3, 7, comm.rank),
@@ -60,18 +63,27 @@ def a_reporter(
 
 def train(reporter: ProgressReporter, lease: int = 1, lost: int = 0) -> None:
     """A lease of three pushes; the first has lost some before it."""
-    reporter.begin(lease)
-    for sequence in (1, 2, 3):
-        slot = PushStats(sequence=sequence, samples=10, steps=1, loss_sum=1.0)
-        reporter.acknowledged(slot, PushResult(0.0, 0, lost if sequence == 1 else 0))
+    before = reporter._session.sequences.get("w", 0)
+    for number in (1, 2, 3):
+        about = PushStats(lease=lease, position=10 * number, samples=10, steps=1, loss_sum=1.0)
+        about.sequence = before + number
+        reporter.acknowledged(about, PushResult(0.0, 0, lost if number == 1 else 0))
     reporter.end()
-    assert reporter._session.sequences == {"w": 3}
+    assert reporter._session.sequences == {"w": before + 3}
+
+
+def last_push(report: wire.ReportRequest) -> tuple[int, int, int]:
+    """Lease, position and number of the last push that a report acknowledges."""
+    return report.progress.lease, report.progress.position, report.progress.sequence
 
 
 def trained(comm: Communicator, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
-    """One rank reports a lease, none of its pushes too early to report."""
+    """One rank reports a lease, none of its pushes too early to report; the first rank requests the next."""
     monkeypatch.setattr("worker.progress_reporter.REPORT_EVERY_S", -1.0)
-    train(a_reporter(comm, coordinator), lost=lost)
+    reporter = a_reporter(comm, coordinator)
+    train(reporter, lost=lost)
+    if comm.rank == 0:
+        reporter.request_work(wire.LeaseRequest())
 
 
 def test_lease_of_several_ranks_reports_progress(
@@ -80,13 +92,14 @@ def test_lease_of_several_ranks_reports_progress(
     """A member without reports is removed; but what one rank's shards have, those of others may not."""
     coordinator = Coordinator()
     run_ranks(2, lambda comm: trained(comm, coordinator, monkeypatch))
-    assert [report.HasField("progress") for report in coordinator.reports] == [False, False, False, True]
-    assert coordinator.reports[-1].progress.samples == 30
+    assert [report.HasField("progress") for report in coordinator.reports] == [False, False, False]
+    (at_end,) = coordinator.with_request
+    assert (at_end.progress.samples, *last_push(at_end)) == (30, 1, 30, 3)
     assert {(report.replica, report.incarnation) for report in coordinator.reports} == {(3, 7)}
-    waited = [report.seconds["wait"] for report in coordinator.reports]
+    waited = [report.seconds["wait"] for report in (*coordinator.reports, at_end)]
     assert waited[0] > 0
     assert waited == sorted(waited), "each report shows what the time went into"
-    traffic = coordinator.reports[-1].wire
+    traffic = at_end.wire
     assert (traffic.sent, traffic.received, traffic.residual) == (200, 10 + 11, 1.0), "of both ranks"
 
 
@@ -96,26 +109,44 @@ def test_what_a_shard_of_any_rank_lost_is_reported_once(
 ) -> None:
     coordinator = Coordinator()
     run_ranks(2, lambda comm: trained(comm, coordinator, monkeypatch, lost[comm.rank]))
-    assert coordinator.reports[-1].progress.lost == reported
+    assert [report.progress.lost for report in coordinator.with_request] == [reported]
+
+
+def test_what_was_lost_in_several_leases_adds_up() -> None:
+    """Shards of each rank lose pushes before different leases; no push is counted twice."""
+    coordinator = Coordinator()
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, coordinator)
+        for lease, lost in ((1, (0, 4)), (2, (0, 0)), (3, (3, 3))):
+            train(reporter, lease, lost[comm.rank])
+            if comm.rank == 0:
+                reporter.request_work(wire.LeaseRequest())
+
+    run_ranks(2, works)
+    assert [report.progress.lost for report in coordinator.with_request] == [4, 4, 7]
 
 
 def test_a_finished_lease_is_reported_with_the_request_for_the_next_one() -> None:
     coordinator = Coordinator(report_every_s=0.5)
 
     def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, coordinator)
+        reporter = a_reporter(comm, coordinator, pushed=1)
         for lease in (1, 2, 3):
             reporter.request_work(wire.LeaseRequest())
             train(reporter, lease)
-        assert [report.progress.lease for report in coordinator.with_request] == [1, 2]
+        assert [last_push(report) for report in coordinator.with_request] == [(0, 0, 1), (1, 30, 4), (2, 30, 7)]
         reporter.flush()
 
     run_ranks(1, works)
-    assert [report.progress.samples for report in coordinator.with_request] == [30, 30]
-    assert [report.progress.lease for report in coordinator.reports] == [3], "no request for work follows"
+    assert [report.progress.samples for report in coordinator.with_request] == [0, 30, 60], "totals since it joined"
+    assert [report.progress.pushes for report in coordinator.with_request] == [0, 3, 6], "without initial values"
+    assert [last_push(report) for report in coordinator.reports] == [(3, 30, 10)], "no request for work follows"
+    assert coordinator.reports[0].progress.samples == 90
 
 
-def test_a_repeated_request_has_no_report() -> None:
+def test_a_repeated_request_reports_the_same() -> None:
+    """Another coordinator may have received the first, and failed since."""
     coordinator = Coordinator(report_every_s=0.5)
 
     def works(comm: Communicator) -> None:
@@ -127,23 +158,51 @@ def test_a_repeated_request_has_no_report() -> None:
         reporter.flush()
 
     run_ranks(1, works)
-    assert len(coordinator.with_request) == 1
-    assert coordinator.reports == []
+    first, *others = (report.progress for report in coordinator.with_request)
+    assert first == wire.Progress()
+    assert len(others) == 3
+    assert others == [others[0]] * 3
+    assert others[0].samples == 30
+    assert coordinator.reports == [], "nothing is left to report"
 
 
-def test_an_earlier_coordinator_gets_a_report_of_its_own() -> None:
-    """It would ignore one in a request, and a loss with it."""
-    coordinator = Coordinator(report_every_s=0.0)
+def test_a_request_that_was_not_answered_keeps_the_report() -> None:
+    coordinator = Coordinator(report_every_s=0.5)
 
     def works(comm: Communicator) -> None:
         reporter = a_reporter(comm, coordinator)
-        reporter.request_work(wire.LeaseRequest())
         train(reporter, lost=2)
+
+        def away(method: str, request: Any) -> Any:
+            raise Unavailable("no coordinator")
+
+        here, coordinator.call = coordinator.call, away  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            reporter.request_work(wire.LeaseRequest())
+        coordinator.call = here  # type: ignore[method-assign]
         reporter.request_work(wire.LeaseRequest())
 
     run_ranks(1, works)
-    assert coordinator.with_request == []
-    assert [report.progress.lost for report in coordinator.reports] == [2]
+    (report,) = coordinator.with_request
+    assert (report.progress.lost, last_push(report)) == (2, (1, 30, 3))
+    assert report.seconds["wait"] > 0, "the whole report"
+
+
+def test_steps_of_a_group_have_no_number() -> None:
+    """They push nothing: what initial values had stays the last number, and positions are reported."""
+    coordinator = Coordinator()
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, coordinator, pushed=1)
+        for step in (1, 2):
+            reporter.acknowledged(PushStats(lease=4, position=16 * step, samples=8, steps=1, loss_sum=1.0))
+        reporter.end()
+        reporter.request_work(wire.LeaseRequest())
+        assert reporter._session.sequences == {"w": 1}
+
+    run_ranks(1, works)
+    (report,) = coordinator.with_request
+    assert (report.progress.samples, *last_push(report)) == (16, 4, 32, 0)
 
 
 def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
@@ -155,10 +214,10 @@ def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
         reporter = a_reporter(comm, coordinator, metrics)
         reporter.request_work(wire.LeaseRequest())
         for lease in (1, 2):
-            reporter.begin(lease)
-            for sequence in (1, 2, 3):
-                slot = PushStats(sequence=sequence, samples=10, steps=2, loss_sum=5.0 * sequence)
-                reporter.acknowledged(slot, PushResult(float(4 * sequence)))
+            for number in (1, 2, 3):
+                slot = PushStats(lease=lease, position=10 * number, samples=10, steps=2, loss_sum=5.0 * number)
+                slot.sequence = 3 * (lease - 1) + number
+                reporter.acknowledged(slot, PushResult(float(4 * number)))
             reporter.end()
 
     run_ranks(1, works)
@@ -173,9 +232,8 @@ def test_pushes_of_a_lease_that_failed_are_in_the_metrics() -> None:
 
     def works(comm: Communicator) -> None:
         reporter = a_reporter(comm, Coordinator(), metrics)
-        reporter.begin(1)
-        reporter.acknowledged(PushStats(sequence=1, samples=10, steps=1, loss_sum=1.0))
-        reporter.begin(2)
+        reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=1.0))
+        reporter.report(trouble="the second gradient is not finite")
 
     run_ranks(1, works)
     assert metrics.value("samples_total") == 10
@@ -187,7 +245,10 @@ def test_reports_come_before_the_progress_timeout(progress_s: float, reports: in
 
     def rank(comm: Communicator) -> None:
         coordinator = Coordinator()
-        train(a_reporter(comm, coordinator, progress_s=progress_s))
-        assert len(coordinator.reports) == reports + 1, "one is of the end"
+        reporter = a_reporter(comm, coordinator, progress_s=progress_s)
+        train(reporter)
+        reporter.request_work(wire.LeaseRequest())
+        assert [report.progress.pushes for report in coordinator.reports] == [1, 2, 3][:reports]
+        assert [report.progress.pushes for report in coordinator.with_request] == [3]
 
     run_ranks(1, rank, 10.0)

@@ -51,9 +51,14 @@ class ParameterBuffer:
 
 @dataclass(kw_only=True)
 class PushStats:
-    """Statistics of the mini-batches behind one push."""
+    """Statistics of the mini-batches behind one push.
+
+    `sequence`, `lease`, `position`: as in `Push`; a step of a group has no sequence.
+    """
 
     sequence: int = 0
+    lease: int = 0
+    position: int = 0
     samples: int = 0
     steps: int = 0
     loss_sum: float = 0.0

@@ -72,7 +72,8 @@ class Downpour:
     acknowledged
         Called for each completed push, on the push thread or in `train`.
     noted
-        Called before each mini-batch with (lease, step, versions computed from); for the log of a replay.
+        Called before each mini-batch with (lease, step, sequence of its push, versions computed from); for the log of a
+        replay.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     """
@@ -88,7 +89,7 @@ class Downpour:
         settings: Settings,
         phases: PhaseTimer,
         acknowledged: Callable[[GradientBuffer, PushResult], None],
-        noted: Callable[[DataLease, int, np.ndarray], None] | None = None,
+        noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._model, self._part, self._backend, self._shards = model, part, backend, parameters
@@ -111,8 +112,10 @@ class Downpour:
         self._parameters: ParameterBuffer | None = None
         self._fetched_ahead = False  # the last push has fetched the parameters of the next mini-batch
 
-    def train(self, lease: DataLease) -> None:
+    def train(self, lease: DataLease, first_sequence: int) -> None:
         """Compute and push one lease; return when every push of it is acknowledged.
+
+        `first_sequence`: number of its first push.
 
         Raises
         ------
@@ -123,17 +126,19 @@ class Downpour:
         """
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
-        sequence = lease.first_sequence
+        sequence = first_sequence
         slot: GradientBuffer | None = None
         for step in range(steps):
             parameters = self._fetch(lease, step)
+            if self._noted is not None:
+                self._noted(lease, step, sequence, parameters.versions)
             first = lease.start + step * cadence.batch
             batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))
             self._phases.end("data")
             if slot is None:
                 slot = self._open(lease, step, sequence)
             self._compute(parameters, batch, slot)
-            slot.clock = lease.clock + step
+            slot.clock, slot.position = lease.clock + step, first + len(batch) - lease.start
             if step + 1 < steps and not cadence.fetches_at(step + 1):
                 self._local_step(parameters, slot)
             self._phases.end("compute")
@@ -169,15 +174,13 @@ class Downpour:
             if self._settings.overlap and step + cadence.n_fetch < cadence.steps(lease.samples):
                 self._fetcher.request(_last_clock(lease, step + cadence.n_fetch, cadence))
             self._phases.end("fetch")
-        if self._noted is not None:
-            self._noted(lease, step, self._parameters.versions)
         return self._parameters
 
     def _open(self, lease: DataLease, step: int, sequence: int) -> GradientBuffer:
         """Acquire a free buffer for the push that begins with mini-batch `step`."""
         slot = self._sender.acquire_buffer()
         self._phases.end("push")
-        slot.sequence = sequence
+        slot.sequence, slot.lease = sequence, lease.id
         slot.samples = slot.steps = 0
         slot.loss_sum = 0.0
         slot.rate = self._settings.rate(lease.samples_before + step * self._settings.cadence.batch)
@@ -232,7 +235,15 @@ class Downpour:
 
     def _push(self, slot: GradientBuffer) -> PushResult:
         check_finite(slot.gradient, self._part)
-        push = Push(self._pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
+        push = Push(
+            self._pusher,
+            slot.sequence,
+            np.float32(slot.rate),
+            slot.samples,
+            clock=slot.clock,
+            lease=slot.lease,
+            position=slot.position,
+        )
         if slot.fetch is None:
             return self._shards.push(slot.sent, slot.versions, push)
         spare = self._fetcher.spare

@@ -80,7 +80,8 @@ class Elastic:
     acknowledged
         Called for each exchange when the mini-batches up to it are done.
     noted
-        Called before each mini-batch with (lease, step, versions of the last fetched centre); for the log of a replay.
+        Called before each mini-batch with (lease, step, sequence of its exchange, versions of the last fetched centre);
+        for the log of a replay.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     """
@@ -96,7 +97,7 @@ class Elastic:
         settings: Settings,
         phases: PhaseTimer,
         acknowledged: Callable[[PushStats, PushResult], None],
-        noted: Callable[[DataLease, int, np.ndarray], None] | None = None,
+        noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
@@ -117,8 +118,10 @@ class Elastic:
         self._began = False
         self._helper = runtime.executor(1, "exchange")
 
-    def train(self, lease: DataLease) -> None:
+    def train(self, lease: DataLease, first_sequence: int) -> None:
         """Compute one lease; return when its last exchange is done.
+
+        `first_sequence`: number of its first exchange.
 
         Raises
         ------
@@ -129,21 +132,30 @@ class Elastic:
         """
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
-        done = PushStats(sequence=lease.first_sequence)
+        done = PushStats(sequence=first_sequence, lease=lease.id)
         self._begin(lease.clock)
         for step in range(steps):
             first = lease.start + step * cadence.batch
             batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))
             self._phases.end("data")
             if self._noted is not None:
-                self._noted(lease, step, self._versions)
+                self._noted(lease, step, done.sequence, self._versions)
             rate = self._settings.rate(lease.samples_before + step * cadence.batch)
             moving_rate = self._settings.moving_rate(rate)
             done.samples, done.steps = done.samples + len(batch), done.steps + 1
+            done.position += len(batch)
             exchange: Callable[[], PushResult] | None = None
             if cadence.pushes_after(step, steps):
                 clock = lease.clock + step * lease.stride
-                push = Push(self._pusher, done.sequence, np.float32(moving_rate), done.samples, clock=clock)
+                push = Push(
+                    self._pusher,
+                    done.sequence,
+                    np.float32(moving_rate),
+                    done.samples,
+                    clock=clock,
+                    lease=lease.id,
+                    position=done.position,
+                )
                 exchange = self._round_robin_exchange(push) if self._settings.turns else self._exchange(push)
             done.loss_sum += self._own.compute(batch) * len(batch)
             self._phases.end("compute")
@@ -156,7 +168,7 @@ class Elastic:
             self._own.step(rate, moving_rate, self._host)
             self._phases.end("compute")
             self._acknowledged(done, pushed)
-            done = PushStats(sequence=done.sequence + 1)
+            done = PushStats(sequence=done.sequence + 1, lease=lease.id, position=done.position)
 
     def _begin(self, clock: int = 0) -> None:
         """Initialize the weights with the centre, once."""

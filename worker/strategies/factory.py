@@ -37,7 +37,7 @@ def downpour(
     train: Split,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
-    noted: Callable[[DataLease, int, np.ndarray], None] | None,
+    noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
 ) -> Downpour:
     """Create the Downpour SGD trainer, with its fetch and push threads."""
     return Downpour(
@@ -68,7 +68,7 @@ def elastic(
     train: Split,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
-    noted: Callable[[DataLease, int, np.ndarray], None] | None,
+    noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
 ) -> Elastic:
     """Create the elastic averaging trainer, with its exchange thread."""
     return Elastic(

@@ -143,7 +143,8 @@ class GroupTrainer:
         self, lease: DataLease, step: int, mine: Batch, loss: float, writes: bool
     ) -> PushStats | None:
         """Report a step; the worker that writes to the shards defers its last step until it has written."""
-        done = PushStats(sequence=lease.first_sequence + step, samples=len(mine), steps=1, loss_sum=loss * len(mine))
+        position = min((step + 1) * self._cadence.batch, lease.samples)
+        done = PushStats(lease=lease.id, position=position, samples=len(mine), steps=1, loss_sum=loss * len(mine))
         if writes and step == self._cadence.steps(lease.samples) - 1:
             return done
         self._acknowledged(done)

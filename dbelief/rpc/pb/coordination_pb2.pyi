@@ -470,7 +470,6 @@ class LeaseRequest(_message.Message):
 
     REPLICA_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
     PASS_NUMBER_FIELD_NUMBER: _builtins.int
     HELD_BUNDLES_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
@@ -485,8 +484,6 @@ class LeaseRequest(_message.Message):
     """number of the replica"""
     incarnation: _builtins.int
     """its incarnation"""
-    next_sequence: _builtins.int
-    """number of the replica's next push"""
     pass_number: _builtins.int
     """pass of its last bundle; 0: none"""
     prefetch: _builtins.bool
@@ -496,7 +493,7 @@ class LeaseRequest(_message.Message):
     broken_reason: _builtins.str
     """for people: reason of that failure"""
     last_lease: _builtins.int
-    """its last training lease, finished or not; 0: none"""
+    """the last training lease that it has received, finished or not; 0: none"""
     steps: _builtins.int
     """steps that its group has made in that lease"""
     run_id: _builtins.int
@@ -509,8 +506,8 @@ class LeaseRequest(_message.Message):
 
     @_builtins.property
     def report(self) -> Global___ReportRequest:
-        """Its report on the lease that it has finished: recorded before this request is answered, as by Report; only the
-        progress, the traffic and the figures are. Absent: nothing new. Sent only where an earlier reply has `report_every_s`.
+        """Its report, recorded before this request is answered, as by Report; only the progress, the traffic and the figures
+        are. Absent: nothing new. A request alone acknowledges nothing.
         """
 
     def __init__(
@@ -518,7 +515,6 @@ class LeaseRequest(_message.Message):
         *,
         replica: _builtins.int = ...,
         incarnation: _builtins.int = ...,
-        next_sequence: _builtins.int = ...,
         pass_number: _builtins.int = ...,
         held_bundles: _abc.Iterable[_builtins.int] | None = ...,
         prefetch: _builtins.bool = ...,
@@ -532,7 +528,7 @@ class LeaseRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "hold_s", b"hold_s", "incarnation", b"incarnation", "last_lease", b"last_lease", "next_sequence", b"next_sequence", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "hold_s", b"hold_s", "incarnation", b"incarnation", "last_lease", b"last_lease", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__report: _TypeAlias = _typing.Literal["report"]  # noqa: Y015
     _WhichOneofArgType__report: _TypeAlias = _typing.Literal["_report", b"_report"]  # noqa: Y015
@@ -555,7 +551,7 @@ class LeaseReply(_message.Message):
     stop: _builtins.str
     """no more work; the reason"""
     report_every_s: _builtins.float
-    """as in ReportReply; 0: of an earlier version, which records no report in a request"""
+    """as in ReportReply"""
     @_builtins.property
     def training(self) -> Global___TrainingLease:
         """a range of samples to train on"""
@@ -598,7 +594,6 @@ class TrainingLease(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
-    FIRST_SEQUENCE_FIELD_NUMBER: _builtins.int
     SAMPLES_BEFORE_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
@@ -612,8 +607,6 @@ class TrainingLease(_message.Message):
     """first position in it"""
     stop: _builtins.int
     """one past the last"""
-    first_sequence: _builtins.int
-    """number of the first push"""
     samples_before: _builtins.int
     """samples leased before this one: its position in the learning-rate schedule"""
     clock: _builtins.int
@@ -633,7 +626,6 @@ class TrainingLease(_message.Message):
         epoch: _builtins.int = ...,
         start: _builtins.int = ...,
         stop: _builtins.int = ...,
-        first_sequence: _builtins.int = ...,
         samples_before: _builtins.int = ...,
         clock: _builtins.int = ...,
         member_epoch: _builtins.int = ...,
@@ -642,7 +634,7 @@ class TrainingLease(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "clock", b"clock", "epoch", b"epoch", "first_sequence", b"first_sequence", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop", "stride", b"stride"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "clock", b"clock", "epoch", b"epoch", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop", "stride", b"stride"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
     _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
@@ -906,6 +898,7 @@ class ReportRequest(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     WIRE_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -952,6 +945,12 @@ class ReportRequest(_message.Message):
     def wire(self) -> Global___WireFigures:
         """between the replica and the shards; absent: not reported"""
 
+    @_builtins.property
+    def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___SkippedSamples]:
+        """Samples that were drawn and are not trained by the holder of their lease; recorded before the progress, which skips
+        them. They are leased again. Empty: nothing new.
+        """
+
     def __init__(
         self,
         *,
@@ -969,10 +968,11 @@ class ReportRequest(_message.Message):
         staleness: _abc.Iterable[_builtins.int] | None = ...,
         wire: Global___WireFigures | None = ...,
         run_id: _builtins.int = ...,
+        skipped: _abc.Iterable[Global___SkippedSamples] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
@@ -1113,7 +1113,7 @@ Global___PeerTraffic: _TypeAlias = PeerTraffic  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """Acknowledged work on one lease, as totals since the lease began, so that a repeated report is idempotent."""
+    """Acknowledged work, as totals since the member joined, so that a repeated report is idempotent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1124,8 +1124,10 @@ class Progress(_message.Message):
     LOSS_SUM_FIELD_NUMBER: _builtins.int
     STALENESS_SUM_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
-    """0 for a client without leases: then totals since it joined"""
+    """of the last acknowledged push, as in its opening; 0 for a client without leases"""
     pushes: _builtins.int
     """acknowledged"""
     samples: _builtins.int
@@ -1138,6 +1140,10 @@ class Progress(_message.Message):
     """mean staleness over the segments of a push, in versions, summed over pushes"""
     lost: _builtins.int
     """acknowledged by an earlier incarnation of a shard and lost, as reported by its new one"""
+    position: _builtins.int
+    """of the last acknowledged push, as in its opening"""
+    sequence: _builtins.int
+    """number of the last acknowledged push; 0: none, or a step of a group, which pushes nothing"""
     def __init__(
         self,
         *,
@@ -1148,14 +1154,44 @@ class Progress(_message.Message):
         loss_sum: _builtins.float = ...,
         staleness_sum: _builtins.float = ...,
         lost: _builtins.int = ...,
+        position: _builtins.int = ...,
+        sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "pushes", b"pushes", "samples", b"samples", "staleness_sum", b"staleness_sum", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "position", b"position", "pushes", b"pushes", "samples", b"samples", "sequence", b"sequence", "staleness_sum", b"staleness_sum", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class SkippedSamples(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    lease: _builtins.int
+    """of the reporting member"""
+    start: _builtins.int
+    """first sample, counted from the lease's first"""
+    stop: _builtins.int
+    """one past the last"""
+    def __init__(
+        self,
+        *,
+        lease: _builtins.int = ...,
+        start: _builtins.int = ...,
+        stop: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkippedSamples: _TypeAlias = SkippedSamples  # noqa: Y015
 
 @_typing.final
 class Evaluation(_message.Message):

@@ -595,6 +595,8 @@ class PushOpening(_message.Message):
     SHARED_FIELD_NUMBER: _builtins.int
     SHARED_ANSWERS_FIELD_NUMBER: _builtins.int
     PULL_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -626,6 +628,14 @@ class PushOpening(_message.Message):
     """between shards: it was counted, and its values were not used; default false"""
     answers: _segments_pb2.Codec.ValueType
     """of an exchange: encoding of the centre, as in PullRequest"""
+    lease: _builtins.int
+    """an exchange
+    lease that it belongs to; 0: none. It completes the pusher's earlier leases, but for
+    """
+    position: _builtins.int
+    """what was reported as skipped
+    count of samples of the lease, from its first, that are done with this push
+    """
     @_builtins.property
     def target(self) -> Global___Target:
         """job and incarnation of the shard"""
@@ -671,10 +681,12 @@ class PushOpening(_message.Message):
         shared: _segments_pb2.SharedArray | None = ...,
         shared_answers: _segments_pb2.SharedArray | None = ...,
         pull: Global___PullRequest | None = ...,
+        lease: _builtins.int = ...,
+        position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
@@ -1609,6 +1621,8 @@ class LedgerRow(_message.Message):
     LOWEST_FIELD_NUMBER: _builtins.int
     HIGHEST_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """the named vector"""
     lowest: _builtins.int
@@ -1617,6 +1631,10 @@ class LedgerRow(_message.Message):
     """some segment of the shard has applied this number"""
     lost: _builtins.int
     """pushes on "w" that some segment counts as lost with earlier incarnations of the shard"""
+    lease: _builtins.int
+    """of the push `lowest`; 0: of no lease"""
+    position: _builtins.int
+    """of the push `lowest`: count of samples of the lease that are done with it"""
     @_builtins.property
     def pusher(self) -> _segments_pb2.Pusher:
         """pusher of the row"""
@@ -1629,10 +1647,12 @@ class LedgerRow(_message.Message):
         lowest: _builtins.int = ...,
         highest: _builtins.int = ...,
         lost: _builtins.int = ...,
+        lease: _builtins.int = ...,
+        position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pusher", b"pusher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest", b"highest", "lost", b"lost", "lowest", b"lowest", "pusher", b"pusher", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest", b"highest", "lease", b"lease", "lost", b"lost", "lowest", b"lowest", "position", b"position", "pusher", b"pusher", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

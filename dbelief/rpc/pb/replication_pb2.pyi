@@ -202,12 +202,18 @@ class SegmentLedgerRow(_message.Message):
     PUSHER_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """named vector"""
     last: _builtins.int
     """number of its last push; in `based`, the base"""
     lost: _builtins.int
     """pushes lost with earlier incarnations of the shard; in `based`, those that the base skipped"""
+    lease: _builtins.int
+    """of the last push; 0: of no lease"""
+    position: _builtins.int
+    """of the last push: count of samples of the lease that are done with it"""
     @_builtins.property
     def pusher(self) -> _segments_pb2.Pusher:
         """pusher of the row"""
@@ -219,10 +225,12 @@ class SegmentLedgerRow(_message.Message):
         pusher: _segments_pb2.Pusher | None = ...,
         last: _builtins.int = ...,
         lost: _builtins.int = ...,
+        lease: _builtins.int = ...,
+        position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pusher", b"pusher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "lost", b"lost", "pusher", b"pusher", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "lease", b"lease", "lost", b"lost", "position", b"position", "pusher", b"pusher", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,6 +328,7 @@ class StagedGradient(_message.Message):
     PUSHER_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     RATE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
     clock: _builtins.int
     """its round"""
     samples: _builtins.int
@@ -330,6 +339,10 @@ class StagedGradient(_message.Message):
     def pusher(self) -> _segments_pb2.Pusher:
         """its pusher"""
 
+    @_builtins.property
+    def before(self) -> Global___SegmentLedgerRow:
+        """its pusher's ledger row before this push"""
+
     def __init__(
         self,
         *,
@@ -337,10 +350,11 @@ class StagedGradient(_message.Message):
         pusher: _segments_pb2.Pusher | None = ...,
         samples: _builtins.int = ...,
         rate: _builtins.float = ...,
+        before: Global___SegmentLedgerRow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pusher", b"pusher"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "pusher", b"pusher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "pusher", b"pusher", "rate", b"rate", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "clock", b"clock", "pusher", b"pusher", "rate", b"rate", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,6 +67,8 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         opening.clock,
         opening.base if opening.HasField("base") else None,
         opening.bundle if opening.HasField("bundle") else None,
+        opening.lease,
+        opening.position,
     )
 
 
@@ -91,6 +93,8 @@ def push_to_wire(
         bundle=push.bundle,
         segments=count,
         answers=answers,
+        lease=push.lease,
+        position=push.position,
     )
 
 

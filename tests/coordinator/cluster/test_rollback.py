@@ -136,21 +136,19 @@ def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None
     one, two = world.replicas[:2]
     batch.holds.pop(one.incarnation, None)
     machine.training.evaluations.request("validation", "w")
-    lease = machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s)
+    lease = machine.lease(WorkRequest(one.number, one.incarnation), world.now_s)
     if isinstance(lease, BundleLease):
-        lease = machine.lease(
-            WorkRequest(one.number, one.incarnation, 1, lease.pass_number, (lease.bundle,)), world.now_s
-        )
+        lease = machine.lease(WorkRequest(one.number, one.incarnation, lease.pass_number, (lease.bundle,)), world.now_s)
     assert isinstance(lease, EvaluationLease)
     restart(world, 1)
     until_revived(world)
     assert machine.evaluated(one.number, one.incarnation, lease.id, 0.1, 0.9, world.now_s) == "", "of a mixture"
     for replica in (one, two):
         batch.holds.pop(replica.incarnation, None)
-        assert isinstance(machine.lease(WorkRequest(replica.number, replica.incarnation, 1), world.now_s), Wait)
+        assert isinstance(machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s), Wait)
     world.settle()
     assert machine.progress.best is None
-    again = machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s)
+    again = machine.lease(WorkRequest(one.number, one.incarnation), world.now_s)
     assert isinstance(again, EvaluationLease), "it is asked for anew"
 
 

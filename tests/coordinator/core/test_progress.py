@@ -17,7 +17,14 @@ from coordinator.core.warm_start import WarmStart
 
 def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: float = 0.0) -> ProgressReport:
     """News of ten mini-batches, with this mean loss and mean staleness."""
-    return ProgressReport(1, pushes, samples, 10, loss * samples, staleness * pushes)
+    return ProgressReport(
+        lease=1,
+        pushes=pushes,
+        samples=samples,
+        steps=10,
+        loss_sum=loss * samples,
+        staleness_sum=staleness * pushes,
+    )
 
 
 def train(progress: Progress, losses: Iterable[float], from_s: float = 0.0, every_s: float = 1.0) -> list[str | None]:
@@ -107,7 +114,7 @@ def test_loss_is_smoothed_over_about_2000_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    "news", [ProgressReport(0, samples=30), ProgressReport(0, pushes=1), ProgressReport(0, pushes=1, steps=1)]
+    "news", [ProgressReport(samples=30), ProgressReport(pushes=1), ProgressReport(pushes=1, steps=1)]
 )
 def test_ledger_only_progress_has_no_loss(news: ProgressReport) -> None:
     progress = Progress()

@@ -43,8 +43,7 @@ def pushes(replica: Replica, most: int = 100) -> int:
             break
         made += 1
         replica.tell()
-        assert replica.lease is not None
-        if replica.told.samples == replica.lease.samples:
+        if replica.finished:
             replica.lease = None
     return made
 

@@ -1,8 +1,8 @@
 """Random walk over all events: the job ends, and every sample was trained as often as the ledgers say.
 
 A random walk over all that can happen, on the real machine and real shards: replicas work at their own pace, die in
-mid-push, come back under their number, lose answers; sets are written while they push; actions wait in the queue; the
-whole job goes down and another goes on from its newest set.
+mid-push, come back under their number, lose answers, skip samples; sets are written while they push; actions wait in
+the queue; the whole job goes down and another goes on from its newest set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Chaos:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
-        self.weights = [50, 12, 6, 4, 1, 1, 2, 4, 0.7]
+        skips = 2 if world.job.strategy.staleness is None else 0
+        self.weights = [50, 12, 6, 4, 1, 1, 2, 4, 0.7, skips]
         self.rng = random.Random(seed)
         world.interleave = self.interleave
 
@@ -67,7 +68,7 @@ class Chaos:
         living = self.living()
         one = rng.choice(living) if living else None
         event = rng.choices(
-            ["turn", "act", "tick", "partial", "die", "leave", "join", "again", "crash"],
+            ["turn", "act", "tick", "partial", "die", "leave", "join", "again", "crash", "skip"],
             self.weights,
         )[0]
         if event == "act":
@@ -85,9 +86,12 @@ class Chaos:
         elif event == "partial" and one.lease is not None:
             if one.push(only=rng.randrange(1, 4)):
                 one.tell()
-                one.lease = one.lease if one.told.samples < one.lease.samples else None
-        elif event == "again" and one.lease is not None and one.told.pushes == 0 and one._unsent is None:
+                one.lease = None if one.finished else one.lease
+        elif event == "again" and one.lease is not None and not one.begun:
             one.ask()
+        elif event == "skip" and one.lease is not None:
+            start = rng.randint(one.undecided, one.lease.samples)
+            one.skip(start, rng.randint(start, one.lease.samples))
         elif event == "die":
             one.die()
         elif event == "leave":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from coordinator.core.ledgers import Applied
 from coordinator.core.messages import EvaluationLease, ProgressReport, Stop, Wait, WorkRequest
 from coordinator.core.states import State
+from dbelief.core.push import PARAMETERS, LedgerRow
 from tests.coordinator.replica import Replica
 from tests.coordinator.world import World
 
@@ -15,17 +16,19 @@ MakeWorld = Callable[..., World]
 
 def pushes(world: World, client: Replica, number: int, samples: int = 25) -> None:
     """So many pushes of a client, each of so many samples, told one after the other."""
-    before = client.told.pushes
+    before = client.totals.pushes
     for count in range(before + 1, before + number + 1):
-        client.told = ProgressReport(0, count, count * samples, count, 1.0 * count * samples)
-        world.machine.report_progress(client.number, client.incarnation, client.told, world.now_s)
+        client.sequences[PARAMETERS] = sequence = client.sequences.get(PARAMETERS, 0) + 1
+        client.totals = ProgressReport(
+            sequence=sequence, pushes=count, samples=count * samples, steps=count, loss_sum=1.0 * count * samples
+        )
+        world.machine.report_progress(client.number, client.incarnation, client.totals, world.now_s)
         world.settle()
 
 
 def began(world: World) -> Replica:
     world.all_shards()
     client = world.replica(kind="client")
-    client.told = ProgressReport(0)
     world.settle()
     assert client.is_initialiser()
     client.initialise()
@@ -38,9 +41,9 @@ def test_a_push_after_the_ledgers_were_read_is_no_loss(a_world: MakeWorld) -> No
     """At the end of a job a client may still push; one that is reported before the losses are counted was counted."""
     world = a_world(replicas=0)
     client = began(world)
-    pushes(world, client, 4)
+    pushes(world, client, 4)  # after that of the initial values
     training = world.machine.training
-    reached, ledgers = training.reached(), {client.incarnation: Applied(4, 4)}
+    reached, ledgers = training.reached(), {client.incarnation: Applied(LedgerRow(5), 5)}
     pushes(world, client, 1)
     world.machine.exported(reached, ledgers, world.now_s)
     assert world.machine.progress.lost == 0
@@ -64,7 +67,7 @@ def test_client_job_respects_limits_evaluates_and_exports(a_world: MakeWorld) ->
         assert isinstance(work, EvaluationLease)
         assert work.set == name
         assert isinstance(
-            world.machine.lease(WorkRequest(client.number, client.incarnation, 1), world.now_s), EvaluationLease
+            world.machine.lease(WorkRequest(client.number, client.incarnation), world.now_s), EvaluationLease
         ), "as before"
         client.evaluate()
         world.settle()

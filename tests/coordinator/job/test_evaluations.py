@@ -115,7 +115,8 @@ def test_a_training_loss_that_is_not_finite_ends_the_job(a_world: MakeWorld) -> 
     first, _ = world.replicas
     first.work()
     first.train(tell=False)
-    world.machine.report_progress(0, first.incarnation, ProgressReport(1, 3, 30, 3, math.nan, 0.0), world.now_s)
+    report = ProgressReport(lease=1, position=30, pushes=3, samples=30, steps=3, loss_sum=math.nan)
+    world.machine.report_progress(0, first.incarnation, report, world.now_s)
     assert world.machine.reason == "diverged: the training loss is nan after 30 samples; try a lower rate"
     world.settle()
     assert world.finished

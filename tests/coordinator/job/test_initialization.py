@@ -73,7 +73,7 @@ def test_training_begins_when_initial_values_are_safe(a_world: MakeWorld) -> Non
     kinds = [type(a) for a in world.done if isinstance(a, AssignShards | TakeSnapshot | MakeReady)]
     assert kinds == [AssignShards, TakeSnapshot, MakeReady]
     assert list(world.disk) == ["000000000000-0001"]
-    assert world.machine.lease(WorkRequest(replica.number, replica.incarnation, 2), world.now_s).samples == 30  # type: ignore[union-attr]
+    assert world.machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s).samples == 30  # type: ignore[union-attr]
 
 
 def test_initial_values_survive_death_of_initialiser(a_world: MakeWorld) -> None:

@@ -13,9 +13,10 @@ from coordinator.core.messages import EvaluationLease
 from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
 from coordinator.job.persistence import (
+    FORMAT,
+    last_shard_epoch,
     load_unfinished,
     outcome,
-    read_parts,
     restore,
     serialize,
     training_started,
@@ -74,16 +75,31 @@ def test_unpersisted_reports_are_covered_by_later_totals(a_world: MakeWorld) -> 
     assert world.machine.progress.pushes == 3
 
 
-def test_lost_last_report_is_implied_by_next_request(a_world: MakeWorld) -> None:
+def test_progress_with_the_next_request_covers_a_lost_report(a_world: MakeWorld) -> None:
+    """The report on the finished lease went to a coordinator that has not stored it."""
     world = a_world().started()
     first, _ = world.replicas
     lease = first.work()
     first.train()
+    loss, done = world.machine.progress.loss, (30, 3, 3)
+
+    def figures() -> tuple[int, int, int]:
+        assert world.machine.progress.samples == world.machine.leases.done
+        return world.machine.progress.samples, world.machine.progress.pushes, world.machine.progress.steps
+
+    assert figures() == done
     world.take_over()
     assert lease.id in world.machine.leases.outstanding
-    first.work()
-    assert lease.id not in world.machine.leases.outstanding
-    assert world.machine.progress.samples == 30
+    assert figures() == (0, 0, 0)
+    following = first.work()
+    assert list(world.machine.leases.outstanding) == [following.id]
+    assert (figures(), world.machine.progress.loss) == (done, loss)
+    world.take_over()
+    assert figures() == done, "it is stored with the lease"
+    assert first.work() == following, "the reply was lost: it reports and asks again"
+    assert figures() == done
+    world.run()
+    assert (world.applied() == 1).all()
 
 
 def test_evaluation_continues_after_takeover(a_world: MakeWorld) -> None:
@@ -260,18 +276,6 @@ def test_takeover_keeps_the_run_id(trains: bool, a_world: MakeWorld) -> None:
         assert {place.run_id for place in machine.placement.places} == {77}
 
 
-def test_a_run_that_an_earlier_version_began_is_taken_over(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    parts = load_unfinished(stored(world))
-    assert parts is not None
-    del parts["state"]["run_id"]
-    for place in parts["placement"]["places"]:
-        del place["run_id"]
-    machine = JobMachine(world.job, world.shape)
-    restore(machine, parts, world.now_s)
-    assert (machine.state, machine.run_id) == (State.READY, 0)
-
-
 def test_finished_run_is_not_unfinished(a_world: MakeWorld) -> None:
     world = a_world().started().run()
     assert load_unfinished(stored(world)) is not None, "its run folder is not closed yet"
@@ -295,60 +299,47 @@ def test_unreadable_state_is_a_clear_failure(a_world: MakeWorld) -> None:
     world = a_world().started()
     state = json.loads(world.stored["state"])
     for other in (1, 99):
-        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}; this version reads 4"):
+        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}, and this version reads 5"):
             load_unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
     old = json.dumps({**state, "format": 1, "finished": True}).encode()
     assert load_unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
+    for broken in (b"{", b"[]", b"{}"):
+        for read in (load_unfinished, last_shard_epoch, outcome):
+            with pytest.raises(RuntimeFailure, match="cannot be read"):
+                read({**stored(world), "state": broken})
     with pytest.raises(RuntimeFailure, match="cannot be read"):
         load_unfinished({**stored(world), "training": b"{"})
     with pytest.raises(RuntimeFailure, match="cannot be read"):
         load_unfinished({**stored(world), "lease:7": b"{"})
 
 
-def test_a_state_without_rows_is_taken_over(a_world: MakeWorld) -> None:
-    """An earlier version stored the members, leases, incarnations and replicas as lists in its sections."""
+def test_an_unfinished_state_of_the_version_before_is_refused(a_world: MakeWorld) -> None:
+    """Its leases have numbers of pushes, which the ledgers of this version's pushes do not name."""
     world = a_world().started()
-    first, second = world.replicas
-    first.work()
-    first.train(pushes=2)
-    second.work()
-    parts = read_parts(stored(world))
-    assert parts is not None
-    assert len(parts["training"]["leases"]["held"]) == 2
-    parts["state"]["format"] = 2
-    world.stored = {name: json.dumps(part) for name, part in parts.items()}
-    world.take_over()
-    world.stored = {}
-    world.run()
-    assert world.state() is State.DONE
-    assert (world.applied() == 1).all()
-
-
-def test_a_state_with_a_section_of_ended_incarnations_is_taken_over(a_world: MakeWorld) -> None:
-    """The version before stored those that no shard has fenced yet, and those that are not forgotten, in a section."""
-    world = a_world(replicas=3).started(replicas=3)
-    first, second, _ = world.replicas
-    for replica in world.replicas:
-        replica.work()
-    first.train(pushes=1)
-    first.leave()
-    world.settle()
-    second.die()
+    world.replicas[0].work()
+    world.kill_shard(1)
     world.tick(6.0)
+    world.shard()  # a later epoch
+    world.store(world.machine.machine)  # type: ignore[attr-defined]
     fields = stored(world)
-    parts = read_parts(fields)
-    assert parts is not None
-    members = parts["members"]
-    assert members["dead"] == [second.incarnation]
-    section = {name: members[name] for name in ("dead", "numbers", "unforgotten")}
-    rows = {name: json.loads(text) for name, text in fields.items() if name.startswith("incarnation:")}
-    for row in rows.values():
-        row.pop("unsettled", None)
-        row.pop("unforgotten", None)
-    state = {**parts["state"], "format": 3}
-    changed = {"state": state, "members": section, **rows}
-    before = {**fields, **{name: json.dumps(part).encode() for name, part in changed.items()}}
-    assert read_parts(before) == {**parts, "state": state}
+    state = json.loads(fields["state"])
+    assert (FORMAT, state["format"]) == (5, 5)
+    assert load_unfinished(fields) is not None
+    fields["lease:1"] = b"[[1,0,0,30,1,0,0,0,1],0,3,2,[1,2,20,2,20.0,0.0,0]]"
+    fields["state"] = json.dumps({**state, "format": 4}).encode()
+    with pytest.raises(RuntimeFailure) as refused:
+        load_unfinished(fields)
+    assert str(refused.value) == (
+        "the registry's state has format 4, and this version reads 5: let the version that began the run finish it, or "
+        "use --resume to go on from its newest snapshot set, or --fresh"
+    )
+    assert last_shard_epoch(fields) == world.machine.shard_epoch > 1
+    assert outcome(fields) == ""
+    over = {"format": 4, "finished": True, "state": "done", "reason": "200 samples trained"}
+    fields["state"] = json.dumps({**state, **over}).encode()
+    assert load_unfinished(fields) is None
+    assert last_shard_epoch(fields) == world.machine.shard_epoch
+    assert outcome(fields) == "done: 200 samples trained"
 
 
 def test_a_commit_does_not_grow_with_those_that_ended(a_world: MakeWorld) -> None:
@@ -406,10 +397,6 @@ def test_the_form_of_the_samples_is_persisted(a_world: MakeWorld) -> None:
     successor = JobMachine(world.job, world.shape)
     restore(successor, parts, world.now_s)
     assert successor.initialization.samples == form
-    del parts["layout"]["samples"]  # as an earlier version wrote it
-    older = JobMachine(world.job, world.shape)
-    restore(older, parts, world.now_s)
-    assert older.initialization.samples is None
 
 
 def test_a_replica_with_other_data_is_refused(a_world: MakeWorld) -> None:

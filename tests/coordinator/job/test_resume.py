@@ -60,7 +60,7 @@ def test_pushes_in_part_of_a_set_are_repeated_and_counted(a_world: MakeWorld) ->
     first.work()
 
     def push() -> None:
-        if first.told.pushes < 3:
+        if first.totals.pushes < 3:
             first.push()
 
     world.interleave = push
@@ -224,9 +224,8 @@ def test_client_progress_resumes(a_world: MakeWorld) -> None:
     assert client.is_initialiser()
     client.initialise()
     world.settle()
-    world.machine.report_progress(
-        client.number, client.incarnation, ProgressReport(0, 4, 40, 4, 40.0, 0.0), world.now_s
-    )
+    report = ProgressReport(sequence=5, pushes=4, samples=40, steps=4, loss_sum=40.0)
+    world.machine.report_progress(client.number, client.incarnation, report, world.now_s)
     world.tick(31.0)
     world.settle()
     successor = world.after_crash().all_shards()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_warm_start_by_loss(a_world: MakeWorld) -> None:
     first.work()
     first.train(tell=False)
     assert isinstance(second.ask(), Wait)
-    world.machine.report_progress(0, first.incarnation, ProgressReport(1, 3, 30, 3, 30 * 0.4, 0.0), world.now_s)
+    world.machine.report_progress(0, first.incarnation, replace(first.totals, loss_sum=30 * 0.4), world.now_s)
     assert second.work().samples == 30
 
 
@@ -117,21 +118,23 @@ def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
     first.train(pushes=2)
     first.tell()
     assert world.machine.progress.samples == 20
-    told = first.told
+    totals = first.totals
     first.train()
     first.tell()
-    world.machine.report_progress(first.number, first.incarnation, told, world.now_s)
+    world.machine.report_progress(first.number, first.incarnation, totals, world.now_s)
     assert world.machine.progress.samples == 30
 
 
-def test_reports_on_a_foreign_lease_are_ignored(a_world: MakeWorld) -> None:
+def test_a_report_on_a_foreign_lease_completes_no_lease(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work()
-    second.work()
+    held = [replica.work().id for replica in (first, second)]
     first.train(pushes=1, tell=False)
-    world.machine.report_progress(second.number, second.incarnation, first.told, world.now_s)
-    assert world.machine.progress.samples == 0
+    world.machine.report_progress(second.number, second.incarnation, first.totals, world.now_s)
+    leases = world.machine.leases
+    assert (leases.done, [leases.outstanding[lease].position for lease in held]) == (0, [0, 0])
+    first.tell()
+    assert (leases.done, [leases.outstanding[lease].position for lease in held]) == (10, [10, 0])
 
 
 def test_lost_evaluation_answers_are_repeated(a_world: MakeWorld) -> None:
@@ -210,13 +213,16 @@ def test_client_job_ends_by_reported_samples(a_world: MakeWorld) -> None:
     first.initialise()
     world.settle()
     machine = world.machine
-    machine.report_progress(first.number, first.incarnation, ProgressReport(0, 1, 40, 1, 40.0, 2.0), world.now_s)
-    machine.report_progress(first.number, first.incarnation, ProgressReport(0, 1, 40, 1, 40.0, 2.0), world.now_s)
+    once = ProgressReport(sequence=2, pushes=1, samples=40, steps=1, loss_sum=40.0, staleness_sum=2.0)
+    machine.report_progress(first.number, first.incarnation, once, world.now_s)
+    machine.report_progress(first.number, first.incarnation, once, world.now_s)
     assert machine.progress.samples == 40
-    machine.report_progress(second.number, second.incarnation, ProgressReport(0, 1, 30, 0, 0.0, 4.0), world.now_s)
+    other = ProgressReport(sequence=1, pushes=1, samples=30, staleness_sum=4.0)
+    machine.report_progress(second.number, second.incarnation, other, world.now_s)
     assert (machine.progress.samples, machine.progress.staleness_mean) == (70, 3.0)
     assert (machine.progress.samples_of(first.number), machine.progress.samples_of(second.number)) == (40, 30)
-    machine.report_progress(first.number, first.incarnation, ProgressReport(0, 2, 80, 2, 80.0, 2.0), world.now_s)
+    twice = ProgressReport(sequence=3, pushes=2, samples=80, steps=2, loss_sum=80.0, staleness_sum=2.0)
+    machine.report_progress(first.number, first.incarnation, twice, world.now_s)
     world.settle()
     assert machine.state is State.DONE
     assert machine.reason == "110 samples trained"
@@ -237,7 +243,8 @@ def test_dead_incarnations_keep_only_their_sums(a_world: MakeWorld) -> None:
         client = world.replica(kind="client")
         who = client.number, client.incarnation
         for pushes in (1, 2):
-            machine.report_progress(*who, ProgressReport(0, pushes, 100 * pushes, pushes, 1.0), world.now_s)
+            totals = ProgressReport(sequence=pushes, pushes=pushes, samples=100 * pushes, steps=pushes, loss_sum=1.0)
+            machine.report_progress(*who, totals, world.now_s)
             machine.record_usage(
                 *who, ResourceUsage({"compute": 1.0 * pushes}, [0, pushes, 1], {"sent": 8 * pushes, "residual": 0.5})
             )
@@ -253,7 +260,7 @@ def test_dead_incarnations_keep_only_their_sums(a_world: MakeWorld) -> None:
     assert progress.residual() == progress.residual({OVER, *machine.members.dead}) == 15.0
 
 
-def test_lease_state_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
+def test_report_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
     first.work()
@@ -262,11 +269,11 @@ def test_lease_state_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
     second.train(pushes=1)
 
     training = world.machine.training
-    assert len(training.reports.of_lease) == 2
+    assert training.reports.last == {first.incarnation: first.totals, second.incarnation: second.totals}
     first.die()
     world.settle()
-    assert len(training.reports.of_lease) == 1
-    assert training.reports.of_lease.keys() <= training.leases.outstanding.keys()
+    assert training.reports.last == {second.incarnation: second.totals}
+    assert set(training.leases.holders()) == {second.incarnation}
 
 
 def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
@@ -287,11 +294,15 @@ def test_dead_client_is_distinct_from_its_replacement(a_world: MakeWorld) -> Non
     assert first.is_initialiser()
     first.initialise()
     world.settle()
-    world.machine.report_progress(first.number, first.incarnation, ProgressReport(0, 3, 30), world.now_s)
+    world.machine.report_progress(
+        first.number, first.incarnation, ProgressReport(sequence=4, pushes=3, samples=30), world.now_s
+    )
     first.die()
     world.settle()
     successor = world.replica(kind="client")
-    world.machine.report_progress(successor.number, successor.incarnation, ProgressReport(0, 1, 10), world.now_s)
+    world.machine.report_progress(
+        successor.number, successor.incarnation, ProgressReport(sequence=1, pushes=1, samples=10), world.now_s
+    )
     assert world.machine.progress.samples == 40
 
 

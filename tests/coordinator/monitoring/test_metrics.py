@@ -129,8 +129,8 @@ def test_a_loss_that_is_no_number_is_counted(a_world: MakeWorld, tmp_path: Path)
     assert watched.value("losses_not_finite_total") == 0
     replica = world.replicas[0]
     lease = replica.work()
-    told = ProgressReport(lease.id, 1, 10, 1, math.nan, 0.0, 0)
-    world.machine.report_progress(replica.number, replica.incarnation, told, world.now_s)
+    report = ProgressReport(lease.id, position=10, pushes=1, samples=10, steps=1, loss_sum=math.nan)
+    world.machine.report_progress(replica.number, replica.incarnation, report, world.now_s)
     watched.see()
     assert watched.value("losses_not_finite_total") == 1
     assert watched.value("state", state="failed") == 1

@@ -111,12 +111,12 @@ def test_samples_before_resume_do_not_count_as_speed(clock: ManualClock) -> None
     seen.record_pushers([member], progress)
     clock.advance(1.0)
     then = Progress()
-    then.record_report(0, ProgressReport(0, 1, 9_000), 0.0)
+    then.record_report(0, ProgressReport(pushes=1, samples=9_000), 0.0)
     progress.restore(then.state(), {0: -500})
     assert (progress.samples, progress.samples_since, progress.samples_of_since(0)) == (8_500, 0, 0)
     seen.record_pushers([member], progress)
     assert seen.per_second(member, "samples") == 0.0
-    progress.record_report(0, ProgressReport(0, 1, 30), 0.0)
+    progress.record_report(0, ProgressReport(pushes=1, samples=30), 0.0)
     clock.advance(1.0)
     seen.record_pushers([member], progress)
     assert progress.samples_since == 30

@@ -123,10 +123,10 @@ def report(call: Caller, number: int = 0, **fields: Any) -> wire.ReportRequest:
     return wire.ReportRequest(replica=replica.number, incarnation=replica.incarnation, **fields)
 
 
-def lease(call: Caller, number: int = 0, next_sequence: int = 0) -> wire.LeaseReply:
+def lease(call: Caller, number: int = 0, **fields: Any) -> wire.LeaseReply:
     replica = call.world.replicas[number]
-    sequence = next_sequence or replica.sequences.get("w", 0) + 1
-    request = wire.LeaseRequest(replica=replica.number, incarnation=replica.incarnation, next_sequence=sequence)
+    fields = {"last_lease": replica.last_lease, **fields}
+    request = wire.LeaseRequest(replica=replica.number, incarnation=replica.incarnation, **fields)
     reply: wire.LeaseReply = call("Lease", request)
     return reply
 
@@ -147,7 +147,7 @@ def test_calls_from_an_earlier_run_are_refused(training: Caller) -> None:
         who: dict[str, Any] = {"replica": replica.number, "incarnation": replica.incarnation, "run_id": named}
         for method, request in (
             ("Beat", beat(replica, run_id=named)),
-            ("Lease", wire.LeaseRequest(**who, next_sequence=1)),
+            ("Lease", wire.LeaseRequest(**who)),
             ("Report", wire.ReportRequest(**who, trouble="it is not this run's")),
         ):
             assert training.refusal(method, request) == (
@@ -239,9 +239,7 @@ def test_a_leaving_beat_is_goodbye(training: Caller) -> None:
 def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     first = training.world.replicas[0]
     reply = lease(training)
-    assert reply.training == wire.TrainingLease(
-        lease=1, epoch=0, start=0, stop=30, first_sequence=first.sequences["w"] + 1, samples_before=0
-    )
+    assert reply.training == wire.TrainingLease(lease=1, epoch=0, start=0, stop=30, samples_before=0)
     first.work()
     first.train()
     assert lease(training).evaluation == wire.EvaluationLease(
@@ -256,8 +254,8 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
 def test_client_report_returns_state_and_due_evaluation(training: Caller) -> None:
     world = training.world
     client = world.replica(kind="client")
-    told = wire.Progress(pushes=1, samples=100)
-    request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=told)
+    progress = wire.Progress(sequence=1, pushes=1, samples=100)
+    request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=progress)
     assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, report_every_s=0.03)
     world.machine.training.evaluations.request("validation", "w")
     for replica in world.replicas[:2]:
@@ -286,9 +284,12 @@ def test_a_coordinator_that_may_be_replaced_ends_no_member(training: Caller, mon
 
 def test_reports_are_taken_in(training: Caller) -> None:
     lease(training)
-    told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)
-    assert training("Report", report(training, progress=told)) == wire.ReportReply(report_every_s=0.02)
+    progress = wire.Progress(
+        lease=1, position=30, sequence=4, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0
+    )
+    assert training("Report", report(training, progress=progress)) == wire.ReportReply(report_every_s=0.02)
     assert training.world.machine.progress.loss == 2.0
+    assert training.world.machine.leases.reached == {training.world.replicas[0].incarnation: 4}
     initialization = training.world.machine.initialization
     assert initialization.placement is not None
     evaluation = lease(training, number=1).evaluation
@@ -310,11 +311,10 @@ def test_a_report_with_a_request_for_work_is_recorded_before_it_is_answered(trai
     first = world.replicas[0]
     lease(training)
     reported = wire.ReportRequest(
-        progress=wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0), wire=wire.WireFigures(sent=7)
+        progress=wire.Progress(lease=1, position=30, sequence=4, pushes=3, samples=30, steps=3, loss_sum=60.0),
+        wire=wire.WireFigures(sent=7),
     )
-    asked = wire.LeaseRequest(
-        replica=first.number, incarnation=first.incarnation, next_sequence=first.sequences["w"] + 4, report=reported
-    )
+    asked = wire.LeaseRequest(replica=first.number, incarnation=first.incarnation, last_lease=1, report=reported)
     reply = training("Lease", asked)
     assert reply.evaluation.samples == 30, "the evaluation that these samples make due"
     assert reply.report_every_s == 0.02
@@ -324,6 +324,42 @@ def test_a_report_with_a_request_for_work_is_recorded_before_it_is_answered(trai
     assert progress.samples == 30, "repeated, as its reply was lost"
     gone = wire.LeaseRequest(replica=first.number, incarnation=999, report=reported)
     assert "was removed" in training("Lease", gone).stop
+
+
+def test_a_request_without_a_report_acknowledges_nothing(training: Caller) -> None:
+    """It names the lease that it has received, and holds both until it reports."""
+    leases = training.world.machine.leases
+    assert lease(training).training.lease == lease(training).training.lease == 1, "its reply was lost"
+    assert lease(training, last_lease=1).training.lease == 2
+    assert lease(training, last_lease=1).training.lease == 2
+    assert (leases.done, list(leases.outstanding)) == (0, [1, 2])
+    progress = wire.Progress(lease=2, position=10, sequence=5, pushes=4, samples=40, steps=4, loss_sum=40.0)
+    training("Report", report(training, progress=progress))
+    assert (leases.done, list(leases.outstanding)) == (40, [2])
+
+
+@pytest.mark.parametrize("with_request", [False, True])
+def test_skipped_samples_in_a_report_are_recorded_before_its_progress(training: Caller, with_request: bool) -> None:
+    world = training.world
+    leases, progress = world.machine.leases, world.machine.progress
+    lease(training)
+    fields: dict[str, Any] = {
+        "skipped": [wire.SkippedSamples(lease=1, start=10, stop=15), wire.SkippedSamples(lease=1, start=25, stop=30)],
+        "progress": wire.Progress(lease=1, position=20, sequence=3, pushes=2, samples=15, steps=2, loss_sum=15.0),
+    }
+    for _ in range(2):
+        if with_request:
+            assert lease(training, last_lease=1, report=wire.ReportRequest(**fields)).HasField("training")
+        else:
+            training("Report", report(training, **fields))
+        assert (progress.samples, leases.done, leases.outstanding[1].position) == (15, 15, 20)
+        assert "[[10,15],[25,30]]" in world.stored["lease:1"], "another coordinator must know of them"
+    if not with_request:
+        assert list(leases.returned) == [(0, 10, 15), (0, 25, 30)]
+    last = wire.Progress(lease=1, position=25, sequence=4, pushes=3, samples=20, steps=3, loss_sum=20.0)
+    training("Report", report(training, progress=last))
+    assert leases.done == progress.samples == 20
+    assert 1 not in leases.outstanding
 
 
 @pytest.fixture
@@ -339,7 +375,7 @@ def held_request(call: Caller, number: int, hold_s: float, **fields: Any) -> Fut
     request = wire.LeaseRequest(
         replica=replica.number,
         incarnation=replica.incarnation,
-        next_sequence=replica.sequences.get("w", 0) + 1,
+        last_lease=replica.last_lease,
         hold_s=hold_s,
         **fields,
     )
@@ -361,9 +397,7 @@ def test_a_request_in_lockstep_is_held_until_its_block_can_begin(lockstep: Calle
     assert not second.done()
     inform_shards(lockstep)
     leases = [one.result(timeout=30) for one in (first, second)]
-    assert [lease.training.first_sequence for lease in leases] == [
-        replica.sequences.get("w", 0) + 1 for replica in lockstep.world.replicas
-    ]
+    assert [lease.training.lease for lease in leases] == [1, 2]
     assert len({lease.training.member_epoch for lease in leases}) == 1
     assert all(lease.report_every_s > 0 for lease in leases)
     assert not lockstep.steps.held._last, "no request is held any more"
@@ -436,7 +470,7 @@ def test_many_members_report_and_send_heartbeats_less_often(training: Caller) ->
 
 def test_a_model_without_accuracy_has_none(training: Caller) -> None:
     lease(training)
-    training("Report", report(training, progress=wire.Progress(lease=1, pushes=3, samples=30)))
+    training("Report", report(training, progress=wire.Progress(lease=1, position=30, pushes=3, samples=30)))
     evaluation = lease(training, number=1).evaluation
     training("Report", report(training, 1, evaluation=wire.Evaluation(lease=evaluation.lease, loss=0.5)))
     assert training.world.machine.progress.last is not None

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.core.ledgers import Applied
 from coordinator.core.states import DatasetSizes
 from coordinator.job.persistence import serialize
 from coordinator.runtime.bootstrap import create_machine, start
+from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
 from dbelief.checkpoint.shard_file import write_shard
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import make_segments
-from dbelief.errors import UserError
+from dbelief.core.push import LedgerRow
+from dbelief.errors import RuntimeFailure, SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.optim import make_rule
 from ps_server import snapshot
@@ -90,6 +93,21 @@ def test_new_run_uses_epochs_above_the_registry(a_job: MakeJob, tmp_path: Path) 
     assert started.machine.shard_epoch == 8
 
 
+def test_unfinished_run_of_an_earlier_version_is_refused_unless_it_is_resumed_or_left(
+    a_job: MakeJob, tmp_path: Path
+) -> None:
+    job = a_job()
+    a_set(tmp_path, 4, job)
+    known = {"format": 4, "state": "ready", "reason": "", "finished": False, "shard_epoch": 7}
+    stored = {"state": json.dumps(known).encode(), "run": json.dumps({"folder": str(tmp_path)}).encode()}
+    with pytest.raises(RuntimeFailure, match=r"has format 4, and this version reads 5: .* use --resume .* or --fresh"):
+        start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+    for resume in (False, True):
+        started = start(job, stored, tmp_path, resume=resume, fresh=not resume, now_s=0.0)
+        assert started.machine.shard_epoch == 8
+        assert started.machine.resumes == resume
+
+
 def test_run_continues_only_with_the_same_job(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
     machine = create_machine(job, tmp_path, resume=False)
@@ -110,17 +128,49 @@ def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> No
         create_machine(a_job(), tmp_path, resume=True)
 
 
-def test_a_set_that_does_not_name_its_parts_is_gone_on_from(a_job: MakeJob, tmp_path: Path) -> None:
-    """An earlier version wrote it, of 2 replicas that had made 2 pushes of 10 samples each."""
+# -- sets of earlier versions ----------------------------------------------------------------------------------------
+
+
+OLD_SET = "000000000040-0007"
+
+
+@pytest.fixture
+def old_set(tmp_path: Path) -> Path:
+    """A set of 2 replicas that had made 2 pushes of 10 samples each, with ledgers that do not name their leases."""
     shutil.copytree(Path(__file__).parents[2] / "golden" / "set_without_parts", tmp_path / "snapshots")
+    return tmp_path / "snapshots" / OLD_SET
+
+
+def test_a_set_of_an_earlier_version_with_held_leases_is_refused(a_job: MakeJob, old_set: Path, tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError) as refused:
+        create_machine(a_job(), tmp_path, resume=True)
+    assert str(refused.value) == (
+        f"{old_set}: an earlier version wrote it, whose ledgers do not name leases: resume the run with that version, "
+        "or begin a new one from its parameters with `start_from`"
+    )
+    assert old_set.is_dir(), "it is not damaged"
+
+
+def test_a_shard_reads_a_set_that_does_not_name_its_parts(old_set: Path) -> None:
+    shard = Shard(list(make_segments([(0, 4096)], 1024)), make_rule("sgd", {}))
+    snapshot.restore(shard, old_set, OLD_SET, "test", 4)
+    assert {pusher.incarnation: row for (_, pusher), row in shard.ledgers().items() if pusher.incarnation > 2} == {
+        3: (LedgerRow(3), LedgerRow(3)),
+        4: (LedgerRow(2), LedgerRow(2)),
+    }
+    assert sum(float(segment.vectors["w"].sum()) for segment in shard.segments.values()) == 4 * 40
+
+
+def test_a_set_that_does_not_name_its_parts_is_gone_on_from(a_job: MakeJob, old_set: Path, tmp_path: Path) -> None:
+    """An earlier version wrote it while no lease was held."""
+    content = read_checksummed(old_set / "set.json", 2)
+    content["leases"] |= {"held": [], "leased": 40, "returned": [[0, 20, 30], [0, 50, 60]]}
+    write_checksummed(old_set / "set.json", 2, content)
     machine = create_machine(a_job(), tmp_path, resume=True)
-    set_id = "000000000040-0007"
-    assert machine.recovery.set_id == set_id
+    assert machine.recovery.set_id == OLD_SET
     assert (machine.shard_epoch, machine.members.incarnations, machine.training.snapshots.count) == (4, 4, 7)
     assert machine.run_id
-    shard = Shard(list(make_segments([(0, 4096)], 1024)), make_rule("sgd", {}))
-    snapshot.restore(shard, tmp_path / "snapshots" / set_id, set_id, "test", 4)
-    assert {pusher.incarnation: row for (_, pusher), row in shard.ledgers().items() if pusher.incarnation > 2} == {
-        3: (3, 3), 4: (2, 2)
-    }  # fmt: skip
-    assert sum(float(segment.vectors["w"].sum()) for segment in shard.segments.values()) == 4 * 40
+    machine.training.resume(content, {3: Applied(LedgerRow(3), 3), 4: Applied(LedgerRow(2), 2)})
+    assert (machine.progress.samples, machine.leases.done, machine.training.pushes_twice) == (40, 40, 0)
+    again = [machine.leases.grant(0, 5) for _ in range(3)]
+    assert [(lease.start, lease.stop) for lease in again if lease is not None] == [(20, 30), (50, 60), (60, 90)]

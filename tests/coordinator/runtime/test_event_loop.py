@@ -321,7 +321,7 @@ def test_events_of_progress_are_thinned_out_and_no_others(runner: EventLoop, tmp
 def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: EventLoop, a_world: Callable[..., World]) -> None:
     batch = a_world(strategy={"name": "sandblaster", "portion": 10, "bundle": 4}, limits={"epochs": 5}).started()
     for replica in batch.replicas:
-        work = batch.machine.lease(WorkRequest(replica.number, replica.incarnation, 1), batch.now_s)
+        work = batch.machine.lease(WorkRequest(replica.number, replica.incarnation), batch.now_s)
         assert isinstance(work, BundleLease)
         told = BundleResult(work.pass_number, work.bundle, 40.0, 20)
         batch.machine.bundle_done(replica.number, replica.incarnation, told, batch.now_s)
@@ -367,7 +367,7 @@ def test_final_speed_is_the_mean_of_this_run(runner: EventLoop, world: World) ->
     for _ in range(4):
         runner._update_metrics(runner._machine)
         clock.advance(1.0)
-        progress.record_report(0, ProgressReport(0, 1, 50), clock.now())
+        progress.record_report(0, ProgressReport(pushes=1, samples=50), clock.now())
     assert runner.speed.per_second() == pytest.approx(50.0)
     clock.advance(60.0)
     for _ in range(3):

@@ -32,6 +32,7 @@ from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
+from dbelief.core.push import NO_PUSH
 from dbelief.errors import Deposed, Rejected, Unavailable
 from dbelief.process.clock import SystemClock
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -278,7 +279,7 @@ class FencingShards(ScriptedShards):
         if len(self.calls) == 1:
             self.busy.set()
             assert self.free.wait(60)
-        return {incarnation: Applied(0, incarnation, 0) for incarnation in incarnations if incarnation != 13}
+        return {incarnation: Applied(NO_PUSH, incarnation) for incarnation in incarnations if incarnation != 13}
 
     def drop_ledgers(self, incarnations: Sequence[int]) -> None:
         self.calls.append(("drop", list(incarnations)))
@@ -304,7 +305,7 @@ def test_fences_that_are_queued_together_are_one_call(tmp_path: Path) -> None:
     calls, done = calls_of(tmp_path, [fences[0], *mixed, Export("w"), fences[5]])
     assert calls == [("fence", [10]), ("fence", [11, 12, 13, 14]), ("drop", [7, 8]), ("fence", [15])]
     # One of them had pushed nothing: no shard has a row of it.
-    applied = [Applied() if number == 3 else Applied(0, 10 + number, 0) for number in range(6)]
+    applied = [Applied() if number == 3 else Applied(NO_PUSH, 10 + number) for number in range(6)]
     fenced = [f"fenced {n} {10 + n} {applied[n]}" for n in range(6)]
     assert [one for one in done if "d " in one] == [*fenced[:5], "dropped 7", "dropped 8", fenced[5]]
 

@@ -13,12 +13,13 @@ import pytest
 
 from coordinator.cluster.rebalance import apply_migration
 from coordinator.core.effects import MigrateSegments
+from coordinator.core.ledgers import Applied
 from coordinator.runtime.shard_client import ShardClient
 from coordinator.sandblaster.lbfgs import Lbfgs
 from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.core.layout import assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import LedgerRow, Push, Pusher
 from dbelief.core.vector_program import Operation, dots, lincomb
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.job.load import parse_job
@@ -260,6 +261,25 @@ def test_migrated_segments_are_served_after_the_commit(tmp_path: Path) -> None:
         finally:
             late.close()
         np.testing.assert_array_equal(here.read("w"), -1.0)
+
+
+def test_ledgers_name_the_lease_and_the_position_of_the_last_push(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as here:
+        pusher = Pusher(1, 2)
+        client = ShardedParameterClient("programs", here.placement, ("sgd", {}), pusher, deadline_s=10.0)
+        ones, held = np.ones(SIZE, np.float32), np.zeros(len(here.placement.spans), np.int64)
+        try:
+            for sequence, (lease, position) in enumerate([(3, 10), (3, 20), (7, 5)], 1):
+                client.push(ones, held, Push(pusher, sequence, np.float32(0.0), lease=lease, position=position))
+                applied = {1: Applied(LedgerRow(1), 1), 2: Applied(LedgerRow(sequence, lease, position), sequence)}
+                assert here.shards.ledgers() == applied
+            move = MigrateSegments(0, 1, tuple(here.placement.places[0].segments)[-3:])
+            here.shards.migrate(move)
+            here.shards.placement = apply_migration(here.placement, move)
+            here.shards.set_ownership((0, 1))
+            assert here.shards.fence([2]) == applied
+        finally:
+            client.close()
 
 
 def test_migration_to_a_dead_shard_fails_and_is_undone(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Batch:
         """Ask for work and compute it; or push one more segment of it; or tell that it is done."""
         world, life = self.world, replica.incarnation
         if life not in self.holds:
-            work = world.machine.lease(WorkRequest(replica.number, life, 1), world.now_s)
+            work = world.machine.lease(WorkRequest(replica.number, life), world.now_s)
             if isinstance(work, EvaluationLease):
                 world.machine.evaluated(replica.number, life, work.id, 0.5, None, world.now_s)
             elif isinstance(work, BundleLease):
@@ -224,7 +224,7 @@ def test_replicas_wait_between_passes_and_program_runs_once(a_world: MakeWorld) 
     world.machine.tick(world.now_s)
     assert len([action for action in world.machine.actions if isinstance(action, RunProgram)]) == 1
     one = world.replicas[0]
-    assert isinstance(world.machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s), Wait)
+    assert isinstance(world.machine.lease(WorkRequest(one.number, one.incarnation), world.now_s), Wait)
 
 
 def test_evaluation_and_parameter_write_exclude_each_other(a_world: MakeWorld) -> None:
@@ -237,17 +237,17 @@ def test_evaluation_and_parameter_write_exclude_each_other(a_world: MakeWorld) -
         if batch.method.phase is not Phase.SLOPE:
             world.settle()
     machine.training.evaluations.request("validation", "w")
-    lease = machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s)
+    lease = machine.lease(WorkRequest(one.number, one.incarnation), world.now_s)
     assert isinstance(lease, EvaluationLease)
     world.settle()
     assert batch.method.phase == Phase("accept"), "its first trial is good enough"
     machine.evaluated(one.number, one.incarnation, lease.id, 0.5, None, world.now_s)
     assert any(isinstance(action, RunProgram) for action in machine.actions)
     machine.training.evaluations.request("validation", "w")
-    assert isinstance(machine.lease(WorkRequest(two.number, two.incarnation, 1), world.now_s), Wait)
+    assert isinstance(machine.lease(WorkRequest(two.number, two.incarnation), world.now_s), Wait)
     world.settle()
     assert batch.method.iterations == 1
-    assert isinstance(machine.lease(WorkRequest(two.number, two.incarnation, 1), world.now_s), EvaluationLease)
+    assert isinstance(machine.lease(WorkRequest(two.number, two.incarnation), world.now_s), EvaluationLease)
 
 
 def test_late_or_repeated_results_change_nothing(a_world: MakeWorld) -> None:
@@ -323,9 +323,7 @@ def test_a_shard_that_dies_before_training_holds_nothing_up(a_world: MakeWorld) 
     replica.initialise()
     world.settle()
     assert world.state() is State.READY
-    assert isinstance(
-        world.machine.lease(WorkRequest(replica.number, replica.incarnation, 1), world.now_s), BundleLease
-    )
+    assert isinstance(world.machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s), BundleLease)
 
 
 def test_a_shard_that_stays_away_ends_it_by_name(a_world: MakeWorld) -> None:
@@ -358,11 +356,11 @@ def test_prefetch_gets_no_evaluation_and_no_old_pass(a_world: MakeWorld) -> None
     batch.step(one)
     work, *_ = batch.holds[one.incarnation]
     machine.training.evaluations.request("validation", "w")
-    asks = WorkRequest(one.number, one.incarnation, 1, work.pass_number, (work.bundle,), prefetch=True)
+    asks = WorkRequest(one.number, one.incarnation, work.pass_number, (work.bundle,), prefetch=True)
     following = machine.lease(asks, world.now_s)
     assert isinstance(following, BundleLease)
     assert following.bundle != work.bundle
-    stale = WorkRequest(one.number, one.incarnation, 1, work.pass_number - 1, (work.bundle, following.bundle))
+    stale = WorkRequest(one.number, one.incarnation, work.pass_number - 1, (work.bundle, following.bundle))
     machine.training.evaluations.clear()
     assert machine.lease(stale, world.now_s) == work, "those numbers mean another pass"
 
@@ -377,7 +375,7 @@ def test_slow_replicas_get_smaller_bundles(a_world: MakeWorld) -> None:
     machine.bundle_done(quick.number, quick.incarnation, told._replace(seconds=1.0), world.now_s)
     sizes = []
     for replica in (slow, quick):
-        work = machine.lease(WorkRequest(replica.number, replica.incarnation, 1), world.now_s)
+        work = machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s)
         assert isinstance(work, BundleLease)
         sizes.append((work.stop - work.start) // 2)
     assert sizes == [1, 8]
@@ -388,11 +386,11 @@ def test_failing_samples_end_the_job_by_name(a_world: MakeWorld) -> None:
     world, machine = batch.world, batch.world.machine
     work: Assignment
     for replica in world.replicas:
-        work = machine.lease(WorkRequest(replica.number, replica.incarnation, 1), world.now_s)
+        work = machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s)
         while isinstance(work, BundleLease) and work.start > 0:  # the first portions are the bad ones
             batch.holds[replica.incarnation] = work, 0.0, np.zeros((4, 1), np.float32), []
             batch.tell(replica, work, 0.0)
-            work = machine.lease(WorkRequest(replica.number, replica.incarnation, 1), world.now_s)
+            work = machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s)
         assert isinstance(work, BundleLease)
         assert world.state() is State.READY
         who = replica.number, replica.incarnation
@@ -412,7 +410,7 @@ def test_backup_counts_survive_passes_and_restore() -> None:
         (program,) = [action for action in batch.advance({}) if isinstance(action, RunProgram)]
         batch.program_ran(program.ticket, [])
         for life in (1, 2, 3):
-            assert batch.request_lease(WorkRequest(life, life, 1), range(3), float(turn)) is not None
+            assert batch.request_lease(WorkRequest(life, life), range(3), float(turn)) is not None
         kept.append(batch.state())
         assert batch.backups == (turn, 0)
         batch.rewind(kept[0])
@@ -429,9 +427,9 @@ def test_computing_replica_expires_despite_prefetching(a_world: MakeWorld) -> No
     batch = Batch(a_world, portion=50, bundle=1)
     world, machine = batch.world, batch.world.machine
     one = world.replicas[0]
-    work = machine.lease(WorkRequest(one.number, one.incarnation, 1), world.now_s)
+    work = machine.lease(WorkRequest(one.number, one.incarnation), world.now_s)
     assert isinstance(work, BundleLease)
-    asks = WorkRequest(one.number, one.incarnation, 1, work.pass_number, (work.bundle,), prefetch=True)
+    asks = WorkRequest(one.number, one.incarnation, work.pass_number, (work.bundle,), prefetch=True)
     assert isinstance(machine.lease(asks, world.now_s), Wait)
     for _ in range(5):  # it tells now and then that it comes on
         world.tick(100.0)

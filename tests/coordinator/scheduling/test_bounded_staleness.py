@@ -9,11 +9,10 @@ import pytest
 from coordinator.core.effects import SetMembership
 from coordinator.scheduling.bounded_staleness import BoundedStalenessPolicy
 from coordinator.scheduling.leases import Leases
-from dbelief.core.lease import FetchPushSchedule
 
 
 def policy() -> BoundedStalenessPolicy:
-    return BoundedStalenessPolicy(Leases(100, 100, 10, FetchPushSchedule(10)))
+    return BoundedStalenessPolicy(Leases(100, 100, 10, 10))
 
 
 def told(clocks: BoundedStalenessPolicy, clock: int = 0) -> list[int]:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.effects import Action, TakeSnapshot
+from coordinator.core.ledgers import Applied
 from coordinator.core.messages import Assignment, EvaluationLease, GroupLease, Wait, WorkRequest
 from coordinator.scheduling.groups import MAX_FRUITLESS_BLOCKS, GroupPolicy
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.training import Training
-from dbelief.core.lease import FetchPushSchedule
 from tests.coordinator.world import SHAPE, make_job
 from tests.examples import examples
 
@@ -29,13 +29,13 @@ class Played:
 
     def __init__(self, seed: int, workers: int, epochs: int = 1) -> None:
         self.random = np.random.default_rng(seed)
-        self.leases = Leases(EPOCH, EPOCH * epochs, 3 * BATCH, FetchPushSchedule(BATCH))
+        self.leases = Leases(EPOCH, EPOCH * epochs, 3 * BATCH, BATCH)
         self.groups = GroupPolicy(self.leases)
         self.shards: Samples = Counter()
         self.living: dict[int, int] = {}  # incarnation by replica
         self.results: dict[int, Samples] = {}  # by incarnation
         self.at: dict[int, int] = {}  # steps that a life's result holds
-        self.next_sequence: dict[int, int] = {}
+        self.done: dict[int, tuple[int, int]] = {}  # lease and position of a life's last step, as it reports them
         self.broken: dict[int, int] = {}
         self.last: dict[int, int] = {}
         self.made: dict[int, int] = {}  # steps of the last block
@@ -53,15 +53,13 @@ class Played:
         self.incarnations += 1
         number = next(n for n in range(100) if n not in self.living)
         self.living[number] = self.incarnations
-        self.next_sequence[self.incarnations] = 1
+        self.done[self.incarnations] = 0, 0
 
     def ask(self, number: int) -> GroupLease | None:
         life = self.living[number]
-        self.leases.finish_implicitly(life, self.next_sequence[life])
+        self.leases.acknowledge(life, *self.done[life])
         last, steps, broken = self.last.get(life, 0), self.made.get(life, 0), self.broken.get(life, 0)
-        request = WorkRequest(
-            number, life, self.next_sequence[life], last_lease=last, steps=steps, broken_generation=broken
-        )
+        request = WorkRequest(number, life, last_lease=last, steps=steps, broken_generation=broken)
         held = self.groups.held(request)
         if held is None:
             self.groups.settle()
@@ -72,7 +70,7 @@ class Played:
         life = self.living.pop(number)
         self.groups.replica_lost(life, True, 0.0)
         if self.groups.fenced(number, life) is not None:
-            self.leases.revoke(life, 0, 0)
+            self.leases.revoke(life, Applied())
         self.groups.settle()
 
     def block(self, dies_at: int | None = None) -> None:
@@ -97,7 +95,7 @@ class Played:
                 return
             if step < steps:
                 self._step(group, together, step, group)
-        self.shards = self.results[self.living[group[0]]].copy()
+        self._write(group, together)
 
     def _agree(self, group: list[int], work: GroupLease) -> None:
         clock = work.lease.clock
@@ -117,11 +115,16 @@ class Played:
         for number in heard:
             self.at[self.living[number]] += 1
             self.made[self.living[number]] = step + 1
-            if step < -(-together[number].lease.samples // BATCH):
-                self._count(number, group)
+            lease, done = together[number].lease, (step + 1) * BATCH
+            if done < lease.samples or (done < lease.samples + BATCH and number != group[0]):
+                self.done[self.living[number]] = lease.id, min(done, lease.samples)
 
-    def _count(self, number: int, group: list[int]) -> None:
-        self.next_sequence[self.living[number]] += 1
+    def _write(self, group: list[int], together: dict[int, GroupLease]) -> None:
+        """The first one writes its result to the shards, and only then reports its last step."""
+        lease = together[group[0]].lease
+        self.shards = self.results[self.living[group[0]]].copy()
+        if lease.samples:
+            self.done[self.living[group[0]]] = lease.id, lease.samples
 
     def _break(self, group: list[int], together: dict[int, GroupLease], step: int, steps: int) -> None:
         """One dies; of the others some have the step that was under way, and some have not."""
@@ -137,7 +140,7 @@ class Played:
             self._step(group, together, step, some)
             step += 1
         if step == steps and group[0] in some:  # nobody waits for the dead: who is first writes
-            self.shards = self.results[self.living[group[0]]].copy()
+            self._write(group, together)
         for number in survivors:
             if step < steps or number not in some:
                 self.broken[self.living[number]] = together[number].generation
@@ -171,18 +174,20 @@ def test_each_sample_counts_once_after_any_deaths(seed: int, workers: int, story
 
 
 def asked(
-    groups: GroupPolicy,
-    living: dict[int, int],
-    sequence: int,
-    last: dict[int, int],
-    broken: int = 0,
-    steps: int = 0,
+    groups: GroupPolicy, living: dict[int, int], last: dict[int, int], broken: int = 0, steps: int = 0
 ) -> list[GroupLease]:
     """All ask for work until they have some."""
     for _ in range(2):
         found = []
         for number, life in living.items():
-            request = WorkRequest(number, life, sequence, 0, (), False, last.get(life, 0), steps, broken, "no way to B")
+            request = WorkRequest(
+                number,
+                life,
+                last_lease=last.get(life, 0),
+                steps=steps,
+                broken_generation=broken,
+                broken_reason="no way to B",
+            )
             held = groups.held(request)
             if held is None:
                 groups.settle()
@@ -213,7 +218,7 @@ def test_evaluation_and_snapshot_wait_for_group_upload() -> None:
     training.begin(0.0)
 
     def ask(number: int, last: int, steps: int = 0, broken: int = 0) -> Assignment:
-        request = WorkRequest(number, living[number], 1, last_lease=last, steps=steps, broken_generation=broken)
+        request = WorkRequest(number, living[number], last_lease=last, steps=steps, broken_generation=broken)
         return training.assign(request, True, True, living, 0.0)
 
     def block(now_s: float, steps: int = 0, broken: int = 0) -> list[Action]:
@@ -242,49 +247,49 @@ def test_evaluation_and_snapshot_wait_for_group_upload() -> None:
 
 
 def test_group_lasts_while_membership_is_stable() -> None:
-    leases = Leases(EPOCH, 4 * EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    leases = Leases(EPOCH, 4 * EPOCH, 3 * BATCH, BATCH)
     groups = GroupPolicy(leases)
     living, last = {0: 1, 1: 2}, dict[int, int]()
-    first = asked(groups, living, 1, last)
-    second = asked(groups, living, 4, last, steps=3)
+    first = asked(groups, living, last)
+    second = asked(groups, living, last, steps=3)
     assert [one.generation for one in first + second] == [1] * 4
     assert [one.lease.clock for one in first + second] == [0, 0, 3, 3]
     assert {one.samples_before for one in second} == {2 * 3 * BATCH}
     living[2] = 3
-    third = [groups.held(WorkRequest(n, life, 7, last_lease=last.get(life, 0), steps=3)) for n, life in living.items()]
+    third = [groups.held(WorkRequest(n, life, last_lease=last.get(life, 0), steps=3)) for n, life in living.items()]
     assert third == [None] * 3
 
 
 def test_repeatedly_broken_groups_fail_with_the_reason() -> None:
-    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, BATCH)
     groups = GroupPolicy(leases)
     living, last, broken = {0: 1, 1: 2}, dict[int, int](), 0
     for turn in range(MAX_FRUITLESS_BLOCKS):
         assert not groups.failed
-        work = asked(groups, living, 1, last, broken)
+        work = asked(groups, living, last, broken)
         assert [one.generation for one in work] == [turn + 1] * 2
         broken = turn + 1
-    assert asked(groups, living, 1, last, broken) == []
+    assert asked(groups, living, last, broken) == []
     assert groups.failed == "the workers cannot reach each other, 5 times in a row: no way to B"
 
 
 def test_an_answer_that_was_lost_is_given_again() -> None:
-    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, BATCH)
     groups = GroupPolicy(leases)
-    work = asked(groups, {0: 1}, 1, {})
-    assert groups.held(WorkRequest(0, 1, 1)) == work[0]
-    assert groups.held(WorkRequest(0, 1, 1, last_lease=work[0].lease.id)) is None
+    work = asked(groups, {0: 1}, {})
+    assert groups.held(WorkRequest(0, 1)) == work[0]
+    assert groups.held(WorkRequest(0, 1, last_lease=work[0].lease.id)) is None
 
 
 def test_state_restores_the_group_policy() -> None:
-    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, BATCH)
     groups = GroupPolicy(leases)
-    one, two = asked(groups, {0: 1, 1: 2}, 1, {})
-    groups.held(WorkRequest(0, 1, 4, last_lease=one.lease.id, steps=3))
+    one, two = asked(groups, {0: 1, 1: 2}, {})
+    groups.held(WorkRequest(0, 1, last_lease=one.lease.id, steps=3))
     other = GroupPolicy(leases)
     other.restore(json.loads(json.dumps(groups.state())))
     assert other == groups
-    other.held(WorkRequest(1, 2, 4, last_lease=two.lease.id, steps=3))
+    other.held(WorkRequest(1, 2, last_lease=two.lease.id, steps=3))
     settled = other.settle()
     assert [(one.pushes, one.samples) for one in settled] == [(3, 12), (3, 12)]
     assert not other._block
@@ -292,10 +297,10 @@ def test_state_restores_the_group_policy() -> None:
 
 
 def test_block_without_survivor_counts_as_lost() -> None:
-    leases = Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
+    leases = Leases(EPOCH, EPOCH, 3 * BATCH, BATCH)
     groups = GroupPolicy(leases)
-    work = asked(groups, {0: 1, 1: 2}, 1, {})
-    leases.acknowledge(work[0].lease.id, 2)
+    work = asked(groups, {0: 1, 1: 2}, {})
+    leases.acknowledge(1, work[0].lease.id, 2 * BATCH)
     for number, life in {0: 1, 1: 2}.items():
         groups.replica_lost(life, True, 0.0)
         assert groups.fenced(number, life) is None
@@ -305,10 +310,10 @@ def test_block_without_survivor_counts_as_lost() -> None:
 
 def broken_block(steps: int) -> tuple[GroupPolicy, dict[int, int]]:
     """A policy whose first block of two broke after so many steps, which only the workers have."""
-    groups = GroupPolicy(Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH)))
+    groups = GroupPolicy(Leases(EPOCH, EPOCH, 3 * BATCH, BATCH))
     living = {0: 1, 1: 2}
-    for work, (number, life) in zip(asked(groups, living, 1, {}), living.items(), strict=True):
-        request = WorkRequest(number, life, 1 + steps, last_lease=work.lease.id, steps=steps, broken_generation=1)
+    for work, (number, life) in zip(asked(groups, living, {}), living.items(), strict=True):
+        request = WorkRequest(number, life, last_lease=work.lease.id, steps=steps, broken_generation=1)
         assert groups.held(request) is None
     assert [one.lost for one in groups.settle()] == [0, 0]
     assert (groups.steps, groups.written) == (steps, 0)
@@ -338,10 +343,10 @@ def test_a_new_worker_that_made_no_step_has_none_of_those_before() -> None:
     groups, living = broken_block(2)
     assert fail(groups, 0, living[0]) == []
     living = {1: living[1], 2: 3}
-    work = asked(groups, living, 3, {})
+    work = asked(groups, living, {})
     assert len(work) == 2
     assert fail(groups, 1, 2) == []
-    request = WorkRequest(2, 3, 3, last_lease=work[1].lease.id, steps=0, broken_generation=groups.generation)
+    request = WorkRequest(2, 3, last_lease=work[1].lease.id, steps=0, broken_generation=groups.generation)
     assert groups.held(request) is None
     assert [one.lost for one in groups.settle() if one.lost] == [2, 2]
 
@@ -349,9 +354,9 @@ def test_a_new_worker_that_made_no_step_has_none_of_those_before() -> None:
 def test_a_worker_that_is_fenced_after_its_block_has_no_steps() -> None:
     """It had reported the end of the block, and was removed before the others had."""
     groups, living = broken_block(2)
-    work = asked(groups, living, 3, {})
+    work = asked(groups, living, {})
     reports = [
-        WorkRequest(number, life, 4, last_lease=one.lease.id, steps=1, broken_generation=groups.generation)
+        WorkRequest(number, life, last_lease=one.lease.id, steps=1, broken_generation=groups.generation)
         for one, (number, life) in zip(work, living.items(), strict=True)
     ]
     assert groups.held(reports[1]) is None
@@ -365,8 +370,8 @@ def test_a_worker_that_is_fenced_after_its_block_has_no_steps() -> None:
 
 def test_steps_that_were_written_are_not_lost() -> None:
     groups, living = broken_block(2)
-    work = asked(groups, living, 3, {})
-    groups.held(WorkRequest(0, 1, 6, last_lease=work[0].lease.id, steps=3))
+    work = asked(groups, living, {})
+    groups.held(WorkRequest(0, 1, last_lease=work[0].lease.id, steps=3))
     assert fail(groups, 0, living[0]) == []
     assert fail(groups, 1, living[1]) == []
     assert groups.written == groups.steps == 5

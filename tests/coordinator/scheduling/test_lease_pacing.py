@@ -11,28 +11,29 @@ from coordinator.core.warm_start import WarmStart
 from coordinator.scheduling.free_running import FreeRunningPolicy
 from coordinator.scheduling.lease_pacing import FEW, LEASES_PER_S, LeasePacing
 from coordinator.scheduling.leases import Leases
-from dbelief.core.lease import FetchPushSchedule
 
 SIZE = 40
 
 
 def trained(replicas: int, samples_per_s: float, total: int) -> tuple[list[float], list[float]]:
     """Replicas, every third of them half as fast, train it all: times of the requests, and of the replicas' ends."""
-    leases = Leases(total, total, SIZE, FetchPushSchedule(10))
+    leases = Leases(total, total, SIZE, 10)
     policy = FreeRunningPolicy(leases, WarmStart(), LeasePacing(SIZE))
-    living, sequences = range(replicas), [1] * replicas
+    living, done = range(replicas), [(0, 0)] * replicas
     requests_s, ends_s, covered = list[float](), list[float](), list[tuple[int, int]]()
     due = [(0.001 * replica, replica) for replica in living]
     while due:
         now_s, replica = heapq.heappop(due)
-        leases.finish_implicitly(replica, sequences[replica])
-        lease = policy.request_lease(WorkRequest(replica, replica, sequences[replica]), living, now_s)
+        leases.acknowledge(replica, *done[replica])
+        request = WorkRequest(replica, replica, last_lease=done[replica][0])
+        assert policy.held(request) is None
+        lease = policy.request_lease(request, living, now_s)
         if lease is None:
             ends_s.append(now_s)
             continue
         requests_s.append(now_s)
         covered.append((lease.start, lease.stop))
-        sequences[replica] += leases.cadence.pushes(lease.samples)
+        done[replica] = lease.id, lease.samples
         speed = samples_per_s / 2 if replica % 3 == 0 else samples_per_s
         heapq.heappush(due, (now_s + lease.samples / speed, replica))
     covered.sort()

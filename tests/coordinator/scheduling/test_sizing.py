@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.core.states import DatasetSizes
-from coordinator.scheduling.sizing import cadence, lease_size, progress
-from dbelief.core.lease import FetchPushSchedule
+from coordinator.scheduling.sizing import lease_size, leases, progress
 from dbelief.job import Job
 
 MakeJob = Callable[..., Job]
@@ -14,9 +13,10 @@ SHAPE = DatasetSizes(train=10_000, validation=1_000, test=500)
 BLIND = DatasetSizes(train=10_000, validation=0, test=0)
 
 
-def test_cadence_is_the_strategys(a_job: MakeJob) -> None:
-    job = a_job(strategy__batch=8, strategy__n_fetch=2, strategy__n_push=3, strategy__literal=True)
-    assert cadence(job) == FetchPushSchedule(8, 2, 3, True)
+def test_mini_batches_of_leases_are_the_strategys(a_job: MakeJob) -> None:
+    pool = leases(a_job(strategy__batch=8, strategy__n_fetch=2, strategy__n_push=3, strategy__literal=True), SHAPE, 9)
+    assert (pool.batch, pool.total, pool.epoch_samples) == (8, 9, 10_000)
+    assert [pool.steps(samples) for samples in (0, 1, 8, 9)] == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.core.ledgers import Applied
 from coordinator.core.messages import Wait, WorkRequest
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.synchronous import SynchronousPolicy
-from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.lease import DataLease
 
 
 class Block:
     """Rounds with a pool of leases of four mini-batches, and the lives that ask."""
 
     def __init__(self, total: int = 1_000, size: int = 40, epoch: int = 1_000, turns: bool = False) -> None:
-        self.pool = Leases(epoch, total, size, FetchPushSchedule(10))
+        self.pool = Leases(epoch, total, size, 10)
         self.rounds = SynchronousPolicy(self.pool, turns)
-        self.next: dict[int, int] = {}  # next sequence by incarnation
+        self.last: dict[int, int] = {}  # by incarnation, the lease that it has received and trained last
 
     def request(self, life: int) -> WorkRequest:
-        return WorkRequest(life % 100, life, self.next.setdefault(life, 1))
+        return WorkRequest(life % 100, life, last_lease=self.last.get(life, 0))
 
     def ask(self, *lives: int) -> None:
         """Replica n in life n, or in life 100 m + n."""
@@ -51,9 +52,8 @@ class Block:
         return lease
 
     def finish(self, life: int, lease: DataLease) -> None:
-        pushes = self.pool.cadence.pushes(lease.samples)
-        self.next[life] = lease.first_sequence + pushes
-        self.pool.acknowledge(lease.id, pushes)
+        self.last[life] = lease.id
+        self.pool.acknowledge(life, lease.id, lease.samples)
 
     def start(self, *lives: int) -> None:
         self.ask(*lives)
@@ -130,7 +130,7 @@ def test_the_offer_changes_when_data_returns() -> None:
     before = block.rounds.offer
     block.rounds.fenced(3, 3)
     assert block.rounds.offer == before
-    block.pool.revoke(3, 0, 0)
+    block.pool.revoke(3, Applied())
     assert block.rounds.offer != before
     block.start(1, 2)
 
@@ -160,7 +160,7 @@ def test_death_before_fetching_a_lease_blocks_no_other() -> None:
     block.start(1, 2)
     block.work(1)
     assert block.rounds.fenced(2, 2)
-    block.pool.revoke(2, 0, 0)
+    block.pool.revoke(2, Applied())
     block.start(1)
     assert (block.lease(1).start, block.lease(1).clock) == (40, 4)
 
@@ -179,7 +179,7 @@ def test_longest_lease_sets_the_clock_after_its_holder_dies() -> None:
     assert block.rounds.fenced(1, 1)
     assert block.members() == [(0, [2]), (2, []), (4, [])]
     block.work(2)
-    block.pool.revoke(1, 0, 0)
+    block.pool.revoke(1, Applied())
     block.start(2)
     assert block.lease(2).clock == 4
 
@@ -268,7 +268,7 @@ def test_clocks_are_disjoint_and_all_samples_in_blocks(replicas: int, total: int
         if happening == "die" and len(living) > 1:
             life = living.pop(picks.randrange(len(living)))
             block.rounds.fenced(life % 100, life)
-            block.pool.revoke(life, 0, 0)
+            block.pool.revoke(life, Applied())
         elif happening == "join":
             newest += 1
             living.append(newest)

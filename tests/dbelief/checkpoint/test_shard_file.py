@@ -18,7 +18,7 @@ from dbelief.checkpoint.checksummed_json import checksum
 from dbelief.checkpoint.shard_file import StoredSegment, read_segments, verify_shards, write_shard
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
-from dbelief.core.push import Pusher
+from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import CorruptSnapshot, RuntimeFailure, SnapshotError, WriteFailed
 from tests.dbelief.process.test_atomic_file import files_end_at
 from tests.examples import examples
@@ -36,7 +36,11 @@ def stored(span: SegmentSpan) -> StoredSegment:
     arrays["accrued"] = random.standard_normal(span.length)
     if span.index % 2:
         del arrays["best.0"]
-    ledger = {("w", Pusher(1, 11)): span.index, ("w", Pusher(2, 12, 3)): 1 << 40}
+    ledger = {
+        ("w", Pusher(1, 11)): LedgerRow(span.index, 3, 64 + span.index),
+        ("w", Pusher(2, 12, 3)): LedgerRow(1 << 40, 1 << 41, 1 << 42),
+        ("best.0", Pusher(2, 12, 3)): LedgerRow(7),
+    }
     lost_of = {Pusher(2, 12, 3): span.index} if span.index else {}
     return StoredSegment(span, (1 << 40) + span.index, 5 * span.index, 2, span.index, ledger, arrays, lost_of)
 
@@ -198,11 +202,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an offset beyond the end": (row("offset", 10**9), r"shard-0\.safetensors: segment 2 does not match its checksum"),
     "a vector of another type": (row("vectors", [["w", "BF16"]]), MANIFEST),
     "vectors without types": (row("vectors", ["w"]), MANIFEST),
+    "a ledger row of a vector": (row("ledger", [["w"]]), MANIFEST),
     "a ledger row too short": (row("ledger", [["w", 1, 11, 0]]), MANIFEST),
-    "a ledger row too long": (row("ledger", [["w", 1, 11, 0, 5, 5]]), MANIFEST),
-    "a ledger row of words": (row("ledger", [["w", 1, 11, 0, "5"]]), MANIFEST),
-    "a ledger row of a negative push": (row("ledger", [["w", 1, 11, 0, -5]]), MANIFEST),
-    "a ledger row without a vector": (row("ledger", [[None, 1, 11, 0, 5]]), MANIFEST),
+    "a ledger row with a lease and no position": (row("ledger", [["w", 1, 11, 0, 5, 5]]), MANIFEST),
+    "a ledger row too long": (row("ledger", [["w", 1, 11, 0, 5, 3, 64, 0]]), MANIFEST),
+    "a ledger row of words": (row("ledger", [["w", 1, 11, 0, "5", 3, 64]]), MANIFEST),
+    "a ledger row of a negative push": (row("ledger", [["w", 1, 11, 0, -5, 3, 64]]), MANIFEST),
+    "a ledger row of a lease in words": (row("ledger", [["w", 1, 11, 0, 5, "3", 64]]), MANIFEST),
+    "a ledger row of no position": (row("ledger", [["w", 1, 11, 0, 5, 3, None]]), MANIFEST),
+    "a ledger row of a negative position": (row("ledger", [["w", 1, 11, 0, 5, 3, -64]]), MANIFEST),
+    "a ledger row without a vector": (row("ledger", [[None, 1, 11, 0, 5, 3, 64]]), MANIFEST),
+    "an earlier version's ledger row of words": (row("ledger", [["w", 1, 11, 0, "5"]]), MANIFEST),
     "a ledger of no rows": (row("ledger", 7), MANIFEST),
     "a segment that lacks its ledger": (edit(lambda c: c["segments"][2].pop("ledger")), MANIFEST),
 }
@@ -240,6 +250,51 @@ def test_a_flipped_byte_is_noticed_or_harmless(name: str, flipped: int, folder: 
             unnoticed.append(content[position : position + 1])
     assert set(unnoticed) <= {b" "}
     assert [reason for reason in reasons if path.name not in reason] == []
+
+
+def test_ledger_rows_of_an_earlier_version_are_of_no_lease(folder: Path) -> None:
+    def before(content: dict[str, Any]) -> None:
+        for segment in content["segments"]:
+            segment["ledger"] = [row[:5] for row in segment["ledger"]]
+
+    for name in ("shard-0.json", "shard-1.json"):
+        rewrite(folder / name, before)
+    verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
+    found = {one.span.index: one for one in read_segments(folder, "set-7", "digits", "momentum", TABLE)}
+    for span in TABLE:
+        wanted = stored(span)
+        assert found[span.index].ledger == {key: LedgerRow(row.sequence) for key, row in wanted.ledger.items()}
+        assert found[span.index].arrays.keys() == wanted.arrays.keys()
+
+
+def test_a_ledger_may_have_rows_of_both_versions(folder: Path) -> None:
+    rows = [["w", 1, 11, 0, 5, 3, 64], ["w", 2, 12, 3, 7], ["best.0", 2, 12, 0, 1]]
+    row("ledger", rows)(folder)
+    found = list(read_segments(folder, "set-7", "digits", "momentum", TABLE[2:3]))
+    assert found[0].ledger == {
+        ("w", Pusher(1, 11)): LedgerRow(5, 3, 64),
+        ("w", Pusher(2, 12, 3)): LedgerRow(7),
+        ("best.0", Pusher(2, 12)): LedgerRow(1),
+    }
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_ledger_rows_have_five_or_seven_fields(count: int, folder: Path) -> None:
+    row("ledger", [["w", 1, 11, 0, 5, 3, 64, 1, 1, 1, 1, 1][:count]])(folder)
+    if count in (5, 7):
+        verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
+    else:
+        with pytest.raises(CorruptSnapshot, match=MANIFEST):
+            read(folder)
+
+
+def test_set_that_an_earlier_version_wrote_is_read() -> None:
+    """Written before ledgers had leases and positions; see tests/golden."""
+    folder = Path(__file__).parents[2] / "golden" / "set_without_parts" / "000000000040-0007"
+    found = list(read_segments(folder, "000000000040-0007", "test", "sgd", make_segments([(0, 4096)], 1024)))
+    assert len(found) == 4
+    for one in found:
+        assert one.ledger == {("w", Pusher(0, 3)): LedgerRow(3), ("w", Pusher(1, 4)): LedgerRow(2)}
 
 
 def test_another_rules_state_is_no_damage(folder: Path) -> None:

@@ -59,6 +59,12 @@ class Place:
         def pull(values: np.ndarray, versions: np.ndarray, vector: str = "w", exact: bool = False) -> None:
             values[:], versions[:] = 3.0, 1
 
+        sequences = {"w": 1}  # it has pushed initial values
+
+        def push(*_: Any, **named: Any) -> PushResult:
+            sequences["w"] += 1
+            return PushResult(0.0)
+
         member: Any = SimpleNamespace(id=2, incarnation=7, run_id=5, client=SimpleNamespace(call=call))
         self.session = SimpleNamespace(
             job=build_job(JOB, Path()),
@@ -75,8 +81,8 @@ class Place:
                 figures=lambda: wire.WireFigures(sent=4),
             ),
             pusher=Pusher(2, 7),
-            next_sequence=lambda: 1,
-            push=lambda *_, **named: PushResult(0.0),
+            sequences=sequences,
+            push=push,
             assign=lambda vector, values: self.stored.append(vector),
             close=lambda reason, failed=False: self.ended.append(reason),
         )
@@ -99,11 +105,22 @@ def test_due_evaluation_runs_within_a_push() -> None:
     assert not place.client.over
     assert [method for method, _ in place.calls] == ["Report", "Lease", "Report", "Report"]
     assert {(request.replica, request.incarnation, request.run_id) for _, request in place.calls} == {(2, 7, 5)}
-    assert place.calls[0][1].progress.samples == 10
+    assert place.calls[0][1].progress == wire.Progress(sequence=2, pushes=1, samples=10, steps=1, loss_sum=10.0)
     assert place.calls[2][1].evaluation == wire.Evaluation(lease=5, loss=1.5)
     assert place.calls[3][1].stored_lease == 5
     assert place.stored == ["best.0"]
     assert place.located == [3, 4], "replaced shards are not read, and not written to"
+
+
+def test_reports_have_totals_and_the_number_of_the_last_push() -> None:
+    """A client has no leases, and the number counts its initial values too."""
+    replies = [wire.ReportReply(state=wire.STATE_READY) for _ in range(3)]
+    place = Place(Report=replies)
+    for _ in range(3):
+        place.push()
+    reported = [request.progress for _, request in place.calls]
+    assert [(one.sequence, one.pushes, one.samples) for one in reported] == [(2, 1, 10), (3, 2, 20), (4, 3, 30)]
+    assert {(one.lease, one.position) for one in reported} == {(0, 0)}
 
 
 def test_data_are_the_jobs() -> None:

@@ -28,7 +28,7 @@ from ps_server.store import concurrency
 from ps_server.store.journal import PushRecord
 from tests.examples import examples
 from tests.ps_server.replication.chained import Chained
-from tests.ps_server.servers import A, B, status, wait_until
+from tests.ps_server.servers import A, B, leased, status, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -108,7 +108,7 @@ def test_pushes_are_applied_from_the_workers_memory(
         values, out = client.array(job.placement.size), client.array(job.placement.size)
         for number in range(1, 6):
             values[:] = number
-            push = Push(A, number, np.float32(0.5))
+            push = leased(Push(A, number, np.float32(0.5)))
             if rule == "elastic":
                 client.exchange(values, out, job.held(0), push)
             else:
@@ -134,7 +134,7 @@ def test_messages_of_both_ways_keep_their_order(orders: list[tuple[Any, bool]]) 
             values = client.array(job.placement.size)
             numbers[who] += 1
             values[:] = numbers[who] * who.replica
-            client.push(values, job.held(0), Push(who, numbers[who], np.float32(0.1)))
+            client.push(values, job.held(0), leased(Push(who, numbers[who], np.float32(0.1))))
         assert_copies_are_equal(job)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import ACCRUED, Push, Pusher
+from dbelief.core.push import ACCRUED, LedgerRow, Push, Pusher
 from dbelief.core.vector_program import Operation
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
@@ -32,7 +32,8 @@ from ps_server.store.journal import JournalRecord, PushRecord, RoundRecord
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 from tests.ps_server.replication.chained import Chained
-from tests.ps_server.servers import A, B, status, wait_until
+from tests.ps_server.replication.test_migration import rows_before
+from tests.ps_server.servers import A, B, leased, status, wait_until
 
 LENGTH = 5
 SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
@@ -140,7 +141,7 @@ def _push(
             shard.push(Push(pusher, 0, vector=ACCRUED, clock=1, bundle=bundle), span.index, values[span.index])
         return
     numbers[pusher] += 1
-    push = Push(pusher, numbers[pusher], np.float32(0.25), samples=3, clock=numbers[pusher] - 1)
+    push = leased(Push(pusher, numbers[pusher], np.float32(0.25), samples=3, clock=numbers[pusher] - 1))
     if rule == "elastic" or what == "exchange":
         shard.exchange(push, [(span.index, values[span.index]) for span in SPANS])
         return
@@ -157,7 +158,8 @@ def _assert_equal(leader: Shard, there: Any) -> None:
             np.testing.assert_array_equal(segment.vectors[name], values)
         for mine, his in zip(segment.state, expected.state, strict=True):
             np.testing.assert_array_equal(mine, his)
-        assert {c: sorted(r) for c, r in segment.staged.items()} == {c: sorted(r) for c, r in expected.staged.items()}
+        assert rows_before(segment) == rows_before(expected)
+        assert segment.applied_ledger() == expected.applied_ledger()
         assert sorted(segment.sum.waiting) == sorted(expected.sum.waiting)
 
 
@@ -216,6 +218,29 @@ def test_promoted_follower_completes_open_rounds() -> None:
     np.testing.assert_array_equal(
         pair.follower.segments[0].vectors["w"], np.frombuffer(before, np.float32) - np.float32(2.0)
     )
+    pair.close()
+
+
+@pytest.mark.parametrize("followed", ["from the beginning", "with gradients that wait"])
+def test_promoted_follower_has_leases_and_positions(followed: str) -> None:
+    """It gets them with each push, or with the segment; when A is fenced, the row before its gradients that wait."""
+    pair, ones = Pair("sgd", 0), np.ones(LENGTH, np.float32)
+    if followed == "from the beginning":
+        pair.begin()
+    pair.leader.push(Push(B, 1, lease=4, position=30), 1, ones)
+    for clock, (lease, position) in enumerate([(3, 32), (3, 64), (6, 32)]):
+        pair.leader.push(Push(A, clock + 1, clock=clock, lease=lease, position=position), 1, ones)
+    if followed != "from the beginning":
+        pair.begin()
+    pair.settle()
+    pair.moves.promote(9)
+    pair.moves.commit(range(3))
+    pair.follower.make_ready()
+    segment = pair.follower.segments[1]
+    assert (segment.ledger.row(A), segment.ledger.row(B)) == (LedgerRow(3, 6, 32), LedgerRow(1, 4, 30))
+    assert segment.applied_ledger()["w", A] == LedgerRow(1, 3, 32)
+    pair.follower.fence([A.incarnation])
+    assert (segment.ledger.row(A), segment.ledger.row(B)) == (LedgerRow(1, 3, 32), LedgerRow(1, 4, 30))
     pair.close()
 
 

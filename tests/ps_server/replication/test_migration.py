@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, runs_of
-from dbelief.core.push import ACCRUED, Push, Pusher
+from dbelief.core.push import ACCRUED, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -27,7 +27,7 @@ from ps_server.replication.segment_state import SegmentState
 from ps_server.replication.wire import Decoder, encode
 from ps_server.store.segment import Outcome, Segment
 from ps_server.store.shard import Shard
-from tests.ps_server.servers import A, B, Job, status
+from tests.ps_server.servers import A, B, Job, leased, status
 
 LENGTH = 5
 SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
@@ -74,10 +74,15 @@ class Pushers:
             push = Push(pusher, 0, vector=ACCRUED, clock=1, bundle=bundle)
             return lambda shard, index: shard.push(push, index, values[index])
         self.numbers[pusher] += 1
-        push = Push(pusher, self.numbers[pusher], np.float32(0.25), samples=3, clock=self.numbers[pusher] - 1)
+        push = leased(Push(pusher, self.numbers[pusher], np.float32(0.25), samples=3, clock=self.numbers[pusher] - 1))
         if what == "push" and self.rule != "elastic":
             return lambda shard, index: shard.push(push, index, values[index], 0, 0)
         return lambda shard, index: shard.exchange(push, [(index, values[index])])[0][0]
+
+
+def rows_before(segment: Segment) -> dict[int, dict[Pusher, LedgerRow]]:
+    """The ledger rows before the staged gradients, by clock and pusher."""
+    return {clock: {pusher: one.before for pusher, one in round_.items()} for clock, round_ in segment.staged.items()}
 
 
 turns = st.lists(
@@ -116,7 +121,8 @@ def test_migrated_segment_behaves_as_before(
         for mine, his in zip(segment.state, expected.state, strict=True):
             np.testing.assert_array_equal(mine, his)
         assert sorted(segment.sum.waiting) == sorted(expected.sum.waiting)
-        assert {c: sorted(r) for c, r in segment.staged.items()} == {c: sorted(r) for c, r in expected.staged.items()}
+        assert rows_before(segment) == rows_before(expected)
+        assert segment.applied_ledger() == expected.applied_ledger()
 
 
 def _assert_same(one: Any, other: Any) -> None:
@@ -125,6 +131,24 @@ def _assert_same(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(one[1], other[1])
     else:
         assert one == other
+
+
+def test_migrated_segment_withdraws_to_the_row_before_the_gradients_that_wait() -> None:
+    """A is fenced where the segment has gone, with gradients of two rounds that came before it went."""
+    pushers = Pushers("sgd", 0)
+    one, other, ones = pushers.shard(SPANS), pushers.shard(()), np.ones(LENGTH, np.float32)
+    for span in SPANS:
+        one.push(Push(Pusher(0, 1), 1, assign=True), span.index, ones)
+    one.make_ready()
+    one.push(Push(B, 1, lease=4, position=30), 1, ones)
+    for clock, (lease, position) in enumerate([(3, 32), (3, 64), (6, 32)]):
+        one.push(Push(A, clock + 1, clock=clock, lease=lease, position=position), 1, ones)
+    move(one, other, [1])
+    rows = other.segments[1].ledger
+    assert (rows.row(A), rows.row(B)) == (LedgerRow(3, 6, 32), LedgerRow(1, 4, 30))
+    assert other.segments[1].applied_ledger()["w", A] == LedgerRow(1, 3, 32)
+    other.fence([A.incarnation])
+    assert (rows.row(A), rows.row(B)) == (LedgerRow(1, 3, 32), LedgerRow(1, 4, 30))
 
 
 def test_migrated_segment_repeats_exchange_answers() -> None:

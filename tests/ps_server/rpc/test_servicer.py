@@ -219,15 +219,25 @@ def test_not_ready_before_every_segment_has_values(job: Job) -> None:
 
 def test_stats_count_segments(job: Job) -> None:
     client = job.client(A)
-    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
-    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1), lease=3, position=32))
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1), lease=3, position=32))
     client.pull(job.full(0.0), job.held())
     stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
     assert (stats.shard_epoch, stats.segments, stats.parameters) == (6, 20, 20 * 8 - 3)
     assert (stats.pushes, stats.duplicates, stats.pulls) == (40, 20, 20)  # 20 of the pushes are initial values
     assert list(stats.versions) == [1] * 20
-    rows = {row.pusher.replica: (row.vector, row.lowest, row.highest) for row in stats.ledgers}
-    assert rows == {0: ("w", 1, 1), 1: ("w", 1, 1)}
+    rows = {row.pusher.replica: (row.vector, row.lowest, row.highest, row.lease, row.position) for row in stats.ledgers}
+    assert rows == {0: ("w", 1, 1, 0, 0), 1: ("w", 1, 1, 3, 32)}
+
+
+def test_stats_name_lease_and_position_of_the_lowest_push(job: Job) -> None:
+    job.client(A).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1), lease=3, position=32))
+    opening, part = job.opening(Push(A, 2, np.float32(1), lease=6, position=16), 1), job.part(20)
+    opening.opening.segments = 1
+    list(job.stubs[1].Push(iter([opening, part])))
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    (row,) = (row for row in stats.ledgers if row.pusher.replica == A.replica)
+    assert (row.lowest, row.highest, row.lease, row.position) == (1, 2, 3, 32)
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(job: Job, tmp_path: Path) -> None:

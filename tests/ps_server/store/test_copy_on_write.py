@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dbelief.checkpoint import shard_file
 from dbelief.checkpoint.shard_file import StoredSegment, read_segments, verify_shards
 from dbelief.core.layout import make_segments
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import NO_PUSH, LedgerRow, Push, Pusher
 from dbelief.core.vector_program import Operation, copy, lincomb, rotate, zero
 from dbelief.errors import Rejected, WriteFailed
 from dbelief.optim import make_rule
@@ -27,6 +27,7 @@ from ps_server import snapshot
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
 from tests.examples import examples
+from tests.ps_server.servers import leased
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12)
@@ -90,14 +91,14 @@ class World:
         return np.random.default_rng(self.made).standard_normal(TABLE[index].length, np.float32)
 
     def next(self, index: int, vector: str, pusher: Pusher) -> int:
-        return self.shard.segments[index].ledger.last.get((vector, pusher), 0) + 1
+        return self.shard.segments[index].ledger.last.get((vector, pusher), NO_PUSH).sequence + 1
 
     def push(self, index: int, pusher: Pusher) -> None:
         segment = self.shard.segments[index]
         if "w" not in segment.vectors:
             return  # rotated away
         clock = segment.rounds + sum(pusher in round_ for round_ in segment.staged.values())
-        push = Push(pusher, self.next(index, "w", pusher), np.float32(0.1), clock=clock)
+        push = leased(Push(pusher, self.next(index, "w", pusher), np.float32(0.1), clock=clock))
         self.shard.push(push, index, self.numbers(index))
 
     def round(self, index: int) -> None:
@@ -251,10 +252,10 @@ def test_concurrent_pushes_are_not_in_the_set(make: Make, tmp_path: Path) -> Non
     thread.join()
     stored = {}
     for one in read_segments(tmp_path, *SET[:2], "adagrad", subject.spans):
-        assert (one.version, one.applied, one.ledger["w", A]) == (1, 1, 1)
+        assert (one.version, one.applied, one.ledger["w", A]) == (1, 1, LedgerRow(1))
         stored[one.span.index] = one.arrays["w"].copy()
     assert np.concatenate([stored[span.index] for span in subject.spans]).tobytes() == before.tobytes()
-    assert subject.shard.ledgers()["w", A] == (1 + turns, 1 + turns)
+    assert subject.shard.ledgers()["w", A] == (LedgerRow(1 + turns), LedgerRow(1 + turns))
 
 
 def test_migrated_segments_stay_in_the_givers_set(make: Make, tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_lock_free_set_has_at_most_pushes_begun_before(tmp_path: Path, monkeypat
     go_on.set()
     under_way.join()
     (stored,) = read_segments(tmp_path, *SET[:2], "sgd", spans)
-    assert (stored.version, stored.ledger) == (0, {("w", A): 2})
+    assert (stored.version, stored.ledger) == (0, {("w", A): LedgerRow(2)})
     assert stored.arrays["w"].tolist() == [-1] * 4 + [0] * 4
     assert (shard.versions(), shard.pull("w", 0)[1]) == ([2], np.full(8, -2, np.float32).tobytes())
 

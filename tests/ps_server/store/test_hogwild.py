@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.optim.sgd import SGD
@@ -103,7 +103,7 @@ def test_push_in_progress_is_read_repeated_and_fenced() -> None:
     first, seen = at_once(lambda: held.exchange(push, [(0, weights)]), others)
     assert isinstance(first, tuple), first
     assert isinstance(seen, tuple), seen
-    assert seen == (0, (1, 1)), "counted as pushed, not yet as there"
+    assert seen == (0, (LedgerRow(1), LedgerRow(1))), "counted as pushed, not yet as there"
     np.testing.assert_array_equal(first[0][0][1], 0.0)
     assert held.pull("w", 0)[0] == 1
     np.testing.assert_array_equal(values(held), -1)
@@ -144,7 +144,7 @@ def test_pushes_that_meet_are_counted_each_once() -> None:
     there = values(held)
     assert ((there >= 1) & (there <= 4 * times) & (there == np.round(there))).all()
     assert held.versions() == [4 * times]
-    assert all(held.ledgers()["w", Pusher(n, 10 + n)] == (times, times) for n in range(4))
+    assert all(held.ledgers()["w", Pusher(n, 10 + n)] == (LedgerRow(times), LedgerRow(times)) for n in range(4))
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam", "elastic"])

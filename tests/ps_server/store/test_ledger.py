@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint.shard_file import StoredSegment
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from ps_server.store.segment import Outcome
 from tests.examples import examples
 
 Make = Callable[..., Any]
-A, B = Pusher(1, 11), Pusher(2, 12)
+A, B, INITIALISER = Pusher(1, 11), Pusher(2, 12), Pusher(0, 1_000_000)
 
 
 def test_next_number_is_applied_and_repeats_are_duplicates(make: Make) -> None:
@@ -85,7 +85,7 @@ def test_base_after_recovery_counts_the_loss(make: Make) -> None:
     np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
     assert sum(subject.shard.lost()) == 12
     assert subject.shard.lost_of() == {A: 4}
-    assert subject.shard.ledgers()[PARAMETERS, A] == (5, 5)
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(5), LedgerRow(5))
     subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
 
@@ -95,7 +95,8 @@ def reborn(make: Make, applied: int) -> Any:
     subject = make()
     for segment in subject.shard.segments.values():
         values = {PARAMETERS: np.full(segment.span.length, -applied, np.float32)}
-        subject.shard.load(StoredSegment(segment.span, applied, applied, 0, 0, {(PARAMETERS, A): applied}, values), 0)
+        ledger = {(PARAMETERS, A): LedgerRow(applied)}
+        subject.shard.load(StoredSegment(segment.span, applied, applied, 0, 0, ledger, values), 0)
     return subject
 
 
@@ -108,7 +109,7 @@ def test_base_counts_exactly_the_missing_pushes(make: Make, applied: int, acknow
     assert subject.shard.lost() == [max(0, acknowledged - applied)] * 3
     new = acknowledged >= applied  # else the snapshot was taken after the answer was lost
     assert [segment.applied for segment in subject.shard.segments.values()] == [applied + new] * 3
-    assert subject.shard.ledgers()[PARAMETERS, A] == (max(applied, acknowledged + 1),) * 2
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(max(applied, acknowledged + 1)),) * 2
 
 
 def test_late_base_is_refused_as_a_gap(make: Make) -> None:
@@ -177,7 +178,7 @@ def test_fenced_incarnation_is_refused_and_keeps_its_ledger(make: Make) -> None:
         with pytest.raises(Rejected, match="segment 0: replica 1 in incarnation 11 is fenced"):
             subject.send(one, subject.full(1.0))
     assert subject.everything() == before
-    assert subject.shard.ledgers()[PARAMETERS, A] == (1, 1)
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1), LedgerRow(1))
     with pytest.raises(Rejected, match=r"no vector 'best\.0'"):
         subject.shard.pull("best.0", 0)
     subject.push(A._replace(incarnation=13), 1.0)  # the same replica in its next life
@@ -205,9 +206,109 @@ def test_ledgers_give_lowest_and_highest_number(make: Make) -> None:
     subject.push(A, 1.0)
     subject.send(Push(A, 2, np.float32(1)), subject.full(1.0), [0, 2])
     subject.send(Push(B, 1, np.float32(1)), subject.full(1.0), [1])
-    assert subject.shard.ledgers()[PARAMETERS, A] == (1, 2)
-    assert subject.shard.ledgers()[PARAMETERS, B] == (0, 1)
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1), LedgerRow(2))
+    assert subject.shard.ledgers()[PARAMETERS, B] == (NO_PUSH, LedgerRow(1))
     assert subject.shard.versions() == [2, 2, 2]
+
+
+def test_rows_have_the_lease_and_the_position_of_the_last_push(make: Make) -> None:
+    subject = make()
+    first = subject.push(A, 1.0, lease=3, position=32)
+    subject.push(B, 1.0, lease=4, position=100)
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1, 3, 32),) * 2
+    late = Push(A, 2, np.float32(1), lease=5, position=16)  # its leases are of any size
+    subject.send(late, subject.full(1.0), [1])
+    subject.send(dataclasses.replace(first, lease=9, position=9), subject.full(1.0))  # a duplicate
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1, 3, 32), LedgerRow(2, 5, 16))
+    assert subject.shard.ledgers()[PARAMETERS, B] == (LedgerRow(1, 4, 100),) * 2
+    subject.send(late, subject.full(1.0))
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(2, 5, 16),) * 2
+    subject.shard.fence([A.incarnation])
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(2, 5, 16),) * 2
+
+
+def test_rows_of_exchanges_have_their_lease_and_position(make: Make) -> None:
+    subject = make((4,), "elastic")
+    push = Push(A, 1, np.float32(0.5), lease=3, position=32)
+    for _ in range(2):
+        subject.shard.exchange(push, [(0, subject.full(1.0))])
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1, 3, 32),) * 2
+
+
+def test_named_vectors_and_initial_values_are_of_no_lease(make: Make) -> None:
+    subject = make()
+    subject.push(A, 1.0, lease=3, position=32)
+    subject.assign(7.0, "best.0", A)
+    assert subject.shard.ledgers()["best.0", A] == (LedgerRow(1), LedgerRow(1))
+    assert subject.shard.ledgers()[PARAMETERS, INITIALISER] == (LedgerRow(1), LedgerRow(1))
+
+
+def test_a_base_keeps_the_lease_and_the_position_of_the_last_push_that_is_there(make: Make) -> None:
+    """The push that names it may be rejected after; the lost ones had positions that this shard does not know."""
+    subject = make((5,))
+    ledger = subject.shard.segments[0].ledger
+    subject.push(A, 1.0, lease=3, position=32)
+    ledger.bases.clear()  # as in a shard that was restored
+    push = Push(A, 5, np.float32(1), base=5, lease=8, position=64)
+    assert ledger.rebase(push) == 3
+    assert ledger.row(A) == LedgerRow(4, 3, 32)
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [3]
+    assert ledger.row(A) == LedgerRow(5, 8, 64)
+
+
+def test_a_base_of_one_that_has_no_row_is_of_no_lease(make: Make) -> None:
+    subject = make((5,))
+    ledger = subject.shard.segments[0].ledger
+    assert ledger.rebase(Push(A, 5, np.float32(1), base=5, lease=8, position=64)) == 4
+    assert ledger.row(A) == LedgerRow(4)
+
+
+@pytest.mark.parametrize("waiting", [1, 2, 3])
+def test_withdrawn_gradients_leave_the_row_before_the_first_of_them(make: Make, waiting: int) -> None:
+    """The rounds that wait are of several leases."""
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [A.replica, B.replica])])
+    subject.push(A, 1.0, clock=0, lease=3, position=32)
+    subject.push(B, 1.0, clock=0, lease=4, position=32)
+    for clock in range(1, waiting + 1):
+        subject.push(A, 1.0, clock=clock, lease=5 + clock, position=10 * clock)
+    counted = (LedgerRow(1 + waiting, 5 + waiting, 10 * waiting),) * 2
+    assert subject.shard.ledgers()[PARAMETERS, A] == counted, "the pusher continues after them"
+    for segment in subject.shard.segments.values():
+        assert segment.applied_ledger()[PARAMETERS, A] == LedgerRow(1, 3, 32)
+    subject.shard.fence([A.incarnation])
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1, 3, 32),) * 2
+    assert subject.shard.ledgers()[PARAMETERS, B] == (LedgerRow(1, 4, 32),) * 2
+    assert not any(segment.staged for segment in subject.shard.segments.values())
+
+
+def test_withdrawn_gradients_of_each_segment_leave_its_own_row(make: Make) -> None:
+    """Segment 1 has closed round 0, and the others have not."""
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [A.replica, B.replica])])
+    subject.push(A, 1.0, clock=0, lease=3, position=32)
+    subject.push(A, 1.0, clock=1, lease=6, position=16)
+    subject.send(Push(B, 1, np.float32(1), lease=4, position=32), subject.full(1.0), [1])
+    subject.shard.fence([A.incarnation])
+    assert [segment.ledger.row(A) for segment in subject.shard.segments.values()] == [
+        NO_PUSH,
+        LedgerRow(1, 3, 32),
+        NO_PUSH,
+    ]
+    assert subject.shard.ledgers()[PARAMETERS, A] == (NO_PUSH, LedgerRow(1, 3, 32))
+
+
+def test_withdrawn_gradient_after_a_base_leaves_the_row_with_the_loss(make: Make) -> None:
+    subject = make((5,), staleness=0)
+    subject.shard.set_membership(1, [(0, [A.replica, B.replica])])
+    subject.push(A, 1.0, clock=0, lease=3, position=32)
+    subject.push(B, 1.0, clock=0)
+    subject.shard.segments[0].ledger.bases.clear()  # as in a shard that was restored
+    push = Push(A, 5, np.float32(1), clock=1, base=5, lease=8, position=64)
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [3]
+    subject.shard.fence([A.incarnation])
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(4, 3, 32),) * 2
+    assert subject.shard.lost_of() == {A: 3}
 
 
 def test_once_fenced_a_ledger_is_final_while_pushes_come_in(make: Make, eager_threads: None) -> None:
@@ -234,7 +335,7 @@ def test_once_fenced_a_ledger_is_final_while_pushes_come_in(make: Make, eager_th
     assert refused.is_set()
     assert subject.shard.ledgers()[PARAMETERS, A] == final
     np.testing.assert_array_equal(subject.read(), values)
-    low, high = final
+    low, high = (row.sequence for row in final)
     assert high - low <= 1
     assert set(values.tolist()) <= {-low, -high}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
 from ps_server.store.segment import Outcome
@@ -73,7 +73,7 @@ def test_nothing_moves_before_the_last_member_has_pushed(make: Make) -> None:
     np.testing.assert_array_equal(subject.shard.versions(), [0, 1, 0])  # each segment closes for itself
     subject.send(Push(B, 1, np.float32(1)), subject.full(3.0), [0, 2])
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
-    assert subject.shard.ledgers()[PARAMETERS, A] == (1, 1)
+    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(1), LedgerRow(1))
 
 
 def test_a_gradient_is_kept_although_its_message_is_gone(make: Make) -> None:
@@ -142,9 +142,9 @@ def test_waiting_gradient_of_a_dead_member_is_dropped(make: Make) -> None:
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0, 1])])
     subject.push(B, 3.0)
-    assert subject.shard.ledgers()["w", B] == (1, 1)
+    assert subject.shard.ledgers()["w", B] == (LedgerRow(1), LedgerRow(1))
     subject.shard.fence([B.incarnation])
-    assert subject.shard.ledgers()["w", B] == (0, 0)
+    assert subject.shard.ledgers()["w", B] == (NO_PUSH, NO_PUSH)
     subject.shard.forget([B.incarnation])
     subject.shard.set_membership(2, [(0, [0])])
     subject.push(A, 1.0)

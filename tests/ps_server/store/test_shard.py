@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dbelief.checkpoint.shard_file import StoredSegment
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import make_rule
 from ps_server.store.segment import Outcome
@@ -305,8 +305,8 @@ def test_ledger_of_a_replica_combines_its_ranks(make: Make) -> None:
     values = subject.full(1.0)
     for number in (1, 2):
         subject.send(Push(first, number, np.float32(1)), values, [0, 1])
-    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (0, 2), "the third segment has heard of nobody"
+    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (NO_PUSH, LedgerRow(2)), "the third one has no row"
     subject.send(Push(second, 1, np.float32(1)), values, [2])
-    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (1, 2)
+    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (LedgerRow(1), LedgerRow(2))
     subject.send(Push(second, 2, np.float32(1)), values, [2])
-    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (2, 2)
+    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (LedgerRow(2), LedgerRow(2))

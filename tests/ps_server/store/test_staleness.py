@@ -343,6 +343,6 @@ def test_replicas_go_on_over_a_shard_that_lost_clocks(make: Make, staleness: int
             subject.shard.record_clock(ALL, pusher.replica, clock)
         for pusher in (A, B, C):
             assert may_read(subject, clock)
-            subject.sequences[pusher] = subject.shard.segments[0].ledger.last.get(("w", pusher), 0)
+            subject.sequences[pusher] = subject.shard.segments[0].ledger.row(pusher).sequence
             subject.push(pusher, 1.0, clock=clock)
     assert steps(subject) == {25 if staleness == 0 else 75}

@@ -4,6 +4,7 @@ The observer stands at the calls of clients (pull, push, exchange), where a user
 knows no rule of the protocol but these:
 
 * the parameters of a segment are what its ledger counts, after every push; all copies of a version are the same bits
+* a ledger names the lease and the position of its pushers' last pushes
 * no sample is leased twice at once
 * a pull sees every push that was acknowledged before it began, and none that was not sent (linearizable counts)
 * the version of a segment never falls
@@ -35,9 +36,10 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load_file
 
+from coordinator.scheduling.leases import Outstanding
 from dbelief.core.lease import DataLease
 from dbelief.core.placement import Fetch
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -97,6 +99,7 @@ class Observer:
         self._versions_of: defaultdict[int, np.ndarray] = defaultdict(lambda: np.full(ROWS, -1, np.int64))  # by reader
         self._pushers: dict[Pusher, int] = {}  # the process of each
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
+        self._rows: dict[tuple[Pusher, int], LedgerRow] = {}  # of each push
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
         self._answered_s: dict[Task, float] = {}  # when the coordinator answered last, or was called first
@@ -234,6 +237,7 @@ class Observer:
         self.begun += 1
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
+        self._rows[push.pusher, push.sequence] = push.row
         restored, placed = self.restored, client.placement.epoch
         with self._reading(fetch.out, fetch.versions, push.samples) if fetch is not None else nullcontext():
             result = real(client, values, versions, push, fetch)
@@ -260,15 +264,26 @@ class Observer:
         """After a push, the ledger and the parameters of a segment agree, at its leader and at its follower."""
         outcome = real(segment, push, *rest)
         if self._job.counts and not segment.lock_free and not self._is_detached():
-            last = segment.ledger.last[PARAMETERS, push.pusher]
-            counted = self._sums.get((push.pusher, last), 0.0)
+            row = segment.ledger.last[PARAMETERS, push.pusher]
+            counted = self._sums.get((push.pusher, row.sequence), 0.0)
             found = -float(segment.vectors[PARAMETERS][PROCESSES + self._pushers[push.pusher]])
             if found > counted or (found < counted and not self.restored):
                 self.violation(
                     f"segment {segment.span.index} in process {self._process} has {found:g} samples of process "
                     f"{self._pushers[push.pusher]}, and its ledger counts {counted:g}"
                 )
+            if not self.restored:
+                self._check_row(push.pusher, row, f"segment {segment.span.index} in process {self._process}")
         return outcome
+
+    def _check_row(self, pusher: Pusher, row: LedgerRow, where: str) -> None:
+        """A ledger's row names the lease and the position of its push; of lost pushes it has the number alone."""
+        sent = self._rows.get((pusher, row.sequence), row)
+        if row != sent:
+            self.violation(
+                f"{where} has lease {row.lease} and position {row.position} for push {row.sequence} of process "
+                f"{self._pushers[pusher]}, which sent {sent.lease} and {sent.position}"
+            )
 
     def _count(self, real: Callable[..., Any], segment: Segment) -> None:
         """All copies of a version of a segment are the same bits."""
@@ -300,10 +315,10 @@ class Observer:
                         f"{self._lost[number]} pushes were reported to have lost"
                     )
 
-    def _withdraw(self, real: Callable[..., None], ledger: PushLedger, pusher: Pusher) -> None:
-        """A gradient that waits for its round is dropped with its pusher: acknowledged, and not trained again."""
-        self._withdrawn += 1
-        real(ledger, pusher)
+    def _withdraw(self, real: Callable[..., None], ledger: PushLedger, pusher: Pusher, before: LedgerRow) -> None:
+        """Gradients that wait for their rounds are dropped with their pusher: acknowledged, and not trained again."""
+        self._withdrawn += ledger.row(pusher).sequence - before.sequence
+        real(ledger, pusher, before)
 
     def _controller(self, real: Callable[..., None], controller: Any, *rest: Any) -> None:
         real(controller, *rest)
@@ -354,9 +369,16 @@ class Observer:
         if "training" not in values:
             return
         rows = [json.loads(text) for name, text in values.items() if name.startswith("lease:")]
-        held = [(DataLease(*fields), incarnation) for fields, _, incarnation, *_ in rows]
-        self.lead.stored(held)
-        ranges = [(lease.epoch, lease.start, lease.stop) for lease, _ in held]
+        held = [
+            Outstanding(DataLease(*fields), replica, incarnation, skipped=skipped)
+            for fields, replica, incarnation, _, _, skipped in rows
+        ]
+        self.lead.stored((one.lease, one.incarnation) for one in held)
+        ranges = [
+            (one.lease.epoch, one.lease.start + start, one.lease.start + stop)
+            for one in held
+            for start, stop in one.left()  # what is skipped is free
+        ]
         ranges = sorted([*ranges, *map(tuple, json.loads(values["training"])["leases"]["returned"])])
         for (epoch, _, stop), (other, start, _) in pairwise(ranges):
             if epoch == other and start < stop:
@@ -408,9 +430,10 @@ class Observer:
             self._had_losses.add(segment.span.index)
             if not first or not self._job.counts or segment.lock_free:
                 continue
-            for (vector, pusher), last in segment.ledger.last.items():
+            for (vector, pusher), row in segment.ledger.last.items():
                 if vector == PARAMETERS and pusher in self._pushers:
-                    counted = self._sums.get((pusher, last), 0.0)
+                    self._check_row(pusher, row, f"a set's segment {segment.span.index}")
+                    counted = self._sums.get((pusher, row.sequence), 0.0)
                     found = -float(segment.vectors[PARAMETERS][PROCESSES + self._pushers[pusher]])
                     if found != counted:
                         self.violation(

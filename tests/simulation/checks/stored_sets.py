@@ -22,9 +22,8 @@ from safetensors.numpy import load_file
 from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
 from dbelief.checkpoint.snapshot_set import write_set
-from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.placement import Fetch
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
 from tests.simulation.models.jobs import WORKERS, SimulatedJob
@@ -90,7 +89,7 @@ class StoredSets:
 
     def _check_leases(self, folder: Path, state: Mapping[str, Any], rows: list[Row]) -> None:
         fields = state["leases"]
-        leases = Leases(SAMPLES, self._job.epochs * SAMPLES, SAMPLES, FetchPushSchedule(*fields["cadence"]))
+        leases = Leases(SAMPLES, self._job.epochs * SAMPLES, SAMPLES, self._job.batch)
         twice, _ = leases.restore(json.loads(json.dumps(fields)), _ledgers(rows))
         least = min(row["trained"] for row in rows)
         most = max(row["trained"] for row in rows)
@@ -106,7 +105,7 @@ class StoredSets:
 
     def _check_rounds(self, folder: Path, rows: list[Row]) -> None:
         for row in rows:
-            for pusher, last in _lasts(row).items():
+            for pusher, (last, _, _) in _lasts(row).items():
                 clock = self._clocks.get((pusher, last), -1)
                 lost = row["version"] >= self._lost.get((row["index"], pusher, last), math.inf)
                 if clock >= row["rounds"] and not lost:
@@ -124,14 +123,21 @@ def _rows(folder: Path, manifest: str) -> Iterator[Row]:
         yield {**row, "trained": trained}
 
 
-def _lasts(row: Row) -> dict[Pusher, int]:
-    return {Pusher(*pusher): last for vector, *pusher, last in row["ledger"] if vector == PARAMETERS}
+def _lasts(row: Row) -> dict[Pusher, LedgerRow]:
+    rows = row["ledger"]
+    return {
+        Pusher(replica, incarnation, rank): LedgerRow(*last)
+        for vector, replica, incarnation, rank, *last in rows
+        if vector == PARAMETERS
+    }
 
 
 def _ledgers(rows: list[Row]) -> dict[int, Applied]:
     """By incarnation, what all segments of a set count of its pushes."""
-    found: dict[int, list[int]] = {}
+    found: dict[int, list[LedgerRow]] = {}
     for row in rows:
         for pusher, last in _lasts(row).items():
             found.setdefault(pusher.incarnation, []).append(last)
-    return {one: Applied(min(lasts) if len(lasts) == ROWS else 0, max(lasts)) for one, lasts in found.items()}
+    return {
+        one: Applied(min(lasts) if len(lasts) == ROWS else NO_PUSH, max(lasts).sequence) for one, lasts in found.items()
+    }

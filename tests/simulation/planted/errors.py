@@ -353,17 +353,22 @@ _COORDINATOR = (
         "report_totals_forgotten_at_takeover",
         "coordinator/scheduling/training.py",
         """\
-        self.reports.restore(state["accounts"])
+        self.reports.restore(state["reports"])
 """,
         "",
-        "After a coordinator failover, the next report of a lease in progress, or of a client, is counted from its "
-        "beginning again: pushes, samples and losses that are in the registry count twice.",
+        "After a coordinator failover, the next report of a replica or client is counted from the time it joined "
+        "again: pushes, samples and losses that are in the registry count twice.",
     ),
     Planted(
         "losses_of_finished_leases_forgotten",
-        "coordinator/scheduling/leases.py",
-        "return max(0, *held, self.reached_before.get(incarnation, 0))",
-        "return max([0, *held])",
+        "coordinator/scheduling/training.py",
+        """\
+                lost = self.losses.count(incarnation, self.leases.reached.get(incarnation, 0), applied)
+""",
+        """\
+                reached = self.leases.reached.get(incarnation, 0) if incarnation in self.leases.holders() else 0
+                lost = self.losses.count(incarnation, reached, applied)
+""",
         "Acknowledged pushes of a finished lease that a restored shard lacks are not counted as lost where their "
         "replica failed before its next push.",
     ),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.layout import Box, Layout, assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import LedgerRow, Push, Pusher
 from dbelief.errors import ModelError
 from dbelief.rpc.pb import coordination_pb2
 from dbelief.rpc.pb import parameters_pb2 as parameters
@@ -26,6 +26,9 @@ pushes = st.builds(
     assign=st.booleans(),
     clock=u64,
     base=st.none() | u64,
+    bundle=st.none() | u64,
+    lease=u64,
+    position=u64,
 )
 RULE = segments.Rule(name="momentum", options={"mu": 0.9})
 TARGET = parameters.Target(job="digits", shard_epoch=3)
@@ -44,6 +47,14 @@ def test_push_round_trips_through_bytes(push: Push) -> None:
     assert back.rate.dtype == np.float32
     assert message.target == TARGET
     assert message.rule == (segments.Rule(name="assign") if push.assign else RULE)
+
+
+def test_lease_and_position_of_a_push_are_fields_of_its_opening() -> None:
+    message = convert.push_to_wire(Push(Pusher(1, 2), 5, lease=3, position=32), TARGET, RULE)
+    assert (message.lease, message.position) == (3, 32)
+    assert convert.push_from_wire(message).row == LedgerRow(5, 3, 32)
+    none = convert.push_from_wire(parameters.PushOpening(pusher=convert.pusher_to_wire(Pusher(1, 2)), sequence=5))
+    assert none.row == LedgerRow(5), "of no lease"
 
 
 def test_no_base_is_not_base_zero() -> None:
