@@ -1,6 +1,7 @@
 """Distributed training of gradient-based models on machines that are slow, heterogeneous, remote or unreliable.
 
     dbelief.train("job.yaml")            a complete job on this machine
+    dbelief.join()                       a PyTorch script as a replica of a job, with dbelief.torch
     dbelief.connect("host:port")         a member of a job, for a custom training loop
     dbelief.load_model("runs/NAME")      the trained model of a run, for predictions
     dbelief.errors                       all error classes
@@ -15,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 import dbelief.process.log  # noqa: F401
 
 if TYPE_CHECKING:
+    from dbelief import torch as torch
     from dbelief.launch.train import train
+    from dbelief.script.job import join
     from dbelief.training.client import Client, connect
     from dbelief.training.trained_model import load_model
 
-__all__ = ["Client", "connect", "load_model", "train"]
+__all__ = ["Client", "connect", "join", "load_model", "train"]
 
 _HOMES = {
     "Client": "dbelief.training.client",
     "connect": "dbelief.training.client",
+    "join": "dbelief.script.job",
     "load_model": "dbelief.training.trained_model",
     "train": "dbelief.launch.train",
 }
@@ -31,8 +35,28 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import an attribute on first access: a role's process must set its environment before gRPC is imported."""
+    if name in ("join", "torch"):  # a script has no command that does so before gRPC is imported
+        from dbelief.rpc.grpc_settings import set_switches
+
+        set_switches()
+    if name == "torch":
+        return _torch()
     if name not in _HOMES:
         raise AttributeError(f"module 'dbelief' has no attribute {name!r}")
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def _torch() -> Any:
+    """The package `dbelief.torch`, which needs an extra."""
+    from importlib import import_module
+
+    try:
+        return import_module("dbelief.torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from dbelief.errors import ModelError
+
+        raise ModelError(f"dbelief.torch needs torch: pip install 'dbelief[torch]' ({error})") from error

@@ -16,6 +16,8 @@ from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
 from dbelief.process.log import clear_context
 from dbelief.rpc.grpc_settings import prepare_process
 
+from .script import run_script
+
 log = logging.getLogger(__name__)
 
 
@@ -82,9 +84,11 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     envvar="DBELIEF_COMPUTE_WAIT",
     help="For comparisons and tests: seconds that computing each mini-batch or portion takes longer.",
 )
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT [ARGUMENT]...]")
 def command(
     coordinator: str,
     comm: str,
+    script: tuple[str, ...],
     cores: tuple[int, ...] | None,
     metrics_listen: str | None,
     folder: Path | None,
@@ -92,8 +96,12 @@ def command(
     at_end: str,
     **options: Any,
 ) -> None:
-    """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
-    prepare_process()
+    """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them.
+
+    With a SCRIPT this process becomes the script, which joins the job by dbelief.join().
+    """
+    if not script:
+        prepare_process()
     with cli_errors():
         waits = at_end == "wait"
         if waits and comm == "mpi":
@@ -102,6 +110,8 @@ def command(
             pin(cores)
             options["threads"] = options["threads"] or len(cores)
             log.info(f"on core{'s' * (len(cores) > 1)} {format_cores(cores)} only")
+        if script:
+            run_script(script, coordinator, **options)
         from dbelief.telemetry.metrics import Metrics
         from dbelief.training.session import JobContext
 

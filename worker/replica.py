@@ -102,7 +102,6 @@ class Replica:
         elif isinstance(strategy, ElasticSettings):
             self._trainer = factory.elastic(session, model, strategy, train, phases, acknowledged, noted)
         else:
-            assert not isinstance(strategy, SyncSgd), "its workers have a rendezvous"
             self._trainer = factory.downpour(session, model, strategy, train, phases, acknowledged, noted)
 
     def run(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
+from dbelief.core.layout import FROZEN, Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected
@@ -81,8 +81,11 @@ class Initialization:
             self.layout, self.source_digest = layout, source_digest
         elif layout.digest() != self.layout.digest():
             raise Rejected(
-                "this replica's model has another layout than the job's: are all workers given the same code?"
+                f"this replica's model has another layout than the job's: {layout.difference(self.layout)}; are all "
+                "workers given the same code?"
             )
+        elif source_digest != self.source_digest and source_digest.startswith(FROZEN):
+            raise Rejected("this replica's frozen parameters are not the job's: load the same file in every script")
         elif source_digest != self.source_digest:
             raise Rejected("this replica's model source differs from the job's: copy the same file to every machine")
         self.samples = self.samples or samples
@@ -98,7 +101,7 @@ class Initialization:
     def create_placement(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
         """Assign every shard its range of segments and return the placement."""
         assert self.layout is not None
-        spans = make_segments(self.layout.rank_ranges(), self.nominal_length)
+        spans = self.layout.segments(self.nominal_length)
         runs = assign_segments(spans, self._shards)
         rows = zip(shards, runs, strict=True)
         places = tuple(ShardPlacement(m.number, m.address, shard_epoch, (run,), self.run_id) for m, run in rows)

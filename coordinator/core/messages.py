@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import NamedTuple
 
 from dbelief.core.lease import DataLease
+
+
+class Wants(IntEnum):
+    """Work that a member requests."""
+
+    ANY = 0
+    TRAINING = 1
+    EVALUATION = 2
 
 
 class WorkRequest(NamedTuple):
@@ -22,6 +31,8 @@ class WorkRequest(NamedTuple):
         The lease that it received last, finished or not, and the steps that its group has made with it.
     broken_generation, broken_reason
         Generation of a group in which it cannot continue, and the reason for display; 0: none.
+    wants
+        The kind of work that it can do now.
     """
 
     replica: int
@@ -33,6 +44,7 @@ class WorkRequest(NamedTuple):
     steps: int = 0
     broken_generation: int = 0
     broken_reason: str = ""
+    wants: Wants = Wants.ANY
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,12 @@ class WarmStart:
         if self.replica == incarnation:
             self.replica = None
 
-    def room(self, leased: int) -> int | None:
-        """Samples that may still be leased before the end; None where that has no bound."""
-        return None if not self.active or self.samples is None else max(0, self.samples - leased)
+    def room(self, leased: int, ahead: bool = False) -> int | None:
+        """Samples that may still be leased before the end; None where that has no bound.
+
+        `ahead`: the replica draws ahead of its steps. It would wait here for steps that it makes only after this.
+        """
+        return None if not self.active or self.samples is None or ahead else max(0, self.samples - leased)
 
     def end_if_due(self, samples: int, loss: float) -> bool:
         """End it where a condition holds, and return whether it ends now; `loss` is the average, NaN where unknown."""

@@ -21,6 +21,7 @@ from dbelief.rpc.server.auth import must_be, must_be_in
 from dbelief.rpc.wire.convert import layout_from_wire, placement_to_wire
 
 from ..core import messages
+from ..core.states import State
 from ..job.machine import JobMachine
 from ..runtime.event_loop import EventLoop
 from ..runtime.held_requests import LONGEST_HOLD_S
@@ -30,6 +31,7 @@ LONGEST_TEXT = 512
 """Maximum characters of a member's name, address or digest: they are stored, logged and displayed."""
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+_WANTS = frozenset(map(int, messages.Wants))
 _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
 """Role whose token is required to join as each kind."""
 
@@ -120,7 +122,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
         """See protos/coordination.proto; a request of a replica in lockstep that finds no work is held."""
-        asked = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles))
+        wants = messages.Wants(request.wants) if request.wants in _WANTS else messages.Wants.ANY
+        asked = _value(messages.WorkRequest, request, held_bundles=tuple(request.held_bundles), wants=wants)
         held, key = self._event_loop.held, None
         with self._event_loop.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
@@ -152,7 +155,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
         if isinstance(work, messages.Stop):
             self._check_may_end(machine)
         reply = _assignment_reply(work, machine)
-        reply.report_every_s = machine.report_every_s
+        reply.report_every_s, reply.samples = machine.report_every_s, machine.progress.samples
+        if isinstance(work, messages.Wait):
+            reply.supply = _supply(machine)
         return reply
 
     def _record_work(
@@ -192,6 +197,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             reply.beat_now = bool(request.incarnation) and (machine.over or not member)
             reply.report_every_s = machine.report_every_s
             self._record_work(machine, *who, request, now_s)
+            reply.samples = machine.progress.samples
             if request.initialised_in:
                 machine.initialised(request.incarnation, request.initialised_in, now_s)
             if request.HasField("evaluation"):
@@ -243,6 +249,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 return wire.ScaleReply(before=before, todo=scaling.manual_steps(request.shards, before, now_s))
             scaling.request(request.replicas, machine.state, now_s)
             return wire.ScaleReply(before=len(machine.members.alive("replica")))
+
+
+def _supply(machine: JobMachine) -> wire.Supply.ValueType:
+    """What a member that has to wait may expect."""
+    if machine.state is not State.READY:
+        return wire.SUPPLY_OVER
+    return wire.SUPPLY_LATER if machine.leases.room() else wire.SUPPLY_DRAINED
 
 
 def _samples(text: str) -> SampleForm | None:

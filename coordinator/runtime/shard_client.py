@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from dbelief.checkpoint.snapshot_set import complete_until, quarantine_set
+from dbelief.core.layout import Kind
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, LedgerRow
 from dbelief.core.vector_program import Operation, together
@@ -291,8 +292,13 @@ class ShardClient:
 
     def ledgers(self) -> dict[int, Applied]:
         """Per incarnation its pushes to "w", over all segments of all shards."""
-        holders = [place for place in self._places() if place.count]
+        holders = [place for place in self._places() if self._pushed(place)]
         return merge_ledgers([dict(self._applied(place)) for place in holders])
+
+    def _pushed(self, place: ShardPlacement) -> bool:
+        """Whether replicas push to some segments of a shard; ledgers of the others count nothing."""
+        assert self.placement is not None
+        return any(span.kind is not Kind.FIXED for span in self.placement.run(place))
 
     def _applied(self, place: ShardPlacement) -> Iterator[tuple[int, Applied]]:
         """Incarnations, and the pushes to "w" that one shard counts."""

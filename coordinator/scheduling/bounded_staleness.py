@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from dbelief.core.lease import DataLease
 
 from ..core.effects import Action, SetMembership
-from ..core.messages import EvaluationLease, Wait, WorkRequest
+from ..core.messages import EvaluationLease, Wait, Wants, WorkRequest
 from ..core.warm_start import WarmStart
 from .leases import Leases
 from .sync_policy import LOCKSTEP_RETRY_S, SyncPolicy
@@ -56,7 +56,7 @@ class BoundedStalenessPolicy(SyncPolicy):
         replica, incarnation = request.replica, request.incarnation
         if not self.warm_start.admits(incarnation):
             return None
-        room = self.warm_start.room(self.leases.leased)
+        room = self.warm_start.room(self.leases.leased, request.wants is Wants.TRAINING)
         if not self.leases.room(room):
             return None
         clock = self.enter(replica, incarnation)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from dbelief.core.lease import DataLease
 
-from ..core.messages import WorkRequest
+from ..core.messages import Wants, WorkRequest
 from ..core.warm_start import WarmStart
 from .lease_pacing import LeasePacing
 from .leases import Leases
@@ -32,7 +32,7 @@ class FreeRunningPolicy(SyncPolicy):
         leases, incarnation, size = self._leases, request.incarnation, None
         if self._pacing is not None:
             size = self._pacing.samples(incarnation, len(living), leases.left, now_s)
-        room = self._warm_start.room(leases.leased)
+        room = self._warm_start.room(leases.leased, request.wants is Wants.TRAINING)
         lease = leases.grant(request.replica, incarnation, room, size=size)
         if self._pacing is not None and lease is not None:
             self._pacing.granted(incarnation, lease.samples, now_s)

@@ -3,7 +3,8 @@
 Synchronous replicas must agree on the members of each clock before any of them computes it. So leases are granted in
 blocks. When every living replica has requested work, each gets a lease that begins at the same clock. The shards
 receive the members and their clocks before the leases are sent. A replica with a shorter lease leaves at the end of it;
-a replica that joins waits for the next block; a failed one is removed from the remaining clocks.
+a replica that joins waits for the next block; a failed one is removed from the remaining clocks. Scripts, which draw
+ahead of their steps, request a lease of the next block before they have finished the one before.
 
 With `turns`, the clocks of a block are assigned round-robin: the first replica has the first clock, the second the
 next, and so on. The shards block a clock's only member until the one before has pushed.
@@ -28,10 +29,15 @@ from .sync_policy import LOCKSTEP_RETRY_S, SyncPolicy
 
 @dataclass
 class RoundParticipant:
-    """One replica's part of the block; `end` is one past its last clock, `done` when it has requested more work."""
+    """One replica's part of a block, which begins at clock `start`.
 
+    `end` is one past its last clock; `done`: all its pushes are acknowledged, as it reported.
+    """
+
+    replica: int
     incarnation: int
     lease: DataLease
+    start: int
     end: int
     given: bool = False
     done: bool = False
@@ -44,18 +50,18 @@ class RoundParticipant:
 
 @dataclass
 class SynchronousPolicy(SyncPolicy):
-    """The current block and the clocks it covers.
+    """The unfinished blocks and the clocks that they cover.
 
     Attributes
     ----------
     turns
         Whether each clock belongs to one replica.
     clock
-        The first clock after the block.
+        The first clock after the last block.
     blocks
         Number of blocks formed, over all coordinators of the job.
     shards_informed
-        Whether the shards have received the members of this block.
+        Whether the shards have received the members of the last block.
     """
 
     retry_s: ClassVar[float] = LOCKSTEP_RETRY_S
@@ -69,25 +75,28 @@ class SynchronousPolicy(SyncPolicy):
     blocks: int = 0
     shards_informed: bool = True
     _asking: dict[int, int] = field(default_factory=dict)  # incarnation by replica
-    _block: dict[int, RoundParticipant] = field(default_factory=dict)  # by replica
-    _block_start: int = 0
-    _shard_lost_rounds: bool = False  # of this block
+    _parts: dict[int, RoundParticipant] = field(default_factory=dict)  # of unfinished blocks, by lease
+    _shard_lost_rounds: bool = False  # of these blocks
     _sent: int = 0  # member epoch last sent to the shards, where it is sent in mid-block
 
     def held(self, request: WorkRequest) -> DataLease | Wait | None:
-        """A replica's lease in the block; `Wait` until the shards have the members."""
-        part = self._block.get(request.replica)
-        if part is None or part.incarnation != request.incarnation:
-            return None
-        if part.given and part.lease.id == request.last_lease:
-            if not part.done:
-                part.done = True
-                self.member_epoch += self._shard_lost_rounds
+        """A replica's next lease in the blocks; `Wait` until the shards have the members."""
+        self._mark_done()
+        own = (part for part in self._parts.values() if part.incarnation == request.incarnation)
+        part = next((part for part in own if part.lease.id > request.last_lease), None)
+        if part is None:
             return None
         if not self.shards_informed:
             return Wait(LOCKSTEP_RETRY_S)
         part.given = True
         return part.lease
+
+    def _mark_done(self) -> None:
+        """Mark the parts whose last push is acknowledged."""
+        for lease, part in self._parts.items():
+            if not part.done and lease not in self.leases.outstanding:
+                part.done = True
+                self.member_epoch += self._shard_lost_rounds
 
     def request_lease(self, request: WorkRequest, living: Collection[int], now_s: float) -> None:
         """Record that a replica requests a part of the next block."""
@@ -106,47 +115,53 @@ class SynchronousPolicy(SyncPolicy):
     def advance(self, living: Mapping[int, int], read: bool = False, reading: bool = False) -> list[Action]:
         """See `SyncPolicy.advance`; the last block must be handed out, and data be left."""
         asking = all(self._asking.get(replica) == incarnation for replica, incarnation in living.items())
-        if not (living and asking and all(part.given for part in self._block.values())):
+        if not (living and asking and all(part.given for part in self._parts.values())):
             return []
-        self._block.clear()
-        self._shard_lost_rounds = False
-        self._block_start = self.clock
+        self._mark_done()
+        unfinished = {part.start for part in self._parts.values() if not part.done}
+        self._parts = {lease: part for lease, part in self._parts.items() if part.start in unfinished}
+        self._shard_lost_rounds = self._shard_lost_rounds and bool(unfinished)
+        start = self.clock
         self.member_epoch += 1
         stride = len(living) if self.turns else 1
         for turn, (replica, incarnation) in enumerate(sorted(living.items())):
-            clock = self._block_start + turn * self.turns
+            clock = start + turn * self.turns
             lease = self.leases.grant(replica, incarnation, None, clock, self.member_epoch, stride)
             if lease is None:
                 break
             end = clock + (self.leases.steps(lease.samples) - 1) * stride + 1
-            self._block[replica] = RoundParticipant(incarnation, lease, end)
+            self._parts[lease.id] = RoundParticipant(replica, incarnation, lease, start, end)
             self.clock = max(self.clock, end)
         self._asking.clear()
-        self.blocks += bool(self._block)
-        self.shards_informed = not self._block
-        return [self.membership()] if self._block else []
+        if self.clock == start:  # no data is left
+            return []
+        self.blocks += 1
+        self.shards_informed = False
+        return [self.membership()]
 
     def fenced(self, replica: int, incarnation: int) -> list[Action]:
         """Remove an incarnation from the remaining clocks, so that the others need not wait for it."""
         if self._asking.get(replica) == incarnation:
             del self._asking[replica]
-        part = self._block.get(replica)
-        if part is None or part.incarnation != incarnation:
+        ended = [lease for lease, part in self._parts.items() if part.incarnation == incarnation]
+        if not ended:
             return []
-        del self._block[replica]
+        for lease in ended:
+            del self._parts[lease]
         self.member_epoch += 1
         return [self.membership()]
 
     def membership(self) -> SetMembership:
-        """The members from each clock on, over this block; after it, none until the next.
+        """The members from each clock on, over the unfinished blocks; after them, none until the next.
 
         A replica that is done is not listed: its rounds are applied, except on a shard that lost them.
         """
-        parts = {replica: part.clocks for replica, part in self._block.items() if not part.done}
-        edges = sorted({self._block_start, self.clock, *(clocks.stop for clocks in parts.values())})
+        parts = [(part.replica, part.clocks) for part in self._parts.values() if not part.done]
+        start = min((part.start for part in self._parts.values()), default=self.clock)
+        edges = sorted({start, self.clock, *(edge for _, clocks in parts for edge in (clocks.start, clocks.stop))})
         if self.turns:
-            edges = list(range(self._block_start, self.clock + 1))
-        members = ((edge, sorted(replica for replica, clocks in parts.items() if edge in clocks)) for edge in edges)
+            edges = list(range(start, self.clock + 1))
+        members = ((edge, sorted(replica for replica, clocks in parts if edge in clocks)) for edge in edges)
         return SetMembership(self.member_epoch, tuple((edge, tuple(replicas)) for edge, replicas in members))
 
     def membership_changes(self) -> list[Action]:
@@ -174,18 +189,16 @@ class SynchronousPolicy(SyncPolicy):
             "clock": self.clock,
             "member_epoch": self.member_epoch,
             "blocks": self.blocks,
-            "block_start": self._block_start,
             "retold": self._shard_lost_rounds,
             "asking": list(self._asking.items()),
-            "block": [[replica, asdict(part)] for replica, part in self._block.items()],
+            "block": [asdict(part) for part in self._parts.values()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator; the membership is sent to the shards again."""
         self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
-        self._block_start, self._shard_lost_rounds = state["block_start"], state["retold"]
+        self._shard_lost_rounds = state["retold"]
         self._asking = dict(state["asking"])
-        self._block = {
-            n: RoundParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
-        }
-        self.shards_informed = not self._block
+        parts = [RoundParticipant(**{**part, "lease": DataLease(**part["lease"])}) for part in state["block"]]
+        self._parts = {part.lease.id: part for part in parts}
+        self.shards_informed = not self._parts

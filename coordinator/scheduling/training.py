@@ -12,7 +12,7 @@ from dbelief.training.schedule import total_samples
 
 from ..core.effects import Action, LogEvent, TakeSnapshot
 from ..core.ledgers import Applied
-from ..core.messages import Assignment, BundleResult, EvaluationLease, ProgressReport, Wait, WorkRequest
+from ..core.messages import Assignment, BundleResult, EvaluationLease, ProgressReport, Wait, Wants, WorkRequest
 from ..core.progress import Best, Evaluated
 from ..core.snapshot_schedule import SnapshotSchedule
 from ..core.states import DatasetSizes
@@ -95,13 +95,19 @@ class Training:
             Numbers of the replicas that share a pass of a batch method.
         """
         # Work that is held precedes evaluations, because in lockstep the others wait for it.
-        work: Assignment | None = self.policy.held(request) or self.evaluations.held(request.incarnation)
+        trains, evaluates = trains and request.wants != Wants.EVALUATION, evaluates and request.wants != Wants.TRAINING
+        work: Assignment | None = None
+        if request.wants != Wants.EVALUATION:
+            work = self.policy.held(request)
+        if work is None and request.wants != Wants.TRAINING:
+            work = self.evaluations.held(request.incarnation)
         if work is None and evaluates and self._readable and not request.prefetch:
             work = self.evaluations.grant(request.incarnation, self.leases.next_id, self.progress.samples)
             self.leases.next_id += work is not None
         if work is None and trains:
             work = self.policy.request_lease(request, living, now_s)
-        if work is None or isinstance(work, EvaluationLease):
+        # A script that draws ahead, or evaluates between its steps, goes on with the lease that it has.
+        if request.wants is Wants.ANY and (work is None or isinstance(work, EvaluationLease)):
             self.policy.without_lease(request, work)
         return work or Wait(self.policy.retry_s)
 

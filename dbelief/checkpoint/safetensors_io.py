@@ -20,8 +20,28 @@ from dbelief.core.layout import Box, Layout, SegmentSpan
 from dbelief.errors import RuntimeFailure
 from dbelief.process.atomic_file import atomic_write
 
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""bfloat16, which NumPy does not have: its bits."""
 DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
-"""Element types by their names in the format."""
+"""Element types of shards' vectors by their names in the format."""
+_OF_MODELS: Mapping[str, np.dtype[Any]] = {
+    **DTYPES,
+    "F16": np.dtype("<f2"),
+    "BF16": BFLOAT16,
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_OF_BOXES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 
 Tensor = tuple[np.dtype[Any], tuple[int, ...]]
 _ALIGN = 8
@@ -29,7 +49,7 @@ _ALIGN = 8
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """Name of an element type in the format."""
-    return next(name for name, known in DTYPES.items() if known == dtype)
+    return next(name for name, known in _OF_MODELS.items() if known == dtype)
 
 
 class TensorFile:
@@ -87,7 +107,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def write_model(
     path: Path, layout: Layout, parts: Iterable[tuple[SegmentSpan, np.ndarray]], metadata: dict[str, str]
 ) -> None:
-    """Write canonical tensors (name, shape, float32) in the safetensors format, each under all its names.
+    """Write canonical tensors (name, shape, type) in the safetensors format, each under all its names.
 
     Parameters
     ----------
@@ -102,7 +122,7 @@ def write_model(
         A segment is missing or duplicate, or the file cannot be written. The file gets its name only when it is
         complete.
     """
-    tensors = {name: (DTYPES["F32"], box.shape) for box in layout.boxes for name in box.names}
+    tensors = {name: (_OF_MODELS[_OF_BOXES[box.dtype]], box.shape) for box in layout.boxes for name in box.names}
     came: list[SegmentSpan] = []
     with write_tensors(path, tensors, metadata) as file:
         for span, numbers in parts:
@@ -110,11 +130,28 @@ def write_model(
             for box, start in zip(layout.boxes, layout.starts, strict=True):
                 first, last = max(span.start, start), min(span.stop, start + box.size)
                 if first < last:
-                    part = numbers[first - span.start : last - span.start]
+                    part = _converted(numbers[first - span.start : last - span.start], box.dtype)
                     for position, row in _rows(box, first - start, part):
                         for name in box.names:
                             file.write(name, row, position)
         _check_all_came(path, layout, came)
+
+
+def _bfloat16(numbers: np.ndarray) -> np.ndarray:
+    bits = numbers.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    halves = np.where(np.isnan(numbers), bits | np.uint32(0x400000), rounded) >> np.uint32(16)
+    return halves.astype(np.uint16).view(BFLOAT16)
+
+
+def _converted(numbers: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 numbers in the type of a model file; to the nearest, ties to even."""
+    if dtype == "float32":
+        return numbers
+    if dtype == "bfloat16":
+        return _bfloat16(numbers)
+    with np.errstate(over="ignore"):  # beyond float16: infinite, as torch has it
+        return numbers.astype(dtype) if dtype == "float16" else np.rint(numbers).astype(dtype)
 
 
 def _rows(box: Box, first: int, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

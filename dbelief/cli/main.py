@@ -121,6 +121,53 @@ def train_command(
     raise SystemExit(code)
 
 
+@main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--job",
+    "job_file",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="JOB",
+    help="The job file, with source: script for model and data.",
+    shell_complete=job_files,
+)
+@click.option("--workers", type=click.IntRange(1), help="Scripts at a time; default: the job's replicas.")
+@set_option()
+@click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
+@click.option("--quiet", is_flag=True, help="Show nothing while it runs; the result is one line.")
+@click.option("--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free.")
+@sharing_option
+@click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]...")
+def run_command(
+    job_file: Path,
+    workers: int | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    quiet: bool,
+    page: str | None,
+    shared_memory: bool,
+    script: tuple[str, ...],
+) -> None:
+    """Run a training script as the replicas of a job on this machine: a Python file, or any command.
+
+    The script joins by dbelief.join(); registry, shards and coordinator are started with it. A script that fails is
+    started again, up to three times.
+    """
+    from dbelief.launch.forked_process import ForkServer
+
+    with cli_errors(), ForkServer() as server:
+        from dbelief.launch.site import Loopback
+        from dbelief.launch.train import run_job
+        from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
+
+        pictures = PicturesAtEnd if are_wanted() else None
+        fields = parse_overrides(overrides) | ({"replicas": str(workers)} if workers else {})
+        command = [sys.executable, *script] if script[0].endswith(".py") else [*script]
+        site = Loopback(server)
+        code = run_job(job_file, fields, resume, quiet, page, shared_memory, site, pictures, command)
+    raise SystemExit(code)
+
+
 @main.command("sweep")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option(

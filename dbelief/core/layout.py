@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -23,6 +24,9 @@ from dbelief.errors import ModelError
 Range = tuple[int, int]
 """First number of a flat vector, and one past the last."""
 
+FROZEN = "frozen "
+"""Start of a digest of fixed tensors; else it is that of a model's source."""
+
 MAX_SEGMENT_LENGTH = 262_144
 """Numbers in the longest segment of a job."""
 SMALL_SEGMENT_LENGTH = 98_304
@@ -30,6 +34,17 @@ SMALL_SEGMENT_LENGTH = 98_304
 those that are copied past the caches (`streaming_copy`)."""
 MIN_SEGMENT_LENGTH = 1_024
 """Numbers in a full segment at least, however small the model."""
+
+
+class Kind(IntEnum):
+    """What pushes do to the numbers of a tensor."""
+
+    TRAINED = 0
+    """The job's rule is applied to gradients."""
+    SUMMED = 1
+    """Differences are added, such as those of the running statistics of BatchNorm."""
+    FIXED = 2
+    """They are assigned once, and not pushed: frozen parameters."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,10 @@ class Box:
         Per axis, the half-open range of the box within the tensor.
     also
         Further names of the complete tensor, under which a model file holds it again.
+    kind
+        What pushes do to it.
+    dtype
+        Its type in a model file, as NumPy calls it, or bfloat16; shards hold float32.
     """
 
     name: str
@@ -54,6 +73,8 @@ class Box:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     also: tuple[str, ...] = ()
+    kind: Kind = Kind.TRAINED
+    dtype: str = "float32"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,13 +193,13 @@ def _check_tensor(boxes: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """The boxes of a model in the order of the flat vector, ranks ascending.
+    """The boxes of a model in the order of the flat vector: ranks ascending, and in a rank kinds.
 
     Raises
     ------
     ModelError
-        Ranks are out of order, a box exceeds its tensor, a tensor's boxes overlap or do not cover it, a rank holds two
-        boxes of one tensor, or two tensors have one name.
+        Ranks or kinds are out of order, a box exceeds its tensor, a tensor's boxes overlap or do not cover it, a rank
+        holds two boxes of one tensor, or two tensors have one name.
     """
 
     boxes: tuple[Box, ...]
@@ -197,12 +218,34 @@ class Layout:
         ranks = [box.rank for box in self.boxes]
         if ranks != sorted(ranks) or ranks[0] < 0:
             raise ModelError(f"layout: ranks must not be negative nor fall along the vector, got {ranks}")
+        order = [(box.rank, box.kind) for box in self.boxes]
+        if order != sorted(order):
+            raise ModelError("layout: in a rank trained tensors come first, then summed ones, then fixed ones")
 
     @classmethod
-    def of(cls, parameters: Mapping[str, np.ndarray], also: Mapping[str, Sequence[str]] | None = None) -> Layout:
-        """Layout of a model on one rank: complete tensors, in the mapping's order; `also`: further names of some."""
+    def of(
+        cls,
+        parameters: Mapping[str, np.ndarray],
+        also: Mapping[str, Sequence[str]] | None = None,
+        kinds: Mapping[str, Kind] | None = None,
+        dtypes: Mapping[str, str] | None = None,
+    ) -> Layout:
+        """Layout of a model on one rank: complete tensors, in the mapping's order, which has kinds ascending.
+
+        `also`: further names of some; `kinds`, `dtypes`: of those that are not trained, or no float32 in a model file.
+        """
         layout = cls.whole({name: tuple(array.shape) for name, array in parameters.items()})
-        return cls(tuple(replace(box, also=tuple((also or {}).get(box.name, ()))) for box in layout.boxes))
+        return cls(
+            tuple(
+                replace(
+                    box,
+                    also=tuple((also or {}).get(box.name, ())),
+                    kind=(kinds or {}).get(box.name, Kind.TRAINED),
+                    dtype=(dtypes or {}).get(box.name, "float32"),
+                )
+                for box in layout.boxes
+            )
+        )
 
     @classmethod
     def whole(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
@@ -232,6 +275,22 @@ class Layout:
                 ranges.append((start, start))
             ranges[box.rank] = (ranges[box.rank][0], start + box.size)
         return ranges
+
+    def segments(self, nominal: int) -> list[SegmentSpan]:
+        """The segment table, with segments of `nominal` numbers: none spans two ranks or two kinds."""
+        ranges: list[tuple[int, int, Kind]] = []
+        before = None
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            if (box.rank, box.kind) != before:
+                ranges.append((start, start, box.kind))
+            ranges[-1] = (ranges[-1][0], start + box.size, box.kind)
+            before = box.rank, box.kind
+        return _segments(ranges, nominal)
+
+    @property
+    def pushed(self) -> Range:
+        """Range of the flat vector that a replica of one rank fetches and pushes: all but what is fixed."""
+        return 0, sum(box.size for box in self.boxes if box.kind is not Kind.FIXED)
 
     def part(self, rank: int) -> RankPart:
         """The range of one rank."""
@@ -264,28 +323,57 @@ class Layout:
         """Hash for the comparison of layouts between replicas, 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.rows()).encode()).hexdigest()
 
+    def difference(self, other: Layout) -> str:
+        """The first tensor in which two layouts differ, in words."""
+        mine, theirs = ({box.name: box for box in layout.boxes} for layout in (self, other))
+        for name in [*mine, *theirs]:
+            if name not in theirs:
+                return f"tensor {name!r} is {mine[name].shape} here, and missing there"
+            if name not in mine:
+                return f"tensor {name!r} is missing here, and {theirs[name].shape} there"
+            if mine[name].shape != theirs[name].shape:
+                return f"tensor {name!r} is {mine[name].shape} here, and {theirs[name].shape} there"
+        odd = [name for name, box in mine.items() if box != theirs[name]]
+        return f"tensor {odd[0]!r} has another place, type or kind" if odd else "the tensors have another order"
+
     def rows(self) -> list[list[Any]]:
         """The boxes as plain values for JSON; `from_rows` reads them."""
-        return [[b.name, b.shape, b.rank, b.start, b.stop, *([b.also] if b.also else [])] for b in self.boxes]
+        return [[b.name, b.shape, b.rank, b.start, b.stop, *_rest(b)] for b in self.boxes]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Layout:
         """Layout from the result of `rows`."""
-        return cls(
-            tuple(
-                Box(name, tuple(shape), rank, tuple(start), tuple(stop), *map(tuple, also))
-                for name, shape, rank, start, stop, *also in rows
-            )
-        )
+        return cls(tuple(_box(*row) for row in rows))
+
+
+def _rest(box: Box) -> list[Any]:
+    """Fields that rows had not from the beginning; none where all have their defaults, so that digests stay."""
+    if box.kind is Kind.TRAINED and box.dtype == "float32":
+        return [box.also] if box.also else []
+    return [box.also, int(box.kind), box.dtype]
+
+
+def _box(
+    name: str,
+    shape: Sequence[int],
+    rank: int,
+    start: Sequence[int],
+    stop: Sequence[int],
+    also: Sequence[str] = (),
+    kind: int = 0,
+    dtype: str = "float32",
+) -> Box:
+    return Box(name, tuple(shape), rank, tuple(start), tuple(stop), tuple(also), Kind(kind), dtype)
 
 
 @dataclass(frozen=True)
 class SegmentSpan:
-    """A row of the segment table: a contiguous range of the flat vector."""
+    """A row of the segment table: a contiguous range of the flat vector, of one kind."""
 
     index: int
     start: int
     length: int
+    kind: Kind = Kind.TRAINED
 
     @cached_property
     def stop(self) -> int:
@@ -305,11 +393,15 @@ def nominal_length(size: int, shards: int) -> int:
 
 
 def make_segments(ranges: Iterable[tuple[int, int]], nominal: int) -> list[SegmentSpan]:
-    """Split the ranks' ranges into segments of `nominal` numbers; no segment spans two ranks."""
+    """Split ranges of trained numbers into segments of `nominal` numbers; no segment spans two ranges."""
+    return _segments(((start, stop, Kind.TRAINED) for start, stop in ranges), nominal)
+
+
+def _segments(ranges: Iterable[tuple[int, int, Kind]], nominal: int) -> list[SegmentSpan]:
     spans: list[SegmentSpan] = []
-    for start, stop in ranges:
+    for start, stop, kind in ranges:
         for first in range(start, stop, nominal):
-            spans.append(SegmentSpan(len(spans), first, min(nominal, stop - first)))
+            spans.append(SegmentSpan(len(spans), first, min(nominal, stop - first), kind))
     return spans
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from dbelief.job import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from dbelief.job import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, ScriptData, SyntheticData
 
 from .dataset import Dataset
 from .digits import load_digits
@@ -50,7 +50,7 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_csv(spec, folder, need)
         case SyntheticData():
             return load_synthetic(spec, need)
-        case NoData():
+        case NoData() | ScriptData():
             return Dataset(None, None, None, None, ())
 
 
@@ -86,3 +86,5 @@ def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
             return synthetic_sizes(spec)
         case NoData():
             return 0, 0, 0
+        case ScriptData():
+            return spec.train, spec.validation, 0

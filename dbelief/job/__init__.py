@@ -7,19 +7,21 @@ from .job import Job, Limits
 from .load import build_job, load_job, parse_job
 from .models.autoencoder import AutoencoderModel, Filters, StacksModel
 from .models.layers import Layer
-from .models.model import LayersModel, PythonModel, ZooModel
+from .models.model import LayersModel, PythonModel, ScriptModel, ZooModel
 from .schedule import ConstantSchedule, PolySchedule, Scale, StepSchedule
 from .schema import schema
-from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, ScriptData, SyntheticData
 from .strategies.asynchronous import Asynchronous
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
+from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.synchronous import Reduction, SyncSgd
 from .trials import ComparisonFile, Trial
 from .wire import PushCodec, Wire
 
 __all__ = [
+    "AddRule",
     "Asynchronous",
     "AutoencoderModel",
     "Comparison",
@@ -46,6 +48,8 @@ __all__ = [
     "Reduction",
     "Sandblaster",
     "Scale",
+    "ScriptData",
+    "ScriptModel",
     "StacksModel",
     "StepSchedule",
     "SyncSgd",

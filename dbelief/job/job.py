@@ -25,11 +25,12 @@ from .document.section import (
 )
 from .document.yaml_document import to_yaml
 from .models.autoencoder import StacksModel
-from .models.model import Model, PythonModel
+from .models.model import Model, PythonModel, ScriptModel
 from .schedule import ConstantSchedule, PolySchedule, Schedule
-from .sources import Data, NoData, lacks_validation
+from .sources import Data, NoData, ScriptData, lacks_validation
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
+from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SyncSgd
@@ -104,6 +105,32 @@ def _two_axes(grid: tuple[int, ...]) -> tuple[int, ...]:
     if len(grid) > 2:
         raise refusal("", f"must be [n] or [rows, columns], not {len(grid)} numbers")
     return grid
+
+
+def _not_for_scripts(job: "Job") -> tuple[str, str] | None:
+    """Field of a job for scripts that does not fit one, and the reason; None where all do."""
+    strategy = job.strategy
+    if isinstance(strategy, Sandblaster):
+        return "strategy.name", "must not be sandblaster with a script, whose loop trains mini-batches"
+    if strategy.grouped:
+        advice = "form: shards" if isinstance(strategy, SyncSgd) else "form: 1"
+        return "strategy.form", f"needs {advice} with a script, whose steps are not taken in a group of workers"
+    differences = isinstance(strategy, Downpour) and isinstance(strategy.rule, AddRule)
+    if isinstance(strategy, Downpour) and not differences and (strategy.n_push, strategy.n_fetch) != (1, 1):
+        return "strategy.n_push", "and n_fetch must be 1 with a script: it calls sync.step once in so many mini-batches"
+    if differences and strategy.n_push != strategy.n_fetch:
+        return "strategy.n_fetch", f"must be n_push, {strategy.n_push}, with rule add: what is pushed is a difference"
+    if isinstance(strategy, Downpour) and (strategy.overlap or strategy.literal or strategy.local_rate is not None):
+        return "strategy", "must have no overlap, literal and local_rate with a script"
+    if getattr(strategy, "clip_norm", None) is not None:
+        return "strategy.clip_norm", "must be null with a script, which clips its gradients itself"
+    if isinstance(strategy, Elastic) and (strategy.momentum is not None or strategy.turns):
+        return "strategy.name", f"must not be {strategy.name} with a script, whose optimiser steps"
+    if job.record:
+        return "record", "must be false with a script: its loop is not replayed"
+    if math.prod(job.grid) != 1:
+        return "grid", f"must be [1] with a script, not {list(job.grid)}"
+    return None
 
 
 class Job(Section):
@@ -216,6 +243,21 @@ class Job(Section):
             raise refusal("record", f"must be false with {form}: there is no order of exchanges to replay")
         if not isinstance(self.strategy, Sandblaster) and self.snapshots.every_iterations is not None:
             raise refusal("snapshots.every_iterations", "needs a batch method: strategy.name sandblaster")
+        return self
+
+    @model_validator(mode="after")
+    def _a_script_brings_both(self) -> Self:
+        brings_model, brings_data = isinstance(self.model, ScriptModel), isinstance(self.data, ScriptData)
+        if brings_model != brings_data:
+            one, other = ("model", "data") if brings_model else ("data", "model")
+            raise refusal(other, f"must have source: script as {one} has: a script brings its module and its data")
+        rule = getattr(self.strategy, "rule", None)
+        if not brings_model:
+            if isinstance(rule, AddRule):
+                raise refusal("strategy.rule", "add needs model source: script, which steps with its own optimiser")
+            return self
+        if why := _not_for_scripts(self):
+            raise refusal(*why)
         return self
 
     @model_validator(mode="after")

@@ -157,8 +157,19 @@ class NoData(Section):
     source: Literal["none"] = Field(description="Which source this is")
 
 
+class ScriptData(Section):
+    """Data that the script loads: a map-style dataset, of which the job leases ranges."""
+
+    source: Literal["script"] = Field(description="Which source this is")
+    train: Count = Field(description="Samples of the script's training set, its len(); a number")
+    validation: Natural = Field(
+        default=0, description="Samples of the set that sync.evaluate is called with; 0: the script evaluates nothing"
+    )
+
+
 Data = Annotated[
-    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData, Field(discriminator="source")
+    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData | ScriptData,
+    Field(discriminator="source"),
 ]
 
 
@@ -167,7 +178,7 @@ def lacks_validation(data: Data) -> bool:
     match data:
         case NoData():
             return True
-        case IdxData() | LibsvmData():
+        case IdxData() | LibsvmData() | ScriptData():
             return data.validation == 0
         case CsvData():
             return data.validation == 0 and data.validation_file is None

@@ -65,6 +65,8 @@ class LocalCluster:
         Where all processes run; None: on this machine, on loopback.
     pictures
         Called with the run folder and the job's name; None: the coordinator draws the pictures.
+    script
+        Command line of the script that each worker runs; none where workers train the job's own model.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class LocalCluster:
         shared_memory: bool = True,
         site: Site | None = None,
         pictures: Callable[[Path, str], Pictures] | None = None,
+        script: Sequence[str] = (),
     ) -> None:
         self.job = job
+        self._script = ["--", *script] if script else []
         self._site = site or Loopback()
         self._page = page
         self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
@@ -176,7 +180,8 @@ class LocalCluster:
         arguments += ["--number", str(number)] if role == "worker" or self.job.replication == 1 else []
         arguments += ["--record", str(self.folder / "record")] * self.job.record
         arguments += ["--cores", format_cores(self._parts[number])] if self._parts and role == "worker" else []
-        return self._start(role, name, [*arguments, *self._more[role], *self._site.arguments(role)], RESTARTS)
+        arguments += [*self._more[role], *self._site.arguments(role), *(self._script if role == "worker" else [])]
+        return self._start(role, name, arguments, RESTARTS)
 
     def _scale(self, wanted: int, address: str) -> None:
         """Start or end workers to reach the requested number."""
@@ -243,7 +248,7 @@ class LocalCluster:
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:
-                    self._restart_failed(client, needed, ended)
+                    self._restart_failed(client, needed, ended, status.state == wire.STATE_READY)
             except DbeliefError as error:  # if the coordinator has just ended, the loop's condition detects that
                 if time.monotonic() - heard_s > SILENT_S:
                     raise RuntimeFailure(
@@ -290,7 +295,9 @@ class LocalCluster:
         except DbeliefError as error:
             log.warning(f"the stop request to the coordinator failed: {error}")
 
-    def _restart_failed(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
+    def _restart_failed(
+        self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int], training: bool
+    ) -> None:
         """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart."""
         workers = list(self._workers.values())
         alive = [self._revive(child) for child in workers]
@@ -301,6 +308,8 @@ class LocalCluster:
                 reason = f"{shard.fate()}; its part of the parameters is gone"
         if workers and not any(alive):
             reason = f"no worker is left: {workers[-1].fate()}"
+        if self._script and training and workers and all(child.code == 0 for child in workers):
+            reason = "all scripts have ended, and the job needs more samples: do they loop until the loader is empty?"
         if reason:
             client.call("Report", wire.ReportRequest(trouble=reason))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dbelief.arrays.backend import select_backend
-from dbelief.errors import RuntimeFailure
-from dbelief.job import Job, build_job, load_job
+from dbelief.errors import JobError, RuntimeFailure
+from dbelief.job import Job, ScriptModel, build_job, load_job
 from dbelief.launch.local_cluster import LocalCluster, Pictures
 from dbelief.launch.site import Site
 from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
+from dbelief.rundir.folder import check_start
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.training.job_check import assemble_job
 
@@ -39,12 +40,13 @@ def run_job(
     shared_memory: bool = True,
     site: Site | None = None,
     pictures: Callable[[Path, str], Pictures] | None = None,
+    script: Sequence[str] = (),
 ) -> int:
     """Run a job with a live view, and a status page at `page` (`host:port`); return the exit code.
 
-    It runs at `site`; None: on this machine. `pictures`: see `LocalCluster`.
+    It runs at `site`; None: on this machine. `pictures`, `script`: see `LocalCluster`.
     """
-    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site, pictures)
+    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site, pictures, script)
     log.info(verdict(read_summary(folder / "summary.json"), folder))
     return code
 
@@ -58,11 +60,15 @@ def _run_cluster(
     shared_memory: bool = True,
     site: Site | None = None,
     pictures: Callable[[Path, str], Pictures] | None = None,
+    script: Sequence[str] = (),
 ) -> tuple[int, Path]:
     """Exit code and run folder of a cluster's run."""
     job = load_job(job_file, overrides)
     # Before a folder is created, an earlier run is moved, or a process is started.
-    assemble_job(job, select_backend("cpu"), resume)
+    if script:
+        _check_script(job, job_file, resume)
+    else:
+        assemble_job(job, select_backend("cpu"), resume)
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
@@ -76,8 +82,28 @@ def _run_cluster(
             shared_memory=shared_memory,
             site=site,
             pictures=pictures,
+            script=script,
         )
         return cluster.run(), cluster.folder
+
+
+def _check_script(job: Job, job_file: Path, resume: bool) -> None:
+    """Check what can be known of a job for scripts before one has joined.
+
+    Raises
+    ------
+    JobError
+        It is a job with a model of its own.
+    UserError
+        See `check_start`.
+    """
+    if not isinstance(job.model, ScriptModel):
+        raise JobError(
+            f"{job_file}: model: must be {{source: script}}, and data: {{source: script, train: N}}, for a script that "
+            "brings both; `dbelief train` runs this job"
+        )
+    if not resume:
+        check_start(job)
 
 
 @dataclass(frozen=True)

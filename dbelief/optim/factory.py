@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
+from .add import Add
 from .elastic import Elastic
 from .momentum import CaffeMomentum, Momentum, Nesterov
 from .replace import Replace
@@ -12,11 +13,11 @@ from .rule import Rule
 from .sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
-    rule.name: rule for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Elastic, Replace)
+    rule.name: rule for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Add, Elastic, Replace)
 }
 
-RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Elastic.name, Replace.name))
-"""Names of the rules for gradients; those that take weights are chosen by their strategies."""
+RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Add.name, Elastic.name, Replace.name))
+"""Names of the rules for gradients; the others take differences or weights."""
 
 
 def make_rule(name: str, options: Mapping[str, float]) -> Rule:
@@ -25,7 +26,7 @@ def make_rule(name: str, options: Mapping[str, float]) -> Rule:
     Parameters
     ----------
     name : str
-        One of `RULES`, elastic, or replace.
+        One of `RULES`, add, elastic, or replace.
     options : mapping of name to number
         Fields of the rule's class; what is left out has its default. The learning rate is none of them: it
         comes with each push.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import device_bytes, select_backend
-from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
+from dbelief.core.layout import Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.errors import JobError
 from dbelief.job import Job, Sandblaster
@@ -226,7 +226,7 @@ def copies(parts: int, weight_bytes: int, data_bytes: int, memory: int) -> Fit:
 
 def placed(layout: Layout, shards: int) -> Placement:
     """The segments of a layout, each assigned to a shard."""
-    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, shards))
+    spans = layout.segments(nominal_length(layout.size, shards))
     runs = enumerate(assign_segments(spans, shards))
     return Placement(0, tuple(spans), tuple(ShardPlacement(shard, "", 0, (run,)) for shard, run in runs))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dbelief.data import Dataset, load
 from dbelief.errors import DataError, ModelError
-from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, StacksModel, ZooModel
+from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, ScriptModel, StacksModel, ZooModel
 
 _NO_IMAGE = "a job can be planned without its data where its model says what it sees: {} (height, width, channels)"
 
@@ -50,6 +50,8 @@ def sample_of(job: Job) -> Sample:
         raise ModelError(
             f"model {job.model.python}: the sizes of a Python model are known once it is built: see dbelief job check"
         )
+    if isinstance(job.model, ScriptModel):
+        raise ModelError("the sizes of a script's module are known once it has joined the job")
     image, field = _image(job.model)
     if image is not None:
         return Sample(image, None, None)

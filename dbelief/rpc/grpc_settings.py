@@ -24,8 +24,17 @@ def prepare_process() -> None:
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     keep_blocks()
+    set_switches()
+
+
+def set_switches() -> None:
+    """Set gRPC's switches alone, in a process that is not dbelief's own; before anything imports grpc.
+
+    Its fork handlers are off: processes that a data loader forks use no gRPC.
+    """
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def keep_blocks() -> None:

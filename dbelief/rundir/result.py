@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
+from dbelief.checkpoint.model_tensors import read_tensors
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.shard_file import read_segments
 from dbelief.checkpoint.snapshot_set import latest_valid_set, sets_in
-from dbelief.core.layout import Layout, SegmentSpan, make_segments
+from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.core.push import PARAMETERS
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError, ModelError, SnapshotError, UserError
@@ -99,7 +99,7 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
     if not model.exists():
         raise DataError(f"{run}: {NO_MODEL}")
     try:
-        tensors = load_file(model)
+        tensors = read_tensors(model)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{model}: cannot be read: {error}") from error
     held = {name: values.shape for name, values in tensors.items()}
@@ -124,7 +124,7 @@ class _SnapshotSource:
 
     def segments(self, job: Job) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Every segment of the vector; its numbers are valid until the next iteration."""
-        spans = make_segments(self.layout.rank_ranges(), self.nominal_length)
+        spans = self.layout.segments(self.nominal_length)
         for stored in read_segments(self.folder, self.folder.name, job.name, job.strategy.at_shards.name, spans):
             if self.vector not in stored.arrays:
                 known = ", ".join(sorted(stored.arrays))

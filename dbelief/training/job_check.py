@@ -11,7 +11,7 @@ import numpy as np
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, Split, load
-from dbelief.job import Downpour, Job, PythonModel, Sandblaster, load_job
+from dbelief.job import Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
 from dbelief.monitor.format import plural
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
@@ -106,9 +106,22 @@ def _warm_start(strategy: Downpour) -> list[str]:
     return [f"warm start: one replica trains alone until {until} (strategy.warm_start)"]
 
 
+def _strategy_lines(job: Job) -> list[str]:
+    strategy = job.strategy
+    what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
+    lines = [f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}"]
+    return lines + (_warm_start(strategy) if isinstance(strategy, Downpour) and job.replicas > 1 else [])
+
+
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
+    if isinstance(job.data, ScriptData):
+        return [
+            f"{job_file}: job {job.name} is fine",
+            f"model and data: the script's, {job.data.train:,} training and {job.data.validation:,} validation samples",
+            *_strategy_lines(job),
+        ]
     backend = select_backend(job.device)
     data, model, layout, flat, taken = assemble_job(job, backend)
     odd = ""
@@ -129,11 +142,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     lines.append(f"shards: {job.shards}, number of segments: {held}")
     lines += [f"note: {note}" for note in idle_shards(placement)]
     lines += _data_lines(data) if data is not None else []
-    strategy = job.strategy
-    what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
-    lines.append(f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}")
-    if isinstance(strategy, Downpour) and job.replicas > 1:
-        lines += _warm_start(strategy)
+    lines += _strategy_lines(job)
     if taken:
         lines.append(f"starts from: {taken}")
     return [*lines, odd] if odd else lines

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
-from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
+from dbelief.job import AutoencoderModel, Job, PythonModel, ScriptData, ScriptModel, StacksModel, parse_job
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.optim.gradients import check_finite
 from dbelief.partition import Grid, layout_of
@@ -53,6 +53,11 @@ def build_model(job: Job, data: Dataset | SampleForm | None, backend: Backend) -
     """
     if isinstance(job.model, PythonModel):
         return load_python_model(job.path(job.model.file), job.model.object)
+    if isinstance(job.model, ScriptModel):
+        raise ModelError(
+            f"the model of job {job.name} is the module of its script: run it by `dbelief run`, and use what it has "
+            "trained by dbelief.load_model(run, into=module)"
+        )
     if data is None or data.outputs is None:
         raise ModelError("this model takes its sizes from data, and data.source is none; use a Python model")
     if isinstance(job.model, AutoencoderModel):
@@ -158,8 +163,19 @@ class JobContext:
             client.wait(patience_s)
             status = client.status(job=True)
         job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
-        data = None if job.data.source == "none" else load(job.data, job.folder)
+        data = None if job.data.source in ("none", "script") else load(job.data, job.folder)
         return cls(address, job, data, select_backend(job.device))
+
+
+class OwnModel(NamedTuple):
+    """A model that a program brings, and does not build as the job says.
+
+    `digest`: SHA-256, hexadecimal, of what must be equal in all replicas besides the layout.
+    """
+
+    model: Model
+    initial: InitialValues
+    digest: str
 
 
 @dataclass
@@ -200,6 +216,7 @@ class Session:
         address: str = "",
         shares_memory: bool = True,
         direct: bool = True,
+        brought: OwnModel | None = None,
     ) -> Session:
         """Join the job and wait until it trains; all ranks of a replica do this together.
 
@@ -213,6 +230,8 @@ class Session:
             Where other group members reach this process, host:port; "": none.
         shares_memory, direct
             See `ShardedParameterClient`.
+        brought
+            The caller's model; None: it is built as the job says.
 
         Raises
         ------
@@ -221,20 +240,26 @@ class Session:
             coordinator does not answer.
         """
         job, data, ranks = task.job, task.data, ranks or SingleRank()
+        begin: Begin
         with ExitStack() as undo:  # on a failure half-way, close every channel and thread, and leave the job
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
-            model, source = build_model(job, data, task.backend)
+            if brought is not None:
+                model, source = brought.model, brought.digest
+            else:
+                model, source = build_model(job, data, task.backend)
             if ranks.size == 1:
-                initial = InitialValues.of(job, model)
+                initial = brought.initial if brought is not None else InitialValues.of(job, model)
                 layout = initial.layout
-                begin: Begin = partial(_begin_whole, job, initial)
+                begin = partial(_begin_whole, job, initial)
             else:
                 layout = layout_of(model, Grid.of(job.grid))
                 begin = partial(_begin_part, job, model, layout.part(ranks.rank))
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
                 train_samples = len(data.train) if data is not None and data.train is not None else 0
+                if isinstance(job.data, ScriptData):
+                    train_samples = job.data.train
                 membership = MembershipClient(
                     client,
                     role,

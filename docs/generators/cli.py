@@ -14,6 +14,8 @@ from .tables import Undocumented, code, plain, required, table
 
 ARGUMENTS: Mapping[str, str] = {
     "COUNT": "The new number, at least 1.",
+    "SCRIPT [ARGUMENT]...": "A Python file, or any command: see [A PyTorch script](../how-to/pytorch_script.md).",
+    "[-- SCRIPT [ARGUMENT]...]": "A command that joins the job in place of this worker, and its arguments.",
     "DIR": "The folder to create.",
     "FILE": "Path of a comparison file: see [Job file](job_file.md#comparison-file).",
     "FOLDER|ARCHIVE": "Folder of the recordings, or an archive of it.",

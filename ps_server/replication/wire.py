@@ -15,7 +15,14 @@ from dbelief.rpc.pb import replication_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.bulk import CODECS, DTYPES
-from dbelief.rpc.wire.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
+from dbelief.rpc.wire.convert import (
+    program_from_wire,
+    push_from_wire,
+    pusher_from_wire,
+    pusher_to_wire,
+    span_from_wire,
+    span_to_wire,
+)
 from dbelief.rpc.wire.frames import Received
 
 from ..store.accumulator import BundleAccumulator
@@ -38,7 +45,7 @@ def encode(carried: SegmentState) -> Iterator[bytes]:
 def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
     span, total = carried.span, carried.sum
     head = wire.SegmentHead(
-        span=segments.SegmentSpan(index=span.index, start=span.start, length=span.length),
+        span=span_to_wire(span),
         version=carried.version,
         born=carried.born,
         applied=carried.applied,
@@ -134,7 +141,7 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
     if not head.span.length:
         raise Rejected(f"segment {head.span.index} has no numbers")
     return SegmentState(
-        span=SegmentSpan(head.span.index, head.span.start, head.span.length),
+        span=span_from_wire(head.span),
         version=head.version,
         born=head.born,
         applied=head.applied,

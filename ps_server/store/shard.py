@@ -17,10 +17,11 @@ import numpy as np
 
 from dbelief.arrays.backend import aligned
 from dbelief.checkpoint.shard_file import StoredSegment
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
+from dbelief.optim.add import ADD
 from dbelief.optim.elastic import Elastic
 from dbelief.process.runtime import runtime
 
@@ -116,10 +117,10 @@ class Shard:
 
     def make(self, span: SegmentSpan) -> Segment:
         """New segment, before any assignment."""
-        segment = self._make(span)
+        segment = self._make(span) if span.kind is Kind.TRAINED else self._make(span, rule=ADD)
         segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
-        segment.state = tuple(aligned(span.length, np.float32) for _ in self.rule.state)
-        for state, value in zip(segment.state, self.rule.state.values(), strict=True):
+        segment.state = tuple(aligned(span.length, np.float32) for _ in segment.rule.state)
+        for state, value in zip(segment.state, segment.rule.state.values(), strict=True):
             state.fill(value)
         return segment
 
@@ -381,16 +382,17 @@ class Shard:
     # -- statistics --------------------------------------------------------------------------------------
 
     def ledgers(self) -> dict[tuple[str, Pusher], tuple[LedgerRow, LedgerRow]]:
-        """Lowest and highest row over the segments, per vector, replica and incarnation.
+        """Lowest and highest row over the segments that are pushed to, per vector, replica and incarnation.
 
         Each rank of a replica pushes into segments of its own.
         """
         rows: dict[tuple[str, Pusher], list[LedgerRow]] = {}
-        for segment in self.segments.values():
+        pushed = [segment for segment in self.segments.values() if segment.span.kind is not Kind.FIXED]
+        for segment in pushed:
             with segment.lock:
                 for (vector, pusher), last in segment.ledger.last.items():
                     rows.setdefault((vector, pusher._replace(rank=0)), []).append(last)
-        count = len(self.segments)
+        count = len(pushed)
         return {key: (min(seen) if len(seen) == count else NO_PUSH, max(seen)) for key, seen in rows.items()}
 
     def lost_of(self) -> dict[Pusher, int]:

@@ -9,7 +9,7 @@ A marker is an HTML comment before a fence, on the line before it or with empty 
 ``<!-- test: exit 2 -->``, ``<!-- test: long, exit 2 -->``
     As above, and the block ends with this exit code.
 ``<!-- test: long, needs PROGRAM -->``
-    As `test: long`; where the machine has no such program, the block is left out.
+    As `test: long`; where the machine has no such program or Python module, the block is left out.
 ``<!-- not run: REASON -->``
     No test runs it.
 ``<!-- file: NAME -->``
@@ -59,7 +59,7 @@ class Block:
     exit_code : int
         That the block has to end with.
     needs : str
-        Program without which the block is left out; "" if there is none.
+        Program or Python module without which the block is left out; "" if there is none.
     output : Block or None
         The block of what this one prints.
     """

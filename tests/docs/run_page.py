@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import re
 import shutil
@@ -86,7 +87,7 @@ class Folder:
                         file = self.path / block.argument
                         file.parent.mkdir(parents=True, exist_ok=True)
                         file.write_text(block.code)
-                    elif block.needs and shutil.which(block.needs) is None:
+                    elif block.needs and not _has(block.needs):
                         print(f"{block.place}: left out, for this machine has no {block.needs}")
                     else:
                         self._run(block)
@@ -175,3 +176,8 @@ def _signal_group(group: int, number: int) -> bool:
 def _shown(log: Path) -> str:
     text = log.read_text(errors="replace")
     return f"\n--- printed\n{text[-SHOWN:]}"
+
+
+def _has(name: str) -> bool:
+    """Whether this machine has a program, or this Python a module, of this name."""
+    return shutil.which(name) is not None or importlib.util.find_spec(name) is not None

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import textwrap
@@ -64,6 +65,8 @@ def _found(name: str) -> Any:
 def _public() -> Iterator[tuple[str, Any]]:
     """Documented names, and the public methods and properties of those that are classes."""
     for name in _documented():
+        if name.startswith("dbelief.torch.") and importlib.util.find_spec("torch") is None:
+            continue
         found = _found(name)
         yield name, found
         for method, value in vars(found).items() if inspect.isclass(found) else ():

@@ -23,6 +23,8 @@ NOT_RUN = {
     "docs/how-to/kubernetes.md": 1,
     "docs/how-to/large_batches.md": 1,
     "docs/how-to/own_data.md": 1,
+    "docs/how-to/pytorch_script.md": 1,
+    "docs/how-to/pytorch_state.md": 1,
     "docs/how-to/slurm.md": 1,
     "docs/how-to/tls.md": 1,
     "docs/how-to/torch_model.md": 2,

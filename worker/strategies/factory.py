@@ -33,7 +33,7 @@ from .sandblaster import BundleReporter, BundleWorker
 def downpour(
     session: Session,
     model: Model,
-    strategy: job.Downpour | job.Asynchronous,
+    strategy: job.Downpour | job.Asynchronous | job.SyncSgd,
     train: Split,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],

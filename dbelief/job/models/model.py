@@ -76,10 +76,16 @@ class PythonModel(Section):
         return self.python.rpartition(":")[2]
 
 
+class ScriptModel(Section):
+    """The module of the script that joins the job: see `dbelief.torch`."""
+
+    source: Literal["script"] = Field(description="The script that joins the job brings its module")
+
+
 def _form(value: object) -> str:
     """Tell which of the forms is meant."""
     fields = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    return next((form for form in ("python", "zoo", "autoencoder", "stacks") if form in fields), "layers")
+    return next((form for form in ("python", "zoo", "autoencoder", "stacks", "source") if form in fields), "layers")
 
 
 Model = Annotated[
@@ -87,7 +93,8 @@ Model = Annotated[
     | Annotated[ZooModel, Tag("zoo")]
     | Annotated[AutoencoderModel, Tag("autoencoder")]
     | Annotated[StacksModel, Tag("stacks")]
-    | Annotated[PythonModel, Tag("python")],
+    | Annotated[PythonModel, Tag("python")]
+    | Annotated[ScriptModel, Tag("source")],
     Discriminator(_form),
-    Words("a mapping with layers and loss, with zoo, with autoencoder, with stacks, or with python"),
+    Words("a mapping with layers and loss, with zoo, with autoencoder, with stacks, with python, or source: script"),
 ]

@@ -72,7 +72,14 @@ class AdamWRule(Section):
     )
 
 
-Rule = Annotated[SgdRule | MomentumRule | AdagradRule | AdamRule | AdamWRule, Field(discriminator="name")]
+class AddRule(Section):
+    """w <- w + d: a script steps with an optimiser of its own, and pushes the difference that it made."""
+
+    name: Literal["add"] = Field(description="Which rule this is")
+    rate: Positive = Field(default=1.0, description="Of no meaning: differences are not scaled")
+
+
+Rule = Annotated[SgdRule | MomentumRule | AdagradRule | AdamRule | AdamWRule | AddRule, Field(discriminator="name")]
 
 
 class ElasticRule(Section):

@@ -36,7 +36,8 @@ class SyncSgd(StrategySection):
     """Synchronous SGD by collectives (FireCaffe, section 6).
 
     Workers sum their gradients among themselves, and each applies the same rule to the same sum: all copies of the
-    parameters are one, bit for bit.
+    parameters are one, bit for bit. In the form "shards" the shards hold the gradients of a step until all are there,
+    and apply the rule to their mean, as downpour with staleness 0 does.
     """
 
     name: Literal["sync-sgd"] = Field(description="Which strategy this is")
@@ -49,21 +50,42 @@ class SyncSgd(StrategySection):
         description="A step's gradient: the mean over all its samples, or the sum of the workers' means, "
         "which is as many times longer as there are workers",
     )
+    form: Literal["workers", "shards"] = Field(
+        default="workers", description="Where the gradients of a step are summed: among the workers, or at the shards"
+    )
     clip_norm: Positive | None = Field(
         default=None, description="Longest gradient of a step, as a Euclidean norm in gradient units; null for any"
     )
     reduction: Reduction = Field(default_factory=Reduction, description="How gradients are summed")
     lease: Lease = None
 
-    staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False
+    overlap: ClassVar[bool] = False
+    local_rate: ClassVar[None] = None
+    warm_start: ClassVar[None] = None
     n_push: ClassVar[int] = 1
     n_fetch: ClassVar[int] = 1
-    at_shards: ClassVar[ReplaceRule] = ReplaceRule(name="replace")
-    """The parameters come from the workers as they are."""
 
     @property
     def grouped(self) -> bool:
-        """Whether workers exchange among themselves: always."""
-        return True
+        """Whether workers exchange among themselves."""
+        return self.form == "workers"
+
+    @property
+    def staleness(self) -> Literal[0] | None:
+        """The dial of the shards: 0 where they wait for all gradients of a step."""
+        return None if self.grouped else 0
+
+    @property
+    def at_shards(self) -> Rule | ReplaceRule:
+        """What shards apply; the parameters of a group come from its workers as they are."""
+        return ReplaceRule(name="replace") if self.grouped else self.rule
+
+    @model_validator(mode="after")
+    def _form_fits(self) -> Self:
+        if self.form == "shards" and self.gives != "mean":
+            raise refusal("gives", "must be mean with form shards, not sum")
+        if self.form == "shards" and self.reduction != Reduction():
+            raise refusal("reduction", "needs form workers: nothing is summed among the workers else")
+        return self

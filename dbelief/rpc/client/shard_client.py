@@ -58,7 +58,7 @@ DIRECT_SIZE = 1 << 19
 """Most numbers of a call that uses a direct stream: in float32, 2 MiB. The caller's thread sends them, to one shard
 after another; gRPC's threads, which larger calls use, send to all at a time."""
 _READ_AT_ONCE = 2
-"""Segments that `each_segment` holds at a time: more is not faster, and needs more memory in a model export."""
+"""Segments that `each_segment` holds at a time: more is not faster."""
 
 
 class ShardedParameterClient:
@@ -122,15 +122,18 @@ class ShardedParameterClient:
         self._pusher = pusher
         self._deadline_s = deadline_s
         self._refresh = refresh
-        self._part = part
-        self._origin = part[0] if part is not None else 0
         self._streams = StreamPool()
         self._watchdog = Watchdog(deadline_s)
         leads = pusher is None or not pusher.rank
         self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, logs=leads)
         self._direct = DirectStreams(job, self._streams, direct, logs=leads)
-        self._split: tuple[Placement | None, list[tuple[ShardPlacement, Sequence[SegmentSpan]]]] = None, []
+        self.cover(part)
         self._pushed_in: dict[str, int] = {}  # by vector: placement epoch at the start of the last push
+
+    def cover(self, part: Range | None) -> None:
+        """Set the range that pulls and pushes cover: see `part`; no call is under way."""
+        self._part, self._origin = part, part[0] if part is not None else 0
+        self._split: tuple[Placement | None, list[tuple[ShardPlacement, Sequence[SegmentSpan]]]] = None, []
 
     def close(self) -> None:
         """Close all channels."""
@@ -153,13 +156,7 @@ class ShardedParameterClient:
         return WireFigures(sent=self.sent, received=self.received, residual=residual, **shared)
 
     def pull(
-        self,
-        out: np.ndarray,
-        versions: np.ndarray,
-        *,
-        vector: str = PARAMETERS,
-        clock: int = 0,
-        exact: bool = False,
+        self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0, exact: bool = False
     ) -> float:
         """See `Parameters.pull`; `exact`: without a codec.
 

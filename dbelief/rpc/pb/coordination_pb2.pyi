@@ -41,6 +41,52 @@ ROLE_CLIENT: Role.ValueType  # 3
 """pushes from its own training loop; receives no training leases"""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
+class _Wants:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WantsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Wants.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WANTS_ANY: _Wants.ValueType  # 0
+    WANTS_TRAINING: _Wants.ValueType  # 1
+    """a lease of samples, ahead of its steps"""
+    WANTS_EVALUATION: _Wants.ValueType  # 2
+
+class Wants(_Wants, metaclass=_WantsEnumTypeWrapper):
+    """Work that a member requests."""
+
+WANTS_ANY: Wants.ValueType  # 0
+WANTS_TRAINING: Wants.ValueType  # 1
+"""a lease of samples, ahead of its steps"""
+WANTS_EVALUATION: Wants.ValueType  # 2
+Global___Wants: _TypeAlias = Wants  # noqa: Y015
+
+class _Supply:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SupplyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Supply.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SUPPLY_UNSPECIFIED: _Supply.ValueType  # 0
+    SUPPLY_LATER: _Supply.ValueType  # 1
+    """samples are left, or others wait for this member"""
+    SUPPLY_DRAINED: _Supply.ValueType  # 2
+    """all samples are leased; those of members that fail come back"""
+    SUPPLY_OVER: _Supply.ValueType  # 3
+    """no more leases of samples"""
+
+class Supply(_Supply, metaclass=_SupplyEnumTypeWrapper):
+    """What a member without work may expect."""
+
+SUPPLY_UNSPECIFIED: Supply.ValueType  # 0
+SUPPLY_LATER: Supply.ValueType  # 1
+"""samples are left, or others wait for this member"""
+SUPPLY_DRAINED: Supply.ValueType  # 2
+"""all samples are leased; those of members that fail come back"""
+SUPPLY_OVER: Supply.ValueType  # 3
+"""no more leases of samples"""
+Global___Supply: _TypeAlias = Supply  # noqa: Y015
+
 class _State:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -88,10 +134,16 @@ class Tensor(_message.Message):
     BOX_START_FIELD_NUMBER: _builtins.int
     BOX_STOP_FIELD_NUMBER: _builtins.int
     ALSO_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique within the model; canonical in the exported file"""
     rank: _builtins.int
     """the rank that holds this box; default 0"""
+    kind: _builtins.int
+    """as in SegmentSpan"""
+    dtype: _builtins.str
+    """in the exported file, as NumPy calls it, or bfloat16; empty: float32"""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of the whole tensor"""
@@ -117,10 +169,12 @@ class Tensor(_message.Message):
         box_start: _abc.Iterable[_builtins.int] | None = ...,
         box_stop: _abc.Iterable[_builtins.int] | None = ...,
         also: _abc.Iterable[_builtins.str] | None = ...,
+        kind: _builtins.int = ...,
+        dtype: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "box_start", b"box_start", "box_stop", b"box_stop", "name", b"name", "rank", b"rank", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "box_start", b"box_start", "box_stop", b"box_stop", "dtype", b"dtype", "kind", b"kind", "name", b"name", "rank", b"rank", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,6 +534,7 @@ class LeaseRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     HOLD_S_FIELD_NUMBER: _builtins.int
+    WANTS_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -500,6 +555,8 @@ class LeaseRequest(_message.Message):
     """of the run that it joined"""
     hold_s: _builtins.float
     """seconds for which the reply may wait for work; 0: wait_s at once"""
+    wants: Global___Wants.ValueType
+    """default: any"""
     @_builtins.property
     def held_bundles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers of that pass's bundles which it received and has not reported yet"""
@@ -525,10 +582,11 @@ class LeaseRequest(_message.Message):
         run_id: _builtins.int = ...,
         report: Global___ReportRequest | None = ...,
         hold_s: _builtins.float = ...,
+        wants: Global___Wants.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "hold_s", b"hold_s", "incarnation", b"incarnation", "last_lease", b"last_lease", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_report", b"_report", "broken_generation", b"broken_generation", "broken_reason", b"broken_reason", "held_bundles", b"held_bundles", "hold_s", b"hold_s", "incarnation", b"incarnation", "last_lease", b"last_lease", "pass_number", b"pass_number", "prefetch", b"prefetch", "replica", b"replica", "report", b"report", "run_id", b"run_id", "steps", b"steps", "wants", b"wants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__report: _TypeAlias = _typing.Literal["report"]  # noqa: Y015
     _WhichOneofArgType__report: _TypeAlias = _typing.Literal["_report", b"_report"]  # noqa: Y015
@@ -546,12 +604,18 @@ class LeaseReply(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
     REPORT_EVERY_S_FIELD_NUMBER: _builtins.int
+    SUPPLY_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     wait_s: _builtins.float
     """no work now; retry after this many seconds (0 where the request was held)"""
     stop: _builtins.str
     """no more work; the reason"""
     report_every_s: _builtins.float
     """as in ReportReply"""
+    supply: Global___Supply.ValueType
+    """with wait_s"""
+    samples: _builtins.int
+    """trained so far, by all replicas"""
     @_builtins.property
     def training(self) -> Global___TrainingLease:
         """a range of samples to train on"""
@@ -573,10 +637,12 @@ class LeaseReply(_message.Message):
         stop: _builtins.str = ...,
         bundle: Global___Bundle | None = ...,
         report_every_s: _builtins.float = ...,
+        supply: Global___Supply.ValueType = ...,
+        samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "report_every_s", b"report_every_s", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "report_every_s", b"report_every_s", "samples", b"samples", "stop", b"stop", "supply", b"supply", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["training", "evaluation", "wait_s", "stop", "bundle"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
@@ -1233,6 +1299,7 @@ class ReportReply(_message.Message):
     PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     BEAT_NOW_FIELD_NUMBER: _builtins.int
     REPORT_EVERY_S_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     store_as: _builtins.str
     """store the evaluated parameters under this name, by rule "assign"; empty: do not"""
     state: Global___State.ValueType
@@ -1245,6 +1312,8 @@ class ReportReply(_message.Message):
     """the job is over, or this incarnation was removed: a heartbeat gives the reason; default false"""
     report_every_s: _builtins.float
     """seconds at least between two reports within a lease; 0: as often as the replica does"""
+    samples: _builtins.int
+    """trained so far, by all replicas"""
     def __init__(
         self,
         *,
@@ -1254,10 +1323,11 @@ class ReportReply(_message.Message):
         placement_epoch: _builtins.int = ...,
         beat_now: _builtins.bool = ...,
         report_every_s: _builtins.float = ...,
+        samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_now", b"beat_now", "evaluate", b"evaluate", "placement_epoch", b"placement_epoch", "report_every_s", b"report_every_s", "state", b"state", "store_as", b"store_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_now", b"beat_now", "evaluate", b"evaluate", "placement_epoch", b"placement_epoch", "report_every_s", b"report_every_s", "samples", b"samples", "state", b"state", "store_as", b"store_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -229,22 +229,26 @@ class SegmentSpan(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """row number, from 0"""
     start: _builtins.int
     """first number in the flat vector"""
     length: _builtins.int
     """count of numbers, at least 1"""
+    kind: _builtins.int
+    """what pushes do to them: 0 the job's rule, 1 differences are added, 2 nothing"""
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         start: _builtins.int = ...,
         length: _builtins.int = ...,
+        kind: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "length", b"length", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "kind", b"kind", "length", b"length", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dbelief.core.layout import Box, Layout, SegmentSpan
+from dbelief.core.layout import Box, Kind, Layout, SegmentSpan
 from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation
@@ -98,14 +98,37 @@ def push_to_wire(
     )
 
 
+def span_to_wire(span: SegmentSpan) -> segments.SegmentSpan:
+    """Encode a row of the segment table."""
+    return segments.SegmentSpan(index=span.index, start=span.start, length=span.length, kind=int(span.kind))
+
+
+def span_from_wire(row: segments.SegmentSpan) -> SegmentSpan:
+    """Decode a row of the segment table.
+
+    Raises
+    ------
+    Rejected
+        Its kind is unknown.
+    """
+    return SegmentSpan(row.index, row.start, row.length, _kind(row.kind))
+
+
+def _kind(number: int) -> Kind:
+    try:
+        return Kind(number)
+    except ValueError:
+        raise Rejected(f"a tensor of kind {number}, which is unknown") from None
+
+
 def spans_to_wire(spans: Iterable[SegmentSpan]) -> list[segments.SegmentSpan]:
     """Encode rows of the segment table."""
-    return [segments.SegmentSpan(index=s.index, start=s.start, length=s.length) for s in spans]
+    return [span_to_wire(span) for span in spans]
 
 
 def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[SegmentSpan, ...]:
     """Decode rows of the segment table."""
-    return tuple(SegmentSpan(row.index, row.start, row.length) for row in rows)
+    return tuple(span_from_wire(row) for row in rows)
 
 
 def placement_to_wire(placement: Placement) -> coordination.Placement:
@@ -142,7 +165,16 @@ def _runs(place: coordination.ShardPlace) -> tuple[SegmentRange, ...]:
 def layout_to_wire(layout: Layout) -> list[coordination.Tensor]:
     """Encode a layout."""
     return [
-        coordination.Tensor(name=b.name, shape=b.shape, rank=b.rank, box_start=b.start, box_stop=b.stop, also=b.also)
+        coordination.Tensor(
+            name=b.name,
+            shape=b.shape,
+            rank=b.rank,
+            box_start=b.start,
+            box_stop=b.stop,
+            also=b.also,
+            kind=int(b.kind),
+            dtype=b.dtype,
+        )
         for b in layout.boxes
     ]
 
@@ -158,6 +190,8 @@ def layout_from_wire(rows: Iterable[coordination.Tensor]) -> Layout:
                 tuple(row.box_start) or (0,) * len(row.shape),
                 tuple(row.box_stop) or tuple(row.shape),
                 tuple(row.also),
+                _kind(row.kind),
+                row.dtype or "float32",
             )
             for row in rows
         )

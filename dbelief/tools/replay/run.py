@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.checkpoint.snapshot_set import complete_sets, read_set
-from dbelief.core.layout import Layout, SegmentSpan, make_segments, nominal_length
+from dbelief.core.layout import Layout, SegmentSpan, nominal_length
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import BatchBuffer, Split, load, permutation
 from dbelief.errors import JobError
@@ -88,7 +88,7 @@ def _segments(job: Job, run_folder: Path, layout: Layout) -> list[SegmentSpan]:
     nominal = nominal_length(layout.size, job.shards)
     if complete := complete_sets(run_folder / "snapshots"):
         nominal = int(read_set(complete[-1]).get("nominal_length", nominal))
-    return make_segments(layout.rank_ranges(), nominal)
+    return layout.segments(nominal)
 
 
 def _check_job(job: Job, run_folder: Path) -> None:

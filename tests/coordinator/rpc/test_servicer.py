@@ -256,11 +256,13 @@ def test_client_report_returns_state_and_due_evaluation(training: Caller) -> Non
     client = world.replica(kind="client")
     progress = wire.Progress(sequence=1, pushes=1, samples=100)
     request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=progress)
-    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, report_every_s=0.03)
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, report_every_s=0.03, samples=100)
     world.machine.training.evaluations.request("validation", "w")
     for replica in world.replicas[:2]:
         replica.leave()
-    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True, report_every_s=0.01)
+    assert training("Report", request) == wire.ReportReply(
+        state=wire.STATE_READY, evaluate=True, report_every_s=0.01, samples=100
+    )
 
 
 def test_a_coordinator_that_may_be_replaced_ends_no_member(training: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +289,7 @@ def test_reports_are_taken_in(training: Caller) -> None:
     progress = wire.Progress(
         lease=1, position=30, sequence=4, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0
     )
-    assert training("Report", report(training, progress=progress)) == wire.ReportReply(report_every_s=0.02)
+    assert training("Report", report(training, progress=progress)) == wire.ReportReply(report_every_s=0.02, samples=30)
     assert training.world.machine.progress.loss == 2.0
     assert training.world.machine.leases.reached == {training.world.replicas[0].incarnation: 4}
     initialization = training.world.machine.initialization
@@ -297,7 +299,7 @@ def test_reports_are_taken_in(training: Caller) -> None:
     initialization.replace(initialization.placement.places[0])
     training.world.machine.commit_due = False
     outcome = wire.Evaluation(lease=evaluation.lease, loss=0.5, accuracy=0.0)
-    expected = wire.ReportReply(store_as="best.0", placement_epoch=2, report_every_s=0.02)
+    expected = wire.ReportReply(store_as="best.0", placement_epoch=2, report_every_s=0.02, samples=30)
     assert training("Report", report(training, 1, evaluation=outcome)) == expected
     assert training.world.machine.commit_due, "another coordinator must know this placement"
     training("Report", report(training, 1, stored_lease=evaluation.lease))

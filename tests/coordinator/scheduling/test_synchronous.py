@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 
@@ -189,7 +190,7 @@ def test_lost_rounds_resend_finished_members() -> None:
     block = Block(total=100)  # parts of 4, 4 and 2 mini-batches
     block.start(1, 2, 3)
     block.work(1)
-    block.work(3)
+    third = block.lease(3)
     assert block.held(1) is None
     assert not block.rounds.membership_changes(), "as long as no shard came back, nobody needs to know"
     assert block.rounds.shard_recovered()
@@ -199,6 +200,7 @@ def test_lost_rounds_resend_finished_members() -> None:
     assert block.held(103) is None  # another life
     assert block.held(2) is not None  # it has not begun
     assert not block.rounds.membership_changes()
+    block.finish(3, third)
     assert block.held(3) is None
     assert block.held(3) is None
     assert block.rounds.membership_changes()
@@ -307,11 +309,13 @@ def test_a_part_has_as_many_clocks_as_mini_batches(samples: int) -> None:
 def test_in_turn_each_clock_is_one_replicas() -> None:
     block = Block(total=190, turns=True)
     block.start(1, 2, 3)
-    leases = [block.work(life) for life in (1, 2, 3)]
+    leases = [block.lease(life) for life in (1, 2, 3)]
     assert [(lease.clock, lease.stride, lease.samples) for lease in leases] == [(0, 3, 40), (1, 3, 40), (2, 3, 40)]
     assert block.members() == [(clock, [1 + clock % 3]) for clock in range(12)] + [(12, [])]
+    for life, lease in enumerate(leases, 1):
+        block.finish(life, lease)
     block.start(1, 2, 3)
-    leases = [block.work(life) for life in (1, 2)]
+    leases = [block.lease(life) for life in (1, 2)]
     assert [(lease.clock, lease.samples) for lease in leases] == [(12, 40), (13, 30)]
     owners = {12: 1, 13: 2, 15: 1, 16: 2, 18: 1, 19: 2, 21: 1}
     whole = [(clock, [owners[clock]] if clock in owners else []) for clock in range(12, 23)]
@@ -329,3 +333,35 @@ def test_turns_of_dead_replicas_are_empty() -> None:
     taken = SynchronousPolicy(block.pool, turns=True)
     taken.restore(block.rounds.state())
     assert taken.membership() == block.rounds.membership()
+
+
+def test_a_script_holds_a_lease_of_the_next_block_too() -> None:
+    """It draws ahead of its steps: until these are acknowledged, the shards wait for it in both blocks."""
+    block = Block(total=200)
+    block.start(1, 2)
+    first = [block.lease(life) for life in (1, 2)]
+    assert block.members() == [(0, [1, 2]), (4, [])]
+    block.last |= {life: lease.id for life, lease in zip((1, 2), first, strict=True)}
+    assert block.held(1) is None
+    block.start(1, 2)
+    second = [block.lease(life) for life in (1, 2)]
+    assert {lease.clock for lease in second} == {4}
+    assert block.members() == [(0, [1, 2]), (4, [1, 2]), (8, [])]
+    block.finish(1, first[0])
+    assert block.lease(1) == second[0], "its reply was lost"
+    assert block.members() == [(0, [2]), (4, [1, 2]), (8, [])]
+    block.finish(2, first[1])
+    assert block.lease(2) == second[1]
+    assert block.members() == [(0, []), (4, [1, 2]), (8, [])]
+
+
+def test_a_failed_script_leaves_both_blocks() -> None:
+    block = Block(total=200)
+    block.start(1, 2)
+    block.last |= {life: block.lease(life).id for life in (1, 2)}
+    block.start(1, 2)
+    assert block.rounds.fenced(2, 2)
+    assert block.members() == [(0, [1]), (4, [1]), (8, [])]
+    taken_over = SynchronousPolicy(block.pool)
+    taken_over.restore(json.loads(json.dumps(block.rounds.state())))
+    assert taken_over.membership().rounds == block.rounds.membership().rounds

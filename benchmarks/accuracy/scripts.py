@@ -1,0 +1,162 @@
+"""PyTorch scripts as replicas of a job, beside the same script in one plain process with the same samples.
+
+    python -m benchmarks.accuracy.scripts FOLDER_OF_MNIST FILE_OF_TEXT [--scripts mnist_cnn,...] [--seeds 0,1,2]
+
+The scripts are those of `examples/scripts`. The plain way runs the job's script too, with stand-ins for the two names
+of dbelief: the sampler gives the job's order, and a step is the optimiser's own. Ways: plain, and plain with twice the
+batch; synchronous SGD by two replicas, which is compared with the latter; asynchronous by 1, 2 and 4. The figure is
+what the script's `score` gives on the test set, of the result: accuracy, or loss where there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.harness import checkout, options, report
+
+SCRIPTS = checkout.EXAMPLES / "scripts"
+JOBS: dict[str, dict[str, Any]] = {
+    "mnist_cnn": {"train": 60_000, "batch": 64, "epochs": 2, "rule": {"name": "momentum", "rate": 0.05, "mu": 0.5}},
+    "mnist_resnet": {"train": 8_000, "batch": 32, "epochs": 2, "rule": {"name": "sgd", "rate": 0.05}},
+    "char_gpt": {
+        "train": 3_000,
+        "batch": 8,
+        "epochs": 1,
+        "rule": {"name": "adamw", "rate": 0.001, "weight_decay": 0.1},
+    },
+}
+SYNCHRONOUS, ASYNCHRONOUS = 2, (1, 2, 4)
+PLAIN = "benchmarks.accuracy.scripts"
+
+
+def plain_run(script: str, seed: int, times: int, words: list[str]) -> None:
+    """Run a script of a job as a plain program, with a batch so many times as large; print its score as JSON."""
+    import numpy as np
+
+    import dbelief
+    from dbelief.data import permutation
+
+    class Sampler:
+        def __init__(self, size: int, batch: int) -> None:
+            self.size, self.batch, self.epoch = size, batch, 0
+
+        def __len__(self) -> int:
+            return -(-self.size // self.batch)
+
+        def __iter__(self) -> Iterator[list[int]]:
+            order: np.ndarray = permutation(self.size, seed, self.epoch)
+            self.epoch += 1
+            for first in range(0, self.size, self.batch):
+                yield order[first : first + self.batch].tolist()
+
+    class Job:
+        def sampler(self, dataset: Any, batch_size: int) -> Sampler:
+            return Sampler(len(dataset), times * batch_size)
+
+        def __enter__(self) -> Job:
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            return
+
+    class Sync:
+        def __init__(self, job: Job, model: Any, optimizer: Any) -> None:
+            self.model, self.optimizer = model, optimizer
+
+        def step(self, loss: Any, samples: int) -> None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+        def evaluate(self, score: Any, data: Any) -> Any:
+            found = score(self.model, data)
+            print(json.dumps(found))
+            return found
+
+    import dbelief.torch
+
+    vars(dbelief)["join"], vars(dbelief.torch)["Sync"] = Job, Sync
+    sys.argv = [script, *words]
+    runpy.run_path(script, run_name="__main__")
+
+
+def plain(name: str, seed: int, times: int, source: str) -> float:
+    """The score of the plain program."""
+    words = [source, str(seed), str(JOBS[name]["epochs"])]
+    command = [sys.executable, "-m", PLAIN, "--plain", str(SCRIPTS / f"{name}_job.py"), str(seed), str(times), *words]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, cwd=checkout.ROOT)
+    found = json.loads(ended.stdout.splitlines()[0])
+    return float(found[1] if isinstance(found, list) else found)
+
+
+def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> float:
+    """The score of a job of the script."""
+    spec = JOBS[name]
+    strategy = {"name": "downpour", "batch": spec["batch"], "rule": spec["rule"]}
+    if synchronous:
+        strategy = {"name": "sync-sgd", "form": "shards", "batch": spec["batch"], "rule": spec["rule"]}
+    fields = {
+        "name": "script",
+        "model": {"source": "script"},
+        "data": {"source": "script", "train": spec["train"], "validation": 1},
+        "strategy": strategy,
+        "limits": {"epochs": spec["epochs"]},
+        "evaluate": {"every": 10**9},
+        "snapshots": {"every_s": None},
+        "replicas": replicas,
+        "seed": seed,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "job.yaml").write_text(json.dumps(fields))
+        words = [str(SCRIPTS / f"{name}_job.py"), source, str(seed), str(spec["epochs"])]
+        subprocess.run(
+            [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", *words],
+            check=True,
+            cwd=folder,
+            capture_output=True,
+        )
+        summary = json.loads((Path(folder) / "runs/script/summary.json").read_text())
+    accuracy = summary["validation_accuracy"]
+    return float(summary["validation_loss"] if accuracy is None else accuracy)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = options.new_parser(__doc__)
+    parser.add_argument("mnist")
+    parser.add_argument("text")
+    parser.add_argument("--scripts", type=options.words, default=list(JOBS))
+    parser.add_argument("--seeds", type=options.numbers, default=[0, 1, 2])
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.scripts:
+        source = str(Path(arguments.text if name == "char_gpt" else arguments.mnist).resolve())
+        for seed in arguments.seeds:
+            found = {"plain": plain(name, seed, 1, source), f"plain x{SYNCHRONOUS}": plain(name, seed, 2, source)}
+            found[f"synchronous {SYNCHRONOUS}"] = job(name, seed, SYNCHRONOUS, True, source)
+            for replicas in ASYNCHRONOUS:
+                found[f"asynchronous {replicas}"] = job(name, seed, replicas, False, source)
+            rows.append({"script": name, "seed": seed, **found})
+            report.progress(rows[-1])
+    ways = [way for way in rows[0] if way not in ("script", "seed")]
+    table = Table("script", *ways)
+    for name in arguments.scripts:
+        mine = [row for row in rows if row["script"] == name]
+        table.add_row(name, *(f"{statistics.mean(row[way] for row in mine):.4f}" for way in ways))
+    report.show(table, {"rows": rows})
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--plain"]:
+        plain_run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
+    else:
+        main()

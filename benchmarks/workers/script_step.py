@@ -1,0 +1,125 @@
+"""What `sync.step` of a PyTorch script costs, beside the fetch and push of as many parameters by a job's own model.
+
+    python -m benchmarks.workers.script_step [--rounds 5] [--parameters 100000 1000000 10000000] [--steps 300]
+
+One replica and one shard, which share memory; Downpour with Adagrad. Both ways take their turn in every round. The
+model's time is that of the phases "fetch" and "push" of its worker, for each step; the script's is that of `sync.step`
+alone, without what its loop computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.harness import report
+
+JOB = """
+name: step
+model: {model}
+data: {data}
+strategy: {{name: downpour, batch: 1, rule: {{name: adagrad, rate: 0.01, eps: 1.0e-10}}, warm_start: null}}
+limits: {{samples: {steps}}}
+evaluate: {{every: 1000000000}}
+snapshots: {{every_s: null}}
+"""
+MODEL = """
+import numpy as np
+
+
+class Model:
+    def parameters(self, rng):
+        return {{"w": np.zeros({parameters}, np.float32)}}
+
+    def loss_and_gradient(self, views, batch, out):
+        out["w"].fill(0.001)
+        return 1.0
+
+
+model = Model()
+"""
+SCRIPT = """
+import json
+import time
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dbelief
+
+torch.set_num_threads(1)
+w = torch.nn.Parameter(torch.zeros({parameters}))
+module = torch.nn.Module()
+module.register_parameter("w", w)
+dataset = TensorDataset(torch.zeros({steps}, 1))
+spent_s = 0.0
+with dbelief.join() as job:
+    sync = dbelief.torch.Sync(job, module, torch.optim.Adagrad([w], lr=0.01))
+    for _ in DataLoader(dataset, batch_sampler=job.sampler(dataset, 1)):
+        w.grad.fill_(0.001)
+        began_s = time.perf_counter()
+        sync.step(1.0, samples=1)
+        spent_s += time.perf_counter() - began_s
+with open("spent.json", "w") as file:
+    json.dump(spent_s, file)
+"""
+
+
+def by_model(folder: Path, parameters: int, steps: int) -> float:
+    """Seconds of fetch and push for a step of the job's own model."""
+    (folder / "model.py").write_text(MODEL.format(parameters=parameters))
+    data = f"{{source: synthetic, kind: regression, samples: {2 * steps}, features: 1, noise: 0.1}}"
+    (folder / "job.yaml").write_text(JOB.format(model='{python: "model.py:model"}', data=data, steps=steps))
+    _run(folder, "train", "--quiet", "job.yaml")
+    summary = json.loads((folder / "runs/step/summary.json").read_text())
+    phases = summary["phase_seconds"]["0"]
+    return float(phases["fetch"] + phases["push"]) / steps
+
+
+def by_script(folder: Path, parameters: int, steps: int) -> float:
+    """Seconds of `sync.step` for a step of a script."""
+    (folder / "script.py").write_text(SCRIPT.format(parameters=parameters, steps=steps))
+    data = f"{{source: script, train: {steps}}}"
+    (folder / "job.yaml").write_text(JOB.format(model="{source: script}", data=data, steps=steps))
+    _run(folder, "run", "--quiet", "--job", "job.yaml", "script.py")
+    return float(json.loads((folder / "spent.json").read_text())) / steps
+
+
+def _run(folder: Path, *words: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=folder, capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(ended.stderr)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
+    parser.add_argument("--steps", type=int, default=300)
+    options = parser.parse_args()
+    rows = []
+    table = Table("parameters", "model ms", "script ms", "script / model", "of the rounds")
+    for parameters in options.parameters:
+        pairs = []
+        for _ in range(options.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                pairs.append(tuple(way(Path(folder), parameters, options.steps) for way in (by_model, by_script)))
+        ratios = sorted(script / model for model, script in pairs)
+        model, script = (1_000 * statistics.median(times) for times in zip(*pairs, strict=True))
+        rows.append({"parameters": parameters, "rounds": pairs, "ratio": statistics.median(ratios)})
+        report.progress(rows[-1])
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        table.add_row(f"{parameters:,}", f"{model:.3f}", f"{script:.3f}", f"{statistics.median(ratios):.2f}", spread)
+    report.show(table, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

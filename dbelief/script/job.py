@@ -1,0 +1,220 @@
+"""A script's job: `with dbelief.join() as job`.
+
+The script brings its module, its optimiser and its data; it leases ranges of the data like any replica, and a script
+that fails is replaced without a sample being skipped. It is started by `dbelief run` or `dbelief worker -- SCRIPT`,
+which set `DBELIEF_*` variables, or by hand with an address.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dbelief.errors import DbeliefError, JobError, RuntimeFailure, UserError
+from dbelief.job import Job, ScriptModel
+from dbelief.process.runtime import runtime
+from dbelief.security.identity import FOLDER, load
+from dbelief.training.schedule import total_samples
+from dbelief.training.session import JobContext
+
+from .membership import Membership
+from .sampler import LeasedBatchSampler
+from .settings import ScriptSettings
+from .user_code import located, one_line
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a job over all its replicas, as last known here: at most a second old.
+
+    Attributes
+    ----------
+    samples
+        Samples trained.
+    total
+        Samples after which the job ends; None where only time limits it.
+    epoch
+        Samples trained, divided by those of the training set.
+    """
+
+    samples: int
+    total: int | None
+    epoch: float
+
+    @property
+    def fraction(self) -> float:
+        """Share of the job's samples that is trained, 0 to 1; 0 where the job has no such limit."""
+        return min(1.0, self.samples / self.total) if self.total else 0.0
+
+
+class ScriptJob:
+    """A job that this script is a replica of; made by `join`.
+
+    Attributes
+    ----------
+    membership
+        For what trains, as `dbelief.torch.Sync`.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+
+    @property
+    def job(self) -> Job:
+        """The job file as the run uses it."""
+        return self.membership.job
+
+    def sampler(self, dataset: Sized, batch_size: int) -> LeasedBatchSampler:
+        """A batch sampler for a data loader: its batches are leased to this script as they are drawn.
+
+        Parameters
+        ----------
+        dataset
+            Map-style, with as many samples as `data.train` says.
+        batch_size
+            Samples in a batch.
+
+        Returns
+        -------
+        LeasedBatchSampler
+
+        Raises
+        ------
+        DataError
+            The dataset is a stream, or has another length; the size of batches does not fit the strategy.
+        """
+        with located():
+            return LeasedBatchSampler(dataset, batch_size, self.membership.data.train, self.job.seed, self.membership)
+
+    def epochs(self) -> Iterator[int]:
+        """Numbers of the epochs, for loops that do something after each: within, an iteration of a loader ends with it.
+
+        Returns
+        -------
+        iterator of int
+            The epochs in which this replica has samples, until the job is over.
+        """
+        member = self.membership
+        member.by_epoch = True
+        try:
+            while not member.over:
+                while not member.drawn.undrawn and not member.over:
+                    runtime.sleep(member.request().pause_s)
+                epoch = member.drawn.epoch
+                if epoch is not None:
+                    yield epoch
+        finally:
+            member.by_epoch = False
+
+    @property
+    def over(self) -> bool:
+        """Whether the job needs no more samples."""
+        return self.membership.over
+
+    @property
+    def progress(self) -> Progress:
+        """Progress over all replicas, for learning-rate schedules."""
+        samples, train = self.membership.job_samples, self.membership.data.train
+        return Progress(samples, total_samples(self.job.limits, train), samples / train)
+
+    @property
+    def replica(self) -> int:
+        """Number of this replica, from 0."""
+        return self.membership.replica
+
+    def close(self) -> None:
+        """Leave the job, as at the end of a `with` block; samples drawn and not stepped are leased to others."""
+        self.membership.close("the script ended", failed=False)
+
+    def __enter__(self) -> Self:
+        """The job itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the job. An error of the script is shown with its traceback, and in one line with the script's line."""
+        if error is None or not isinstance(error, Exception):
+            self.close() if error is None else self.membership.close(f"{type(error).__name__}: {error}", failed=True)
+            return
+        own = isinstance(error, DbeliefError)
+        line = str(error) if own else one_line(error)
+        self.membership.close(line, failed=True)
+        if not own:
+            traceback.print_exception(error)
+        log.error(line)
+        raise SystemExit(_exit_code(error)) from None
+
+
+def _exit_code(error: Exception) -> int:
+    """Exit code of a script: another start cannot help where its code is wrong, and may where the machine is."""
+    if isinstance(error, DbeliefError):
+        return error.exit_code
+    transient = isinstance(error, OSError | MemoryError) or "DataLoader worker (pid" in str(error)
+    return RuntimeFailure.exit_code if transient else UserError.exit_code
+
+
+def join(
+    address: str | None = None,
+    patience_s: float = 60.0,
+    name: str | None = None,
+    shared_memory: bool | None = None,
+    direct_streams: bool | None = None,
+) -> ScriptJob:
+    """Join the job of the coordinator at `host:port`; the membership begins with the script's module.
+
+    Parameters
+    ----------
+    address
+        None: that of the variable DBELIEF_COORDINATOR, which `dbelief run` and `dbelief worker -- SCRIPT` set.
+    patience_s
+        Seconds to wait for the coordinator's answer.
+    name
+        Name of this replica, the same at each start: its earlier incarnation ends then. None: DBELIEF_NAME.
+    shared_memory
+        As of `dbelief worker`; None: DBELIEF_SHARED_MEMORY, or yes.
+    direct_streams
+        As of `dbelief worker`; None: DBELIEF_DIRECT_STREAMS, or yes.
+
+    Returns
+    -------
+    ScriptJob
+        For a `with` block, at whose end the script leaves the job.
+
+    Raises
+    ------
+    UserError
+        There is no address.
+    JobError
+        The job does not take its model and data from a script.
+    Unavailable
+        The coordinator does not answer for `patience_s`.
+    """
+    settings = ScriptSettings.of_environment()
+    address = address or settings.coordinator
+    if not address:
+        raise UserError(
+            "dbelief.join: no coordinator is named: start the script by `dbelief run --job JOB SCRIPT`, or give "
+            "join(address='host:port')"
+        )
+    if folder := os.environ.get(FOLDER):
+        load(Path(folder), ("worker",))
+    task = JobContext.fetch(address, patience_s)
+    if not isinstance(task.job.model, ScriptModel):
+        raise JobError(f"job {task.job.name} has a model of its own; a script joins those with model source: script")
+    settings = replace(
+        settings,
+        name=name or settings.name,
+        threads=settings.threads or task.job.threads,
+        shared_memory=settings.shared_memory if shared_memory is None else shared_memory,
+        direct_streams=settings.direct_streams if direct_streams is None else direct_streams,
+    )
+    return ScriptJob(Membership(task, settings))

@@ -1,0 +1,87 @@
+"""Reports of a script to the coordinator: what of its pushes is acknowledged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.session import Session
+
+from .drawn import Stepped
+
+REPORT_EVERY_S = 0.5
+"""Seconds between two reports, at least, but for what travels with requests for work."""
+
+
+class ScriptProgress:
+    """Totals of one incarnation of a script.
+
+    Attributes
+    ----------
+    job_samples
+        Samples that all replicas have trained, as last known.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._totals = wire.Progress(sequence=session.sequences.get(PARAMETERS, 0))
+        self._spread = StalenessHistogram()
+        self._reported_s = runtime.monotonic()
+        self._every_s = REPORT_EVERY_S
+        self.job_samples = 0
+
+    @property
+    def pushes(self) -> int:
+        """Number of acknowledged pushes."""
+        return self._totals.pushes
+
+    def acknowledged(self, stepped: Stepped, samples: int, steps: int, loss_sum: float, pushed: PushResult) -> None:
+        """Record an acknowledged push, and report at intervals.
+
+        Parameters
+        ----------
+        samples, steps
+            Behind the push.
+        loss_sum
+            Mean loss of each step times its samples, summed.
+        """
+        totals = self._totals
+        totals.lease, totals.position = stepped.lease.id, stepped.position
+        totals.sequence = self._session.sequences[PARAMETERS]
+        totals.pushes += 1
+        totals.samples += samples
+        totals.steps += steps
+        totals.loss_sum += loss_sum
+        totals.staleness_sum += pushed.staleness
+        totals.lost += pushed.lost
+        self._spread.add(pushed.staleness)
+        self.job_samples += samples
+        self.report_at_intervals()
+
+    def report_at_intervals(self) -> None:
+        """Report if the last report is old enough: a member without reports is removed."""
+        if runtime.monotonic() - self._reported_s > self._every_s:
+            self.report(progress=self._totals, wire=self._session.parameters.figures())
+
+    def report(self, **fields: Any) -> wire.ReportReply:
+        """Send a report with these fields of `ReportRequest`."""
+        self._reported_s = runtime.monotonic()
+        request = wire.ReportRequest(staleness=self._spread.counts, **fields)
+        reply: wire.ReportReply = self._session.member.call("Report", request)
+        self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
+        return reply
+
+    def request_work(self, last_lease: int, wants: wire.Wants.ValueType) -> wire.LeaseReply:
+        """Request work, and report with it."""
+        self._reported_s = runtime.monotonic()
+        report = wire.ReportRequest(progress=self._totals, staleness=self._spread.counts)
+        request = wire.LeaseRequest(last_lease=last_lease, wants=wants, report=report)
+        reply: wire.LeaseReply = self._session.member.call("Lease", request)
+        self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
+        return reply
+
+    def flush(self) -> None:
+        """Report what is not reported yet."""
+        self.report(progress=self._totals, wire=self._session.parameters.figures())

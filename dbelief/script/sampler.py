@@ -1,0 +1,188 @@
+"""A batch sampler over leased samples: for `torch.utils.data.DataLoader(dataset, batch_sampler=...)`, or any loop.
+
+A data loader with processes of its own draws ahead of the loop, on the loop's thread: the sampler must not wait for
+what only the loop's steps can bring. Then it raises StopIteration while batches are pending; the loader asks again
+after each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from enum import Enum
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from dbelief.data import permutation
+from dbelief.errors import DataError
+from dbelief.process.runtime import runtime
+
+from .drawn import DrawnBatch, DrawnBatches
+from .user_code import located
+
+
+class Supply(Enum):
+    """Outcome of a request for a lease."""
+
+    RECEIVED = "received"
+    LATER = "later"  # not now
+    DRAINED = "drained"  # all samples are leased: only failures of other replicas bring more
+    OVER = "over"
+
+
+class Answer(NamedTuple):
+    """Outcome of a request for a lease, and the seconds until the next request is due."""
+
+    supply: Supply
+    pause_s: float = 0.0
+
+
+class Source(Protocol):
+    """Where a sampler's leases come from.
+
+    Attributes
+    ----------
+    drawn
+        The account of this script.
+    by_epoch
+        Whether an iteration ends with an epoch.
+    before_compute
+        Called with a batch that was drawn and is computed next.
+    """
+
+    drawn: DrawnBatches
+    by_epoch: bool
+    before_compute: Callable[[DrawnBatch], None]
+
+    @property
+    def lockstep(self) -> int | None:
+        """Samples of a step where replicas wait for each other; None where they run free."""
+        ...
+
+    def request(self) -> Answer:
+        """Request a lease."""
+        ...
+
+
+class LeasedBatchSampler:
+    """Lists of indices into a dataset, of the samples that are leased to this script.
+
+    Parameters
+    ----------
+    dataset
+        Map-style: it has a length, and items by index.
+    batch_size
+        Samples in a batch; the last of a lease may have fewer.
+    size
+        Samples that the job's `data.train` gives.
+    seed
+        The job's, which determines each epoch's order.
+
+    Raises
+    ------
+    DataError
+        The dataset has no length, or another one than the job says; the size of batches does not fit.
+    """
+
+    def __init__(self, dataset: Sized, batch_size: int, size: int, seed: int, source: Source) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise DataError(
+                f"{type(dataset).__name__} has no len(): samples are leased by index, and trained by another replica "
+                "where one fails, which a stream cannot repeat; bring a map-style dataset"
+            )
+        if batch_size < 1:
+            raise DataError(f"batch_size is {batch_size}, must be at least 1")
+        if source.lockstep and source.lockstep % batch_size:
+            raise DataError(
+                f"batch_size is {batch_size}, must divide strategy.batch, {source.lockstep}: replicas wait for each "
+                "other after steps of so many samples"
+            )
+        self.batch_size = batch_size
+        self._dataset, self._size, self._seed, self._source = dataset, size, seed, source
+        self.check_length()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, over all replicas; this replica gets some of them."""
+        return -(-self._size // self.batch_size)
+
+    def __iter__(self) -> LeasedBatches:
+        """Batches of leased samples, until the job needs no more; with `job.epochs`, until the epoch's end."""
+        self.check_length()
+        return LeasedBatches(self, self._source, self._size, self._seed)
+
+    def check_length(self) -> None:
+        """Check that the dataset has as many samples as the job says.
+
+        Raises
+        ------
+        DataError
+            It does not.
+        """
+        if len(self._dataset) != self._size:
+            raise DataError(
+                f"the dataset has {len(self._dataset):,} samples, and data.train in the job file says "
+                f"{self._size:,}: all replicas draw from one order of so many, so its length may not change"
+            )
+
+
+class LeasedBatches:
+    """One iteration of a sampler; after StopIteration it may go on, while batches are pending."""
+
+    def __init__(self, sampler: LeasedBatchSampler, source: Source, size: int, seed: int) -> None:
+        self._sampler, self._source, self._size, self._seed = sampler, source, size, seed
+        self._epoch: int | None = None
+        self._of_order = -1
+        self._order = permutation(0, seed, 0)
+        self._last = Answer(Supply.RECEIVED)
+
+    def __iter__(self) -> Self:
+        """The iteration itself."""
+        return self
+
+    def __next__(self) -> list[int]:
+        """The next batch.
+
+        Raises
+        ------
+        DataError
+            The dataset's length has changed.
+        """
+        with located():
+            return self._next()
+
+    def _next(self) -> list[int]:
+        source, drawn = self._source, self._source.drawn
+        self._wait_for_samples()
+        if source.by_epoch and self._epoch is not None and drawn.epoch != self._epoch:
+            raise StopIteration
+        self._epoch = drawn.epoch
+        batch = drawn.draw(self._sampler.batch_size)
+        if drawn.pending == 1:
+            source.before_compute(batch)
+        if source.lockstep and not drawn.undrawn and self._last.supply is not Supply.DRAINED:
+            self._last = source.request()  # before others wait for this replica, in the next block too
+        start = batch.lease.start
+        return self._indices(batch.lease.epoch, start + batch.start, start + batch.stop)
+
+    def _wait_for_samples(self) -> None:
+        source, drawn = self._source, self._source.drawn
+        while not drawn.undrawn:
+            self._last = source.request()
+            if self._last.supply is Supply.RECEIVED:
+                continue
+            if self._last.supply is Supply.OVER or (drawn.pending and not self._may_wait()):
+                raise StopIteration
+            runtime.sleep(self._last.pause_s)
+
+    def _may_wait(self) -> bool:
+        """Whether more samples may come without a step of the pending batches."""
+        if self._last.supply is Supply.DRAINED:
+            return False
+        return self._source.lockstep is None or self._source.drawn.pending_samples <= self._source.lockstep
+
+    def _indices(self, epoch: int, start: int, stop: int) -> list[int]:
+        if epoch != self._of_order:
+            self._sampler.check_length()
+            self._of_order, self._order = epoch, permutation(self._size, self._seed, epoch)
+        indices: np.ndarray = self._order[start:stop]
+        return [int(index) for index in indices]

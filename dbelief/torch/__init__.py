@@ -1,0 +1,19 @@
+"""PyTorch scripts as replicas of a job: `Sync` in place of `optimizer.step()` and `optimizer.zero_grad()`.
+
+    with dbelief.join() as job:
+        sync = dbelief.torch.Sync(job, model, optimizer)
+        loader = DataLoader(dataset, batch_sampler=job.sampler(dataset, batch_size=64), num_workers=2)
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            sync.step(loss, samples=len(x))
+        sync.evaluate(score, validation)
+
+What travels is decided by the job's strategy. With a rule at the shards (downpour, async-sgd, async-msgd, sync-sgd in
+the form shards) gradients travel, and the shards make the optimiser's step. With downpour's rule `add` the script's own
+optimiser steps, and the differences travel. With elastic averaging the weights travel.
+"""
+
+from .sync import Sync
+
+__all__ = ["Sync"]

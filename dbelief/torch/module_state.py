@@ -1,0 +1,202 @@
+"""The state of a torch module as a job's flat vector: trained parameters, then buffers, then what is fixed.
+
+Trained float32 parameters on the CPU have no memory of their own: they, and their gradients, are views of flat vectors,
+which pushes read and fetches write. All others are copied: half-precision parameters, of which the shards hold float32;
+parameters on a device; and buffers, of which each step changes only some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from dbelief.core.layout import FROZEN, Kind, Layout, RankPart
+from dbelief.errors import ModelError
+from dbelief.training.initial_values import HeldTensors, InitialValues
+
+_DTYPES = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+"""Types of parameters and buffers, as `Box.dtype` has them."""
+
+
+class ModuleState:
+    """Parameters and buffers of one module.
+
+    Parameters
+    ----------
+    module
+        On any device; it keeps its parameter objects, so that an optimiser made before remains valid.
+    sums_buffers
+        Whether changes of buffers are added at the shards; else they are treated as weights.
+
+    Attributes
+    ----------
+    layout
+        Of all tensors.
+    pushed
+        Of those that are pushed: all but the fixed ones.
+
+    Raises
+    ------
+    ModelError
+        It has no trained parameters, or a tensor of a type that no shard holds; names it.
+    """
+
+    def __init__(self, module: torch.nn.Module, sums_buffers: bool) -> None:
+        tensors, also = _tensors_of(module)
+        trained = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
+        trained = {name: own for name, own in trained.items() if own.requires_grad}
+        if not trained:
+            raise ModelError("the module has no parameters with requires_grad: there is nothing to train")
+        buffers = {name: own for name, own in tensors.items() if _changes(own)}
+        fixed = {name: own for name, own in tensors.items() if name not in trained and name not in buffers}
+        self._tensors = {**trained, **buffers, **fixed}
+        kinds = dict.fromkeys(buffers, Kind.SUMMED if sums_buffers else Kind.TRAINED) | dict.fromkeys(fixed, Kind.FIXED)
+        dtypes = {name: _dtype(name, own) for name, own in self._tensors.items()}
+        shapes = {name: np.empty(own.shape, np.uint8) for name, own in self._tensors.items()}
+        self.layout = Layout.of(shapes, also, kinds, dtypes)
+        self.pushed = RankPart(tuple(box for box in self.layout.boxes if box.kind is not Kind.FIXED), 0)
+        self._trained, self._buffers, self._fixed = trained, buffers, fixed
+        self._bound: set[str] = set()
+        self._values: Mapping[str, np.ndarray] = {}
+        self._gradients: Mapping[str, torch.Tensor] = {}
+
+    def initial(self) -> InitialValues:
+        """The present values of all tensors, in float32."""
+        held = {name: _host(own) for name, own in self._tensors.items()}
+        source = HeldTensors(self.layout, held)
+        return InitialValues(self.layout, lambda: source)
+
+    def digest(self) -> str:
+        """SHA-256 of the fixed tensors, which are compared and not pushed; "" where there are none."""
+        if not self._fixed:
+            return ""
+        digest = hashlib.sha256()
+        for name, own in self._fixed.items():
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(_host(own)).tobytes())
+        return FROZEN + digest.hexdigest()
+
+    def fixed_values(self) -> np.ndarray:
+        """The fixed tensors as the end of the flat vector, float32."""
+        parts = [_host(own).reshape(-1) for own in self._fixed.values()]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    # -- flat vectors ------------------------------------------------------------------------------------
+
+    def bind(self, values: np.ndarray, gradients: np.ndarray) -> None:
+        """Keep the module in these vectors from now on.
+
+        Parameters
+        ----------
+        values, gradients
+            float32, of the length of `pushed`; `gradients` is overwritten with 0.
+        """
+        gradients.fill(0)
+        self._values, grads = self.pushed.views(values), self.pushed.views(gradients)
+        self._gradients = {name: torch.from_numpy(grads[name]) for name in self._trained}
+        for name, own in self._trained.items():
+            if own.dtype is torch.float32 and own.device.type == "cpu" and own.layout is torch.strided:
+                own.data = torch.from_numpy(self._values[name])
+                own.grad = self._gradients[name]
+                self._bound.add(name)
+
+    def load(self) -> None:
+        """Copy what the vector of values holds to all tensors that are no views of it."""
+        with torch.no_grad():
+            for name, values in self._values.items():
+                if name not in self._bound:
+                    own = self._tensors[name]
+                    source = torch.from_numpy(values)
+                    own.copy_(source.round() if not own.dtype.is_floating_point else source)
+
+    def load_fixed(self, flat: np.ndarray) -> None:
+        """Set the fixed tensors from the complete flat vector."""
+        with torch.no_grad():
+            views = self.layout.views(flat)
+            for name, own in self._fixed.items():
+                source = torch.from_numpy(views[name])
+                own.copy_(source if own.dtype.is_floating_point else source.round())
+
+    def store(self) -> None:
+        """Copy all tensors that are no views to the vector of values."""
+        for name, values in self._values.items():
+            if name not in self._bound:
+                values[...] = _host(self._tensors[name])
+
+    def collect_gradients(self) -> None:
+        """Have the gradients of all trained parameters in their vector; 0 where a parameter took no part.
+
+        A script may have set some to None (`optimizer.zero_grad`), after which autograd makes new ones.
+        """
+        for name, own in self._trained.items():
+            room = self._gradients[name]
+            if own.grad is None:
+                room.zero_()
+            elif own.grad is not room:
+                room.copy_(own.grad.detach())
+            if name in self._bound:
+                own.grad = room
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply the collected gradients."""
+        for room in self._gradients.values():
+            room.mul_(factor)
+
+    def zero_gradients(self) -> None:
+        """Set all gradients to 0."""
+        for name, own in self._trained.items():
+            if name in self._bound:
+                self._gradients[name].zero_()
+                own.grad = self._gradients[name]
+            elif own.grad is not None:
+                own.grad.zero_()
+
+    def buffer_changes(self, out: np.ndarray) -> None:
+        """Write the change of each buffer since the vector of values to its place in a vector."""
+        views = self.pushed.views(out)
+        for name, own in self._buffers.items():
+            np.subtract(_host(own), self._values[name], out=views[name])
+
+
+def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:
+    """Parameters and persistent buffers by their first names, and further names of tensors with several."""
+    names: dict[int, list[str]] = {}
+    tensors: dict[int, torch.Tensor] = {}
+    for name, own in module.state_dict(keep_vars=True).items():
+        if not isinstance(own, torch.Tensor):
+            raise ModelError(f"the module's state {name!r} is no tensor: a model file holds tensors only")
+        names.setdefault(id(own), []).append(name)
+        tensors[id(own)] = own
+    first = {known[0]: tensors[key] for key, known in names.items()}
+    return first, {known[0]: known[1:] for known in names.values() if len(known) > 1}
+
+
+def _changes(own: torch.Tensor) -> bool:
+    """Whether a tensor is a buffer that training may change: floating numbers, or counters."""
+    if isinstance(own, torch.nn.Parameter):
+        return False
+    return own.dtype.is_floating_point or own.dtype in (torch.int64, torch.int32)
+
+
+def _dtype(name: str, own: torch.Tensor) -> str:
+    if own.dtype not in _DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+        raise ModelError(f"{name!r} is {own.dtype}, and the state of a module must be one of {known}")
+    return _DTYPES[own.dtype]
+
+
+def _host(own: torch.Tensor) -> Any:
+    """A tensor's values as float32 on the host; a view where it is that already."""
+    return own.detach().to("cpu", torch.float32).numpy()

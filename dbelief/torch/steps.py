@@ -1,0 +1,232 @@
+"""What one step of a script does: gradients, differences or weights travel, as the job's strategy says.
+
+    RuleStep          the gradient is pushed, and the shards' rule makes the step
+    DifferenceStep    the optimiser steps; after every `n_push` steps the difference since the last fetch is added
+    ElasticStep       the optimiser steps; after every `period` steps weights and centre move towards each other
+
+Changes of buffers travel in the same push, and are added once; with elastic averaging buffers are weights.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+
+from dbelief.core.placement import Fetch
+from dbelief.core.push import PARAMETERS, Push, PushResult
+from dbelief.job import AddRule, Downpour, Elastic, Job
+from dbelief.optim.gradients import check_finite
+from dbelief.script.drawn import Stepped
+from dbelief.training.schedule import learning_rate, total_samples
+from dbelief.training.session import Session
+
+from .module_state import ModuleState
+
+
+class Step(ABC):
+    """One way of stepping.
+
+    Attributes
+    ----------
+    values
+        The vector that the module is kept in: float32, of the length of what is pushed.
+    """
+
+    values: np.ndarray
+
+    def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
+        self._session, self._state, self._optimizer = session, state, optimizer
+        self._part = state.pushed
+        self._versions = np.full(len(session.parameters.placement.spans), -1, np.int64)
+        self._sent_versions = self._versions.copy()
+        self.clock = 0  # the last one that was fetched for
+
+    def _room(self) -> np.ndarray:
+        return self._session.parameters.array(self._part.size)
+
+    @abstractmethod
+    def fetch(self, clock: int) -> None:
+        """Fetch the parameters for a clock into the module."""
+
+    @abstractmethod
+    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
+        """Make a step from the gradients of the module; None where nothing was pushed yet.
+
+        Parameters
+        ----------
+        stepped, samples
+            What the next push completes, and the samples behind it.
+        clock, next_clock
+            Of this step, and of the one that is computed next.
+        """
+
+    def _push(self, stepped: Stepped, samples: int, clock: int, rate: float) -> Push:
+        session = self._session
+        session.sequences[PARAMETERS] = session.next_sequence()
+        return Push(
+            session.pusher,
+            session.sequences[PARAMETERS],
+            np.float32(rate),
+            samples,
+            clock=clock,
+            lease=stepped.lease.id,
+            position=stepped.position,
+        )
+
+    def _send(self, sent: np.ndarray, into: np.ndarray, push: Push, next_clock: int) -> PushResult:
+        """Push a vector, and fetch the parameters with it."""
+        self._sent_versions[:] = self._versions
+        fetch = Fetch(into, self._versions, next_clock)
+        pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch)
+        self.clock = next_clock
+        return pushed
+
+
+class RuleStep(Step):
+    """The gradient travels, with the optimiser's learning rate; the optimiser itself never steps."""
+
+    def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(session, state, optimizer)
+        self.values, self._gradient = self._room(), self._room()
+        state.bind(self.values, self._gradient)
+        self._factor = RateFactor(session.job)
+
+    def fetch(self, clock: int) -> None:
+        """See `Step.fetch`."""
+        self._session.parameters.pull(self.values, self._versions, clock=clock)
+        self._state.load()
+        self.clock = clock
+
+    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult:
+        """See `Step.run`."""
+        self._state.collect_gradients()
+        self._state.buffer_changes(self._gradient)
+        check_finite(self._gradient, self._part)
+        rate = self._optimizer.param_groups[0]["lr"] * self._factor(stepped.samples_before)
+        push = self._push(stepped, samples, clock, rate)
+        pushed = self._send(self._gradient, self.values, push, next_clock)
+        self._state.load()
+        self._state.zero_gradients()
+        return pushed
+
+
+class DifferenceStep(Step):
+    """The optimiser steps on the module; the difference since the last fetch is added at the shards."""
+
+    def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(session, state, optimizer)
+        self.values, self._fetched, self._difference = self._room(), self._room(), self._room()
+        self._gradient = np.zeros(self._part.size, np.float32)
+        state.bind(self.values, self._gradient)
+        strategy = session.job.strategy
+        assert isinstance(strategy, Downpour)
+        self._every, self._done, self._samples = strategy.n_push, 0, 0
+
+    def fetch(self, clock: int) -> None:
+        """See `Step.fetch`."""
+        if self._done:
+            return  # the difference of steps that are not pushed yet would be lost
+        self._session.parameters.pull(self._fetched, self._versions, clock=clock)
+        self.clock = clock
+        self._take()
+
+    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
+        """See `Step.run`."""
+        self._state.collect_gradients()
+        self._optimizer.step()
+        self._state.zero_gradients()
+        self._done += 1
+        self._samples += samples
+        ends = stepped.position == stepped.lease.samples  # nothing of a lease that has ended may stay behind
+        if self._done % self._every and not ends:
+            return None
+        self._state.store()
+        np.subtract(self.values, self._fetched, out=self._difference)
+        check_finite(self._difference, self._part, "difference")
+        push = self._push(stepped, self._samples, clock, 1.0)
+        self._done = self._samples = 0
+        pushed = self._send(self._difference, self._fetched, push, next_clock)
+        self._take()
+        return pushed
+
+    def _take(self) -> None:
+        self.values[:] = self._fetched
+        self._state.load()
+
+
+class ElasticStep(Step):
+    """The optimiser steps on the module's own weights, W' from W; then W' - a (W - C), and C + a (W - C) at the shards.
+
+    W and the centre C are those before the step (You et al. 2017, equations 1 and 2).
+    """
+
+    def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(session, state, optimizer)
+        self.values, self._centre = self._room(), self._room()
+        self._gradient = np.zeros(self._part.size, np.float32)
+        state.bind(self.values, self._gradient)
+        strategy = session.job.strategy
+        assert isinstance(strategy, Elastic)
+        self._strategy, self._done, self._samples = strategy, 0, 0
+        self._factor = RateFactor(session.job)
+        self._began = False
+
+    def fetch(self, clock: int) -> None:
+        """See `Step.fetch`: own weights begin at the centre, once."""
+        if not self._began:
+            self._session.parameters.pull(self.values, self._versions, clock=clock)
+            self._state.load()
+            self._began = True
+        self.clock = clock
+
+    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
+        """See `Step.run`."""
+        self._state.collect_gradients()
+        self._done += 1
+        self._samples += samples
+        pushed = None
+        if self._done % self._strategy.period == 0 or stepped.position == stepped.lease.samples:
+            pushed = self._exchange(stepped, clock)
+            self._done = self._samples = 0
+        self._optimizer.step()
+        self._state.zero_gradients()
+        if pushed is not None:
+            self.values -= self._centre
+            self._state.load()
+        return pushed
+
+    def _exchange(self, stepped: Stepped, clock: int) -> PushResult:
+        """Exchange weights for the centre, and leave a (W - C) in the centre's vector."""
+        self._state.store()
+        check_finite(self.values, self._part, "weights")
+        eta = self._strategy.rate * self._factor(stepped.samples_before)
+        moving_rate = self._strategy.moving_rate(eta, self._session.job.replicas)
+        push = self._push(stepped, self._samples, clock, moving_rate)
+        pushed = self._session.parameters.exchange(self.values, self._centre, self._versions, push)
+        np.subtract(self.values, self._centre, out=self._centre)
+        self._centre *= np.float32(moving_rate)
+        return pushed
+
+
+class RateFactor:
+    """Factor of the job's schedule at a number of samples: the optimiser has the rate itself."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._base = job, job.strategy.rule.rate
+        size = job.data.train if job.data.source == "script" else None
+        self._total = total_samples(job.limits, size)
+
+    def __call__(self, samples: int) -> float:
+        """The factor after so many leased samples."""
+        return learning_rate(self._job, samples, self._total) / self._base
+
+
+def step_of(job: Job) -> type[Step]:
+    """The way of stepping that a job's strategy asks for."""
+    if isinstance(job.strategy, Elastic):
+        return ElasticStep
+    if isinstance(job.strategy, Downpour) and isinstance(job.strategy.rule, AddRule):
+        return DifferenceStep
+    return RuleStep

@@ -1,0 +1,363 @@
+"""Synchronisation of a script's module with the job, step by step, and its evaluations."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from dbelief.errors import ModelError, Rejected, UserError
+from dbelief.process.runtime import runtime
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.script.drawn import DrawnBatch, Stepped
+from dbelief.script.job import ScriptJob
+from dbelief.script.membership import Membership
+from dbelief.script.user_code import located
+from dbelief.training.session import OwnModel, Session
+
+from .module_state import ModuleState
+from .optimizer_rule import check_rule
+from .steps import ElasticStep, RuleStep, Step, step_of
+
+ALIVE_EVERY_S = 1.0
+"""Seconds between two reports while a script evaluates."""
+Score = Callable[[Any, Any], "float | tuple[float, float] | Mapping[str, float]"]
+"""Given the module in evaluation mode, and the data: the mean loss; or it and the accuracy, as a pair or by name."""
+
+
+class Sync:
+    """A module and its optimiser, kept in step with the job. For one thread.
+
+    Parameters
+    ----------
+    job : ScriptJob
+        Made by `dbelief.join()`; this script joins it here.
+    module : torch.nn.Module
+        On any device. Its trained float32 parameters on the CPU become views of one vector: their objects stay.
+    optimizer : torch.optim.Optimizer
+        Of all parameters of the module that have `requires_grad`.
+
+    Raises
+    ------
+    ModelError
+        The module cannot be trained by the job, or is another one than the other scripts have; or the job's rule is not
+        the optimiser's.
+    RuntimeFailure
+        The job is over, or its coordinator or shards do not answer.
+
+    Notes
+    -----
+    Memory: two or three more copies of the parameters.
+    """
+
+    def __init__(self, job: ScriptJob, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._job = member = job.membership
+        self._module, self._optimizer = module, optimizer
+        with located():
+            if not isinstance(module, torch.nn.Module):
+                raise ModelError(f"Sync: a torch module is wanted, not a {type(module).__name__}")
+            way = step_of(member.job)
+            if way is RuleStep:
+                check_rule(optimizer, _rule_fields(member))
+            self._state = ModuleState(module, sums_buffers=way is not ElasticStep)
+            _check_parameters(module, optimizer)
+            self._session = self._opened(member)
+        self._seed = member.job.seed
+        self._fetch_fixed()
+        self._step: Step = way(self._session, self._state, optimizer)
+        self._fetch(0)
+        member.before_compute = self._before_compute
+        self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+        self._result: tuple[float, float | None] | None = None
+
+    def _opened(self, member: Membership) -> Session:
+        try:
+            return member.open(OwnModel(_Initial(), self._state.initial(), self._state.digest()))
+        except Rejected as error:
+            if "this replica's" in str(error):  # another start of the same script cannot help
+                raise ModelError(str(error)) from error
+            raise
+
+    def _fetch_fixed(self) -> None:
+        """Take what is fixed from the shards, once: the job may start from a run. Then only the rest is exchanged."""
+        layout, parameters = self._state.layout, self._session.parameters
+        if self._state.pushed.size < layout.size:
+            whole = np.empty(layout.size, np.float32)
+            parameters.pull(whole, np.full(len(parameters.placement.spans), -1, np.int64))
+            self._state.load_fixed(whole)
+            parameters.cover(layout.pushed)
+
+    def _fetch(self, clock: int) -> None:
+        self._step.fetch(clock)
+
+    def _before_compute(self, batch: DrawnBatch) -> None:
+        """Prepare for the batch that is computed next: parameters for its clock, and what it draws (dropout)."""
+        clock = self._clock(batch.lease, batch.stop)
+        if clock > self._step.clock:
+            self._fetch(clock)
+        key = self._seed, self._job.replica, batch.lease.id, batch.start
+        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(2, np.uint64)[0]))
+
+    def _clock(self, lease: Any, position: int) -> int:
+        """Clock of the step that ends at a position of a lease; 0 where replicas run free."""
+        batch = self._job.lockstep
+        return lease.clock + (-(-position // batch) - 1) * lease.stride if batch else 0
+
+    # -- a step ------------------------------------------------------------------------------------------
+
+    def step(
+        self, loss: torch.Tensor | float, samples: int, reduction: Literal["mean", "sum"] | None = None
+    ) -> PushedStep:
+        """Make a step from the gradients that `backward` has accumulated, and clear them.
+
+        Parameters
+        ----------
+        loss
+            Of the last batch: its mean over the samples, for display and for the detection of divergence.
+        samples
+            Samples of all batches since the last step: of one, unless gradients are accumulated.
+        reduction
+            "sum": the loss is a sum over the samples, so gradients are divided by their number. None: the mean; a loss
+            that is visibly a sum is refused.
+
+        Returns
+        -------
+        PushedStep
+
+        Raises
+        ------
+        UserError
+            The loss is no number, or a sum; no number of drawn batches has so many samples.
+        NonFinite
+            A gradient is NaN or infinite; names the tensor.
+        RuntimeFailure
+            Shards or coordinator do not answer, or this replica was removed.
+        """
+        with located():
+            value = _checked_loss(loss, reduction)
+            stepped = self._job.drawn.step(samples)
+            self._check_lockstep(stepped, samples)
+        if reduction == "sum":
+            self._state.collect_gradients()
+            self._state.scale_gradients(1.0 / samples)
+            value /= samples
+        self._loss_sum += value * samples
+        self._samples += samples
+        self._steps += 1
+        following = self._job.drawn.next()
+        clock = self._clock(stepped.lease, stepped.position)
+        next_clock = self._clock(following.lease, following.stop) if following else clock + bool(self._job.lockstep)
+        pushed = self._step.run(stepped, samples, clock, next_clock)
+        if pushed is not None:
+            self._job.reports.acknowledged(stepped, self._samples, self._steps, self._loss_sum, pushed)
+            self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+        else:
+            self._job.reports.report_at_intervals()
+        if following is not None:
+            self._before_compute(following)
+        return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None)
+
+    def skip(self, samples: int) -> None:
+        """Drop the oldest drawn batches, which have so many samples together, without a step.
+
+        Their gradients are cleared, and their samples go to the replicas that ask next.
+
+        Parameters
+        ----------
+        samples
+            Of whole batches.
+
+        Raises
+        ------
+        UserError
+            No number of drawn batches has so many samples; or replicas wait for each other's steps.
+        """
+        with located():
+            if self._job.lockstep:
+                raise UserError("sync.skip: replicas wait for each other's steps (staleness), so none can be left out")
+            batches = self._job.drawn.skip(samples)
+        self._job.give_back(batches)
+        self._state.zero_gradients()
+        following = self._job.drawn.next()
+        if following is not None:
+            self._before_compute(following)
+
+    def _check_lockstep(self, stepped: Stepped, samples: int) -> None:
+        batch = self._job.lockstep
+        if batch and (samples > batch or (samples < batch and stepped.position != stepped.lease.samples)):
+            raise UserError(
+                f"sync.step with samples={samples}, and strategy.batch is {batch}: replicas wait for each other, so "
+                "that each step has so many; only the last one of a lease has fewer"
+            )
+
+    # -- evaluation --------------------------------------------------------------------------------------
+
+    def evaluate(self, score: Score, data: Any = None) -> tuple[float, float | None] | None:
+        """Run the evaluations that the job wants of this replica; at its end, wait until it needs none.
+
+        Parameters
+        ----------
+        score
+            Called with the module, in evaluation mode and with the parameters that are evaluated, and `data`; returns
+            the mean loss, or the mean loss and the accuracy (0 to 1), as a pair or a mapping of "loss" and "accuracy".
+        data
+            The job's validation data, whatever `score` takes.
+
+        Returns
+        -------
+        tuple or None
+            Loss and accuracy of the last evaluation that this replica made; None before the first.
+
+        Raises
+        ------
+        UserError
+            `score` returns something else.
+        """
+        self._job.evaluate(lambda lease: self._evaluate(lease, score, data))
+        return self._result
+
+    def _evaluate(self, lease: wire.EvaluationLease, score: Score, data: Any) -> None:
+        parameters = self._session.parameters
+        parameters.locate(lease.placement_epoch)
+        evaluated = np.empty(self._state.pushed.size, np.float32)
+        versions = np.full(len(parameters.placement.spans), -1, np.int64)
+        parameters.pull(evaluated, versions, vector=lease.vector, exact=True)
+        with self._holding(evaluated), self._alive(), torch.no_grad():
+            found = score(self._module, data)
+        with located():
+            loss, accuracy = self._result = _checked_score(found)
+        about = wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy)
+        reply = self._job.reports.report(evaluation=about)
+        if reply.store_as:
+            parameters.locate(reply.placement_epoch)
+            self._store(reply.store_as, evaluated)
+            self._job.reports.report(stored_lease=lease.lease)
+
+    def _store(self, vector: str, evaluated: np.ndarray) -> None:
+        """Store evaluated parameters under a name, with what is fixed."""
+        parameters, layout = self._session.parameters, self._state.layout
+        parameters.cover(None)
+        self._session.assign(vector, np.concatenate([evaluated, self._state.fixed_values()]))
+        parameters.cover(layout.pushed if self._state.pushed.size < layout.size else None)
+
+    @contextmanager
+    def _holding(self, values: np.ndarray) -> Iterator[None]:
+        """Have other parameters in the module, and evaluation mode, within the `with` block."""
+        self._state.store()
+        before, training = self._step.values.copy(), self._module.training
+        self._step.values[:] = values
+        self._state.load()
+        self._module.eval()
+        try:
+            yield
+        finally:
+            self._step.values[:] = before
+            self._state.load()
+            self._module.train(training)
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Report while a script evaluates, however long."""
+        ended = threading.Event()
+
+        def report() -> None:
+            while not ended.wait(ALIVE_EVERY_S):
+                self._session.member.call("Report", wire.ReportRequest())
+
+        thread = runtime.spawn(report, "alive")
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+class PushedStep:
+    """Outcome of a step.
+
+    Attributes
+    ----------
+    staleness
+        Updates by other replicas between the fetch and this step's push, in versions: a mean over the segments.
+    pushed
+        Whether anything was pushed; with a period it is not after each step.
+    """
+
+    __slots__ = ("pushed", "staleness")
+
+    def __init__(self, staleness: float, pushed: bool) -> None:
+        self.staleness, self.pushed = staleness, pushed
+
+
+class _Initial:
+    """The model of a script, as far as a session needs one: it has been drawn already."""
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Not called: see `OwnModel.initial`."""
+        raise AssertionError("a script's module draws its own values")
+
+    def loss_and_gradient(self, views: Any, batch: Any, out: Any) -> float:
+        """Not called: the script's loop computes."""
+        raise AssertionError("a script's loop computes its gradients")
+
+
+def _rule_fields(member: Membership) -> dict[str, Any]:
+    rule = member.job.strategy.rule
+    fields: dict[str, Any] = rule.model_dump()
+    return fields
+
+
+def _check_parameters(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Check that the optimiser has the trained parameters of the module, and no others."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ModelError(f"Sync: a torch optimiser is wanted, not a {type(optimizer).__name__}")
+    held = {id(own) for group in optimizer.param_groups for own in group["params"] if own.requires_grad}
+    names = {id(own): name for name, own in module.named_parameters() if own.requires_grad}
+    missing = [name for key, name in names.items() if key not in held]
+    if missing:
+        raise ModelError(f"the optimiser lacks parameter {missing[0]!r} of the module ({len(missing)} missing)")
+    if held - names.keys():
+        raise ModelError(f"the optimiser has {len(held - names.keys())} parameters that are not the module's")
+
+
+def _checked_loss(loss: torch.Tensor | float, reduction: str | None) -> float:
+    if not isinstance(loss, torch.Tensor):
+        return float(loss)
+    if loss.numel() != 1:
+        raise UserError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
+    if reduction is None and _is_sum(loss):
+        raise UserError(
+            "the loss is a sum over the batch, whose gradients grow with its size: give its mean, or "
+            "sync.step(..., reduction='sum'), which divides by the samples"
+        )
+    return float(loss.detach())
+
+
+def _is_sum(loss: torch.Tensor) -> bool:
+    """Whether the last operation of a loss is a sum, as far as autograd tells."""
+    made = loss.grad_fn
+    if made is None:
+        return False
+    try:
+        return type(made).__name__ == "SumBackward0" or made._saved_reduction == 2
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _checked_score(found: Any) -> tuple[float, float | None]:
+    try:
+        if isinstance(found, Mapping):
+            loss, accuracy = found["loss"], found.get("accuracy")
+        elif isinstance(found, tuple | list):
+            loss, accuracy = found
+        else:
+            loss, accuracy = found, None
+        return float(loss), None if accuracy is None else float(accuracy)
+    except (TypeError, ValueError, KeyError) as error:
+        raise UserError(
+            f"score returned {found!r}: give the mean loss, a pair of loss and accuracy, or a mapping of both"
+        ) from error

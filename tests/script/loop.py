@@ -1,0 +1,115 @@
+"""A training loop that runs in two ways: as a plain PyTorch program, and as a replica of a job by `dbelief.join`.
+
+    python loop.py plain|script OPTIMIZER FOLDER [NAME=VALUE]...
+
+Both ways write the module's state, and the losses of the steps, to FOLDER. The plain one draws the samples in the order
+of the job.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dbelief
+from dbelief.data import permutation
+
+SAMPLES, BATCH, EPOCHS, SEED = 400, 20, 2, 3
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, weight_decay=0.001),
+    "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
+    "nesterov": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, nesterov=True),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.05, eps=1e-6),
+    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.01),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.05),
+    "groups": lambda m: torch.optim.AdamW(
+        [
+            {"params": [p for p in m.parameters() if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for p in m.parameters() if p.ndim <= 1], "weight_decay": 0.0, "lr": 0.02},
+        ],
+        lr=0.01,
+    ),
+}
+
+
+class Net(nn.Module):
+    """Two layers with BatchNorm, and a tensor under two names; each tensor changes in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.second = nn.Linear(12, 12)
+        self.third = nn.Linear(12, 3)
+        self.second.bias = self.first.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of three classes."""
+        x = torch.tanh(self.norm(self.first(x)))
+        out: torch.Tensor = self.third(torch.tanh(self.second(x)))
+        return out
+
+
+def data() -> TensorDataset:
+    """Samples of three classes."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(SAMPLES, 6, generator=generator)
+    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
+    return TensorDataset(x, y)
+
+
+def plain_batches(batch: int) -> Iterator[list[int]]:
+    """All batches in the order of the job's permutations."""
+    for epoch in range(EPOCHS):
+        order = permutation(SAMPLES, SEED, epoch)
+        for first in range(0, SAMPLES, batch):
+            yield order[first : first + batch].tolist()
+
+
+def main() -> None:
+    """Train, and write the outcome."""
+    way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    more = dict(text.split("=") for text in sys.argv[4:])
+    accumulate, workers = int(more.get("accumulate", 1)), int(more.get("workers", 0))
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    model, dataset, criterion = Net(), data(), nn.CrossEntropyLoss()
+    optimizer = OPTIMIZERS[kind](model)
+    steps = EPOCHS * SAMPLES // (BATCH * accumulate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None
+    losses = []
+    if way == "plain":
+        for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(BATCH)))):
+            loss = criterion(model(x), y) / accumulate
+            loss.backward()
+            losses.append(float(loss.detach()))
+            if (number + 1) % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                if schedule is not None:
+                    schedule.step()
+    else:
+        with dbelief.join() as job:
+            sync = dbelief.torch.Sync(job, model, optimizer)
+            loader = DataLoader(dataset, batch_sampler=job.sampler(dataset, BATCH), num_workers=workers)
+            for number, (x, y) in enumerate(loader):
+                loss = criterion(model(x), y) / accumulate
+                loss.backward()
+                losses.append(float(loss.detach()))
+                if (number + 1) % accumulate == 0:
+                    sync.step(loss, samples=accumulate * BATCH)
+                    if schedule is not None:
+                        schedule.step()
+    torch.save(model.state_dict(), folder / f"{way}.pt")
+    (folder / f"{way}.json").write_text(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main()

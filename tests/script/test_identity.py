@@ -1,0 +1,78 @@
+"""One replica equals the plain PyTorch program to rounding, buffers included."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+LOOP = Path(__file__).with_name("loop.py")
+JOB = """
+name: identity
+model: {{source: script}}
+data: {{source: script, train: 400}}
+strategy: {strategy}
+limits: {{epochs: 2}}
+seed: 3
+shards: {shards}
+"""
+
+
+def run(folder: Path, kind: str, strategy: str, shards: int = 1, **more: int) -> tuple[Any, Any]:
+    """States of the module after the plain program, and after the job."""
+    words = [kind, str(folder), *(f"{name}={value}" for name, value in more.items())]
+    subprocess.run([sys.executable, str(LOOP), "plain", *words], check=True, cwd=folder)
+    (folder / "job.yaml").write_text(JOB.format(strategy=strategy, shards=shards))
+    launched = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", str(LOOP), "script", *words]
+    subprocess.run(launched, check=True, cwd=folder)
+    return torch.load(folder / "plain.pt"), torch.load(folder / "script.pt")
+
+
+def check(folder: Path, plain: Any, script: Any, tolerance: float) -> None:
+    losses, others = (json.loads((folder / f"{way}.json").read_text()) for way in ("plain", "script"))
+    assert len(losses) == len(others) > 0
+    assert losses == pytest.approx(others, rel=tolerance)
+    assert plain.keys() == script.keys()
+    for name, values in plain.items():
+        torch.testing.assert_close(script[name], values, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        ("sgd", "{name: sgd, rate: 1, weight_decay: 0.001}"),
+        ("momentum", "{name: momentum, rate: 1, mu: 0.9}"),
+        ("nesterov", "{name: nesterov, rate: 1, mu: 0.9}"),
+        ("adagrad", "{name: adagrad, rate: 1, eps: 1.0e-6}"),
+        ("adam", "{name: adam, rate: 1}"),
+        ("adamw", "{name: adamw, rate: 1, weight_decay: 0.05}"),
+    ],
+)
+def test_a_rule_of_the_shards_makes_the_optimisers_steps(kind: str, rule: str, tmp_path: Path) -> None:
+    plain, script = run(tmp_path, kind, f"{{name: downpour, batch: 20, rule: {rule}}}", shards=2)
+    check(tmp_path, plain, script, 2e-5)
+
+
+def test_scheduled_rates_and_accumulation_are_the_scripts(tmp_path: Path) -> None:
+    strategy = "{name: downpour, batch: 20, rule: {name: momentum, rate: 1, mu: 0.9}}"
+    plain, script = run(tmp_path, "momentum", strategy, accumulate=2, cosine=1, workers=2)
+    check(tmp_path, plain, script, 2e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_optimiser_with_groups_and_a_schedule_steps_itself(tmp_path: Path, workers: int) -> None:
+    strategy = "{name: downpour, batch: 20, rule: {name: add}}"
+    plain, script = run(tmp_path, "groups", strategy, cosine=1, workers=workers)
+    check(tmp_path, plain, script, 1e-6)
+
+
+def test_synchronous_sgd_of_one_replica(tmp_path: Path) -> None:
+    strategy = "{name: sync-sgd, form: shards, batch: 20, rule: {name: momentum, rate: 1, mu: 0.9}}"
+    plain, script = run(tmp_path, "momentum", strategy, workers=2)
+    check(tmp_path, plain, script, 2e-5)
