@@ -3,7 +3,8 @@
     python -m benchmarks.accuracy.scripts FOLDER_OF_MNIST FILE_OF_TEXT [--scripts mnist_cnn,...] [--seeds 0,1,2]
 
 The scripts are those of `examples/scripts`. The plain way runs the job's script too, with stand-ins for the two names
-of dbelief: the sampler gives the job's order, and a step is the optimiser's own. Ways: plain, and plain with twice the
+of dbelief: the sampler gives the job's order, and a step is the optimiser's own. The learning rate falls linearly to 0
+in all ways. Ways: plain, and plain with twice the
 batch; synchronous SGD by two replicas, which is compared with the latter; asynchronous by 1, 2 and 4. The figure is
 what the script's `score` gives on the test set, of the result: accuracy, or loss where there is none.
 """
@@ -27,7 +28,7 @@ from benchmarks.harness import checkout, options, report
 SCRIPTS = checkout.EXAMPLES / "scripts"
 JOBS: dict[str, dict[str, Any]] = {
     "mnist_cnn": {"train": 60_000, "batch": 64, "epochs": 2, "rule": {"name": "momentum", "rate": 0.05, "mu": 0.5}},
-    "mnist_resnet": {"train": 8_000, "batch": 32, "epochs": 2, "rule": {"name": "sgd", "rate": 0.05}},
+    "mnist_resnet": {"train": 8_000, "batch": 32, "epochs": 3, "rule": {"name": "sgd", "rate": 0.05}},
     "char_gpt": {
         "train": 3_000,
         "batch": 8,
@@ -39,8 +40,11 @@ SYNCHRONOUS, ASYNCHRONOUS = 2, (1, 2, 4)
 PLAIN = "benchmarks.accuracy.scripts"
 
 
-def plain_run(script: str, seed: int, times: int, words: list[str]) -> None:
-    """Run a script of a job as a plain program, with a batch so many times as large; print its score as JSON."""
+def plain_run(script: str, seed: int, times: int, total: int, words: list[str]) -> None:
+    """Run a script of a job as a plain program, with a batch so many times as large; print its score as JSON.
+
+    `total`: samples until the learning rate is 0.
+    """
     import numpy as np
 
     import dbelief
@@ -71,9 +75,13 @@ def plain_run(script: str, seed: int, times: int, words: list[str]) -> None:
 
     class Sync:
         def __init__(self, job: Job, model: Any, optimizer: Any) -> None:
-            self.model, self.optimizer = model, optimizer
+            self.model, self.optimizer, self.samples = model, optimizer, 0
+            self.rates = [group["lr"] for group in optimizer.param_groups]
 
         def step(self, loss: Any, samples: int) -> None:
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * (1 - self.samples / total)
+            self.samples += samples
             self.optimizer.step()
             self.optimizer.zero_grad()
 
@@ -91,8 +99,10 @@ def plain_run(script: str, seed: int, times: int, words: list[str]) -> None:
 
 def plain(name: str, seed: int, times: int, source: str) -> float:
     """The score of the plain program."""
-    words = [source, str(seed), str(JOBS[name]["epochs"])]
-    command = [sys.executable, "-m", PLAIN, "--plain", str(SCRIPTS / f"{name}_job.py"), str(seed), str(times), *words]
+    epochs = JOBS[name]["epochs"]
+    numbers = [str(seed), str(times), str(epochs * JOBS[name]["train"])]
+    command = [sys.executable, "-m", PLAIN, "--plain", str(SCRIPTS / f"{name}_job.py"), *numbers]
+    command += [source, str(seed), str(epochs)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True, cwd=checkout.ROOT)
     found = json.loads(ended.stdout.splitlines()[0])
     return float(found[1] if isinstance(found, list) else found)
@@ -110,6 +120,7 @@ def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> 
         "data": {"source": "script", "train": spec["train"], "validation": 1},
         "strategy": strategy,
         "limits": {"epochs": spec["epochs"]},
+        "schedule": {"kind": "poly", "power": 1.0},
         "evaluate": {"every": 10**9},
         "snapshots": {"every_s": None},
         "replicas": replicas,
@@ -157,6 +168,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--plain"]:
-        plain_run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
+        plain_run(sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6:])
     else:
         main()
