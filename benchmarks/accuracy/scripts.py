@@ -40,11 +40,12 @@ SYNCHRONOUS, ASYNCHRONOUS = 2, (1, 2, 4)
 PLAIN = "benchmarks.accuracy.scripts"
 
 
-def plain_run(script: str, seed: int, times: int, total: int, words: list[str]) -> None:
+def plain_run(script: str, numbers: list[str], words: list[str]) -> None:
     """Run a script of a job as a plain program, with a batch so many times as large; print its score as JSON.
 
-    `total`: samples until the learning rate is 0.
+    `numbers`: seed, how many times as large, and samples until the learning rate is 0.
     """
+    seed, times, total = map(int, numbers)
     import numpy as np
 
     import dbelief
@@ -108,13 +109,13 @@ def plain(name: str, seed: int, times: int, source: str) -> float:
     return float(found[1] if isinstance(found, list) else found)
 
 
-def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> float:
-    """The score of a job of the script."""
+def job_fields(name: str, seed: int, replicas: int, synchronous: bool) -> dict[str, Any]:
+    """The job file of a script."""
     spec = JOBS[name]
     strategy = {"name": "downpour", "batch": spec["batch"], "rule": spec["rule"]}
     if synchronous:
         strategy = {"name": "sync-sgd", "form": "shards", "batch": spec["batch"], "rule": spec["rule"]}
-    fields = {
+    return {
         "name": "script",
         "model": {"source": "script"},
         "data": {"source": "script", "train": spec["train"], "validation": 1},
@@ -126,9 +127,14 @@ def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> 
         "replicas": replicas,
         "seed": seed,
     }
+
+
+def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> float:
+    """The score of a job of the script."""
+    fields, epochs = job_fields(name, seed, replicas, synchronous), str(JOBS[name]["epochs"])
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.yaml").write_text(json.dumps(fields))
-        words = [str(SCRIPTS / f"{name}_job.py"), source, str(seed), str(spec["epochs"])]
+        words = [str(SCRIPTS / f"{name}_job.py"), source, str(seed), epochs]
         subprocess.run(
             [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", *words],
             check=True,
@@ -168,6 +174,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--plain"]:
-        plain_run(sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6:])
+        plain_run(sys.argv[2], sys.argv[3:6], sys.argv[6:])
     else:
         main()

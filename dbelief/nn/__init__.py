@@ -8,7 +8,7 @@ from .layers.embedding import Embedding
 from .layers.image import Image
 from .layers.layer import Dense, Elementwise, Shape
 from .layers.local import Local
-from .model import Array, Batch, Evaluates, HasLogProbabilities, Model, SharesTensors
+from .model import Array, Batch, Evaluates, HasBuffers, HasLogProbabilities, Model, SharesTensors
 from .network import Network, Stage, stages, step_settings
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Elementwise",
     "Embedding",
     "Evaluates",
+    "HasBuffers",
     "HasLogProbabilities",
     "Image",
     "Local",

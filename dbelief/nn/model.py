@@ -112,6 +112,19 @@ class SharesTensors(Protocol):
 
 
 @runtime_checkable
+class HasBuffers(Protocol):
+    """What a model may have besides, where some of its tensors are state that passes change, such as running averages.
+
+    `loss_and_gradient` writes the change of such a tensor where others have their gradient; shards add it.
+    """
+
+    @property
+    def buffers(self) -> Mapping[str, str]:
+        """Types of these tensors in a model file, as NumPy calls them, by name; they are the last of `parameters`."""
+        ...
+
+
+@runtime_checkable
 class GivesOutputs(Protocol):
     """Optional part of a model, for predictions on new samples."""
 

@@ -27,6 +27,8 @@ from .layers.dropout import batch_key
 from .model import Array, Batch, Tensors
 from .workspace import Workspace
 
+_SCRIPT = "a script may have it: see dbelief help pytorch_script"
+
 
 class TorchModel:
     """A torch module and a loss (`Model` and `Evaluates`). For one thread at a time.
@@ -41,8 +43,8 @@ class TorchModel:
     Raises
     ------
     ModelError
-        torch is not installed; `build` gives no module, or one without parameters; a parameter is not float32, or is
-        frozen; or the module keeps state beside its parameters, such as the averages of BatchNorm.
+        torch is not installed; `build` gives no module, or one without parameters; a parameter or a floating buffer is
+        not float32; or a parameter is frozen.
     """
 
     def __init__(self, build: Callable[[], Any], loss: Callable[[Any, Any], Any]) -> None:
@@ -77,8 +79,17 @@ class TorchModel:
             names.setdefault(id(own), []).append(name)
         return {first: others for first, *others in names.values() if others}
 
+    @property
+    def buffers(self) -> Mapping[str, str]:
+        """Types of the module's persistent buffers, by torch's names."""
+        return {name: str(own.dtype).removeprefix("torch.") for name, own in self._buffers().items()}
+
+    def _buffers(self) -> dict[str, Any]:
+        known = self._module.state_dict(keep_vars=True)
+        return {name: known[name] for name, _ in self._module.named_buffers() if name in known}
+
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Draw the initial values as the module does; the same rng and torch give the same bits.
+        """Draw the initial values as the module does, then its buffers; the same rng and torch give the same bits.
 
         What passes draw from now on is seeded by `rng` too.
 
@@ -98,7 +109,8 @@ class TorchModel:
         """
         self._module = self._made(int(rng.integers(2**63)))
         self._seed = int(rng.integers(2**63))
-        return {name: own.detach().numpy().copy() for name, own in self._module.named_parameters()}
+        tensors = {**dict(self._module.named_parameters()), **self._buffers()}
+        return {name: own.detach().float().numpy().copy() for name, own in tensors.items()}
 
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Compute the mean loss over a batch, and its gradient.
@@ -109,7 +121,7 @@ class TorchModel:
             The parameters, float32.
         batch : Batch
         out : mapping of name to array
-            Overwritten with the gradient: 0 where a parameter took no part.
+            Overwritten with the gradient, 0 where a parameter took no part; and with the change of each buffer.
 
         Returns
         -------
@@ -126,11 +138,14 @@ class TorchModel:
             own.data = self._tensor(views[name])
             out[name].fill(0)
             own.grad = self._tensor(out[name])  # which autograd adds to, in place
+        self._fill_buffers(views)
         with self._drawing(batch.inputs):
             loss = self._loss(self._module(self._tensor(batch.inputs)), self._tensor(batch.targets))
             if loss.numel() != 1:
                 raise ModelError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
             loss.backward()
+        for name, own in self._buffers().items():
+            self._tensor(out[name]).copy_(own.float() - self._tensor(views[name]))
         return float(loss.detach())
 
     def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
@@ -185,7 +200,13 @@ class TorchModel:
         self._module.eval()
         for name, own in self._module.named_parameters():
             own.data = self._tensor(views[name])
+        self._fill_buffers(views)
         return self._module(self._tensor(batch.inputs))
+
+    def _fill_buffers(self, views: Tensors) -> None:
+        for name, own in self._buffers().items():
+            values = self._tensor(views[name])
+            own.copy_(values if own.dtype.is_floating_point else values.round())
 
     @contextmanager
     def _drawing(self, inputs: Array) -> Iterator[None]:
@@ -208,21 +229,16 @@ def _check(module: Any) -> None:
     Raises
     ------
     ModelError
-        There is nothing to train; a parameter is not float32, or frozen; or the module keeps state beside its
-        parameters, such as the averages of BatchNorm: each replica would keep its own, and none would push it.
+        There is nothing to train; a parameter or a floating buffer is not float32; or a parameter is frozen.
     """
     parameters = dict(module.named_parameters())
     if not parameters:
         raise ModelError("the torch module has no parameters")
     for name, own in parameters.items():
         if str(own.dtype) != "torch.float32":
-            raise ModelError(f"parameter {name!r} is {own.dtype}, must be torch.float32")
+            raise ModelError(f"parameter {name!r} is {own.dtype}, must be torch.float32; {_SCRIPT}")
         if not own.requires_grad:
-            raise ModelError(f"parameter {name!r} is frozen (requires_grad is False); all parameters are trained")
-    # A parameter that is used twice has further names there.
-    kept = sorted(module.state_dict().keys() - {name for name, _ in module.named_parameters(remove_duplicate=False)})
-    if kept:
-        raise ModelError(
-            f"the torch module keeps {kept[0]!r} beside its parameters ({len(kept)} buffers), which replicas would not "
-            "share; for BatchNorm take GroupNorm or track_running_stats=False, for a constant persistent=False"
-        )
+            raise ModelError(f"parameter {name!r} is frozen (requires_grad is False); {_SCRIPT}")
+    for name, own in module.named_buffers():
+        if own.dtype.is_floating_point and str(own.dtype) != "torch.float32":
+            raise ModelError(f"buffer {name!r} is {own.dtype}, must be torch.float32; {_SCRIPT}")

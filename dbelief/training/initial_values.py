@@ -14,10 +14,10 @@ import numpy as np
 
 from dbelief.arrays.backend import aligned
 from dbelief.arrays.push_source import PushSource
-from dbelief.core.layout import Layout, Range
+from dbelief.core.layout import Kind, Layout, Range
 from dbelief.errors import ModelError
-from dbelief.job import Job, PythonModel
-from dbelief.nn import Model, Network, SharesTensors, SparseAutoencoder
+from dbelief.job import Asynchronous, Downpour, Job, PythonModel, SyncSgd
+from dbelief.nn import HasBuffers, Model, Network, SharesTensors, SparseAutoencoder
 from dbelief.nn.autoencoders.stacks import Stacks
 from dbelief.nn.model import Drawn
 from dbelief.process.console import format_error
@@ -55,7 +55,10 @@ class InitialValues:
                 layout = Layout.whole(model.shapes)
                 return cls(layout, lambda: DrawnInOrder(layout, model.drawn(np.random.default_rng(job.seed))))
         tensors = _drawn_by(model, job.seed)
-        layout = Layout.of(tensors, model.also if isinstance(model, SharesTensors) else None)
+        buffers = model.buffers if isinstance(model, HasBuffers) else {}
+        _check_buffers(job, buffers)
+        kinds = dict.fromkeys(buffers, Kind.SUMMED)
+        layout = Layout.of(tensors, model.also if isinstance(model, SharesTensors) else None, kinds, buffers)
         held = HeldTensors(layout, tensors)
         return cls(layout, lambda: held)
 
@@ -63,6 +66,28 @@ class InitialValues:
         """All values as one (N,) float32 vector."""
         (values,) = self.source().blocks([(0, self.layout.size)])
         return values
+
+
+def _check_buffers(job: Job, buffers: Mapping[str, str]) -> None:
+    """Refuse buffers where a step is made of anything but one mini-batch's gradient, as it was computed.
+
+    Raises
+    ------
+    ModelError
+        The job's strategy has them clipped, accumulated, averaged as weights, or replayed.
+    """
+    strategy = job.strategy
+    travel = isinstance(strategy, Downpour | Asynchronous | SyncSgd) and (
+        not strategy.grouped and (strategy.n_push, strategy.n_fetch, strategy.clip_norm) == (1, 1, None)
+    )
+    if buffers and not travel:
+        raise ModelError(
+            f"the model keeps {next(iter(buffers))!r} beside its parameters ({len(buffers)} buffers), whose changes "
+            "travel only with downpour, async-sgd, async-msgd, and sync-sgd in the form shards, at n_push 1 and "
+            "n_fetch 1, without clip_norm; a script may have them with any strategy: see dbelief help pytorch_state"
+        )
+    if buffers and job.record:
+        raise ModelError("record: must be false where the model has buffers: a replay knows gradients alone")
 
 
 def _drawn_by(model: Model, seed: int) -> dict[str, np.ndarray]:

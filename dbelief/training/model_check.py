@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
-from dbelief.core.layout import Layout
+from dbelief.core.layout import Kind, Layout
 from dbelief.data import BatchBuffer, Split
 from dbelief.errors import ModelError, NonFinite
 from dbelief.nn import Batch, Evaluates, Model
@@ -92,13 +92,14 @@ class ModelCheck:
         )
 
     def _gradient(self, samples: np.ndarray) -> tuple[float, np.ndarray]:
-        """The loss of a batch and its (N,) gradient on the host."""
+        """The loss of a batch and the gradient of the trained parameters, which come first, on the host."""
         gradient = self._backend.to_device(aligned(self._layout.size, np.float32))
         out = self._layout.views(gradient)
         loss = self._run(
             "loss_and_gradient", samples, lambda batch: self._model.loss_and_gradient(self._views, batch, out)
         )
-        return loss, self._backend.to_host(gradient)
+        trained = sum(box.size for box in self._layout.boxes if box.kind is Kind.TRAINED)
+        return loss, self._backend.to_host(gradient)[:trained]
 
     def _evaluated(self, samples: np.ndarray) -> float:
         """The mean loss of a batch, computed as in an evaluation: without randomness used only in training."""

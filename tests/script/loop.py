@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import dbelief
 from dbelief.data import permutation
 
-SAMPLES, BATCH, EPOCHS, SEED = 400, 20, 2, 3
+SAMPLES, BATCH, SEED = 400, 20, 3
+DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2}
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, weight_decay=0.001),
     "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
@@ -64,29 +65,29 @@ def data() -> TensorDataset:
     return TensorDataset(x, y)
 
 
-def plain_batches(batch: int) -> Iterator[list[int]]:
+def plain_batches(epochs: int) -> Iterator[list[int]]:
     """All batches in the order of the job's permutations."""
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         order = permutation(SAMPLES, SEED, epoch)
-        for first in range(0, SAMPLES, batch):
-            yield order[first : first + batch].tolist()
+        for first in range(0, SAMPLES, BATCH):
+            yield order[first : first + BATCH].tolist()
 
 
 def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers = int(more.get("accumulate", 1)), int(more.get("workers", 0))
+    accumulate, workers, epochs = (int(more.get(name, usual)) for name, usual in DEFAULTS.items())
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     model, dataset, criterion = Net(), data(), nn.CrossEntropyLoss()
     optimizer = OPTIMIZERS[kind](model)
-    steps = EPOCHS * SAMPLES // (BATCH * accumulate)
+    steps = epochs * SAMPLES // (BATCH * accumulate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None
     losses = []
     if way == "plain":
-        for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(BATCH)))):
+        for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(epochs)))):
             loss = criterion(model(x), y) / accumulate
             loss.backward()
             losses.append(float(loss.detach()))

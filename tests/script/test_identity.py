@@ -18,7 +18,7 @@ name: identity
 model: {{source: script}}
 data: {{source: script, train: 400}}
 strategy: {strategy}
-limits: {{epochs: 2}}
+limits: {{epochs: {epochs}}}
 seed: 3
 shards: {shards}
 """
@@ -28,7 +28,7 @@ def run(folder: Path, kind: str, strategy: str, shards: int = 1, **more: int) ->
     """States of the module after the plain program, and after the job."""
     words = [kind, str(folder), *(f"{name}={value}" for name, value in more.items())]
     subprocess.run([sys.executable, str(LOOP), "plain", *words], check=True, cwd=folder)
-    (folder / "job.yaml").write_text(JOB.format(strategy=strategy, shards=shards))
+    (folder / "job.yaml").write_text(JOB.format(strategy=strategy, shards=shards, epochs=more.get("epochs", 2)))
     launched = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", str(LOOP), "script", *words]
     subprocess.run(launched, check=True, cwd=folder)
     return torch.load(folder / "plain.pt"), torch.load(folder / "script.pt")
@@ -68,7 +68,7 @@ def test_scheduled_rates_and_accumulation_are_the_scripts(tmp_path: Path) -> Non
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_optimiser_with_groups_and_a_schedule_steps_itself(tmp_path: Path, workers: int) -> None:
     strategy = "{name: downpour, batch: 20, rule: {name: add}}"
-    plain, script = run(tmp_path, "groups", strategy, cosine=1, workers=workers)
+    plain, script = run(tmp_path, "groups", strategy, cosine=1, workers=workers, epochs=10)  # 200 steps
     check(tmp_path, plain, script, 1e-6)
 
 

@@ -17,7 +17,7 @@ from coordinator.core.ledgers import Applied
 from coordinator.runtime.shard_client import ShardClient
 from coordinator.sandblaster.lbfgs import Lbfgs
 from dbelief.checkpoint.shard_file import verify_shards
-from dbelief.core.layout import assign_segments, make_segments
+from dbelief.core.layout import Kind, SegmentSpan, assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import LedgerRow, Push, Pusher
 from dbelief.core.vector_program import Operation, dots, lincomb
@@ -45,14 +45,22 @@ Prepare = Callable[[ShardService], None]
 class Cluster:
     """Shards that hold `size` zeros, and the coordinator's hand on them."""
 
-    def __init__(self, stack: ExitStack, folder: Path, count: int, size: int = SIZE, prepare: Prepare | None = None):
+    def __init__(
+        self,
+        stack: ExitStack,
+        folder: Path,
+        count: int,
+        size: int = SIZE,
+        prepare: Prepare | None = None,
+        spans: tuple[SegmentSpan, ...] = (),
+    ):
         services = [ShardService(Metrics("ps")) for _ in range(count)]
         for number, service in enumerate(services):
             service.controller.index = number
             if prepare is not None:
                 prepare(service)
         servers = [Server("127.0.0.1:0", service.register) for service in services]
-        spans = tuple(make_segments([(0, size)], 30))
+        spans = spans or tuple(make_segments([(0, size)], 30))
         runs = assign_segments(spans, count)
         self.placement = Placement(
             1, spans, tuple(ShardPlacement(n, servers[n].address, 1, (run,)) for n, run in enumerate(runs))
@@ -280,6 +288,30 @@ def test_ledgers_name_the_lease_and_the_position_of_the_last_push(tmp_path: Path
             assert here.shards.fence([2]) == applied
         finally:
             client.close()
+
+
+def test_ledgers_of_fixed_segments_count_nothing(tmp_path: Path) -> None:
+    """Replicas push to the first shard only, and to half of the second."""
+    kinds = [Kind.TRAINED, Kind.SUMMED, Kind.SUMMED, Kind.FIXED, Kind.FIXED, Kind.FIXED]
+    spans = tuple(SegmentSpan(index, 10 * index, 10, kind) for index, kind in enumerate(kinds))
+    with cluster(tmp_path, 3, size=60, spans=spans) as here:
+        pusher = Pusher(1, 2)
+        client = ShardedParameterClient("programs", here.placement, ("sgd", {}), pusher, part=(0, 30), deadline_s=10.0)
+        try:
+            held = np.zeros(len(spans), np.int64)
+            for sequence in (1, 2):
+                push = Push(pusher, sequence, np.float32(0.5), lease=3, position=10 * sequence)
+                client.push(np.ones(30, np.float32), held, push)
+        finally:
+            client.close()
+        assert here.shards.ledgers()[2] == Applied(LedgerRow(2, 3, 20), 2)
+        assert here.shards.fence([2])[2] == Applied(LedgerRow(2, 3, 20), 2)
+        np.testing.assert_array_equal(here.read("w"), np.repeat(np.float32([-1, 2, 2, 0, 0, 0]), 10))
+        move = MigrateSegments(0, 2, (1,))  # the third shard is pushed to from now on
+        here.shards.migrate(move)
+        here.shards.placement = apply_migration(here.placement, move)
+        here.shards.set_ownership((0, 2))
+        assert here.shards.ledgers()[2] == Applied(LedgerRow(2, 3, 20), 2)
 
 
 def test_migration_to_a_dead_shard_fails_and_is_undone(tmp_path: Path) -> None:

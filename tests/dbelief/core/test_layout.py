@@ -1,12 +1,14 @@
 import itertools
 import json
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Box, Layout, assign_segments, make_segments, nominal_length
+from dbelief.core.layout import Box, Kind, Layout, SegmentSpan, assign_segments, make_segments, nominal_length
 from dbelief.errors import ModelError
 
 
@@ -33,6 +35,14 @@ def layouts(draw: st.DrawFn) -> Layout:
         else:
             boxes.append(Box(name, shape, draw(st.integers(0, ranks - 1)), (0,) * len(shape), shape))
     return Layout(tuple(sorted(boxes, key=lambda box: box.rank)))
+
+
+@st.composite
+def layouts_of_kinds(draw: st.DrawFn) -> Layout:
+    """The same, with a kind for each box; kinds ascend within a rank."""
+    kinds = st.sampled_from(Kind)
+    boxes = [replace(box, kind=draw(kinds)) for box in draw(layouts()).boxes]
+    return Layout(tuple(sorted(boxes, key=lambda box: (box.rank, box.kind))))
 
 
 @given(layouts())
@@ -234,3 +244,143 @@ def test_the_whole_way_from_layout_to_shards(layout: Layout, shards: int) -> Non
     parts = layout.rank_ranges()
     assert all(any(a <= span.start and span.stop <= b for a, b in parts) for span in spans)
     assert sum(count for _, count in assign_segments(spans, shards)) == len(spans)
+
+
+# -- kinds and types -----------------------------------------------------------------------------------------
+
+NORM: dict[str, np.ndarray] = {
+    "weight": np.zeros((2, 3), np.float32),
+    "bias": np.zeros(3, np.float32),
+    "mean": np.zeros(3, np.float32),
+    "seen": np.zeros((), np.int64),
+    "frozen": np.zeros(4, np.float16),
+}
+KINDS = {"mean": Kind.SUMMED, "seen": Kind.SUMMED, "frozen": Kind.FIXED}
+DTYPES = {"seen": "int64", "frozen": "float16"}
+
+
+def test_kinds_and_types_are_given_by_name() -> None:
+    layout = Layout.of(NORM, {"weight": ["tied"]}, KINDS, DTYPES)
+    trained, summed, fixed = Kind.TRAINED, Kind.SUMMED, Kind.FIXED
+    assert [(box.name, box.kind, box.dtype) for box in layout.boxes] == [
+        ("weight", trained, "float32"),
+        ("bias", trained, "float32"),
+        ("mean", summed, "float32"),
+        ("seen", summed, "int64"),
+        ("frozen", fixed, "float16"),
+    ]
+    assert layout.boxes[0].names == ("weight", "tied")
+    assert {(box.kind, box.dtype) for box in Layout.of(NORM).boxes} == {(trained, "float32")}
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"weight": Kind.SUMMED},
+        {"weight": Kind.FIXED},
+        {"bias": Kind.FIXED, "mean": Kind.SUMMED},
+        {"seen": Kind.SUMMED},
+    ],
+    ids=str,
+)
+def test_kinds_ascend_within_a_rank(kinds: dict[str, Kind]) -> None:
+    with pytest.raises(ModelError, match="in a rank trained tensors come first, then summed ones, then fixed ones"):
+        Layout.of(NORM, kinds=kinds)
+
+
+def test_kinds_begin_again_with_each_rank() -> None:
+    first, second = cut_along("w", (4,), 0, 1)
+    layout = Layout((replace(first, kind=Kind.FIXED), second, Box("b", (2,), 1, (0,), (2,), kind=Kind.SUMMED)))
+    assert layout.segments(2) == [
+        SegmentSpan(0, 0, 1, Kind.FIXED),
+        SegmentSpan(1, 1, 2, Kind.TRAINED),
+        SegmentSpan(2, 3, 1, Kind.TRAINED),
+        SegmentSpan(3, 4, 2, Kind.SUMMED),
+    ]
+
+
+@given(layout=layouts_of_kinds(), nominal=st.integers(1, 40))
+def test_no_segment_spans_two_kinds_or_ranks(layout: Layout, nominal: int) -> None:
+    spans = layout.segments(nominal)
+    assert [span.index for span in spans] == list(range(len(spans)))
+    assert all(1 <= span.length <= nominal for span in spans)
+    numbers = [(number, span.kind) for span in spans for number in range(span.start, span.stop)]
+    held = [box.kind for box in layout.boxes for _ in range(box.size)]
+    assert numbers == list(enumerate(held)), "each number once, in order, with the kind of its tensor"
+    ranges = layout.rank_ranges()
+    assert all(any(start <= span.start and span.stop <= stop for start, stop in ranges) for span in spans)
+    short = [span for span in spans if span.length < nominal]
+    assert len(short) <= len({(box.rank, box.kind) for box in layout.boxes}), "one for each kind of a rank"
+
+
+def test_segments_of_trained_tensors_are_those_of_the_ranks() -> None:
+    layout = Layout((*cut_along("w", (9, 3), 0, 4), Box("b", (5,), 1, (0,), (5,))))
+    assert layout.segments(7) == make_segments(layout.rank_ranges(), 7)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stop"),
+    [
+        ({}, 17),
+        ({"frozen": Kind.FIXED}, 13),
+        (KINDS, 13),
+        ({"mean": Kind.FIXED, "seen": Kind.FIXED, "frozen": Kind.FIXED}, 9),
+        (dict.fromkeys(NORM, Kind.FIXED), 0),
+        (dict.fromkeys(NORM, Kind.SUMMED), 17),
+    ],
+)
+def test_pushed_is_all_but_what_is_fixed(kinds: dict[str, Kind], stop: int) -> None:
+    layout = Layout.of(NORM, kinds=kinds)
+    assert layout.pushed == (0, stop)
+    assert sum(span.length for span in layout.segments(2) if span.kind is not Kind.FIXED) == stop
+
+
+@given(layout=layouts_of_kinds(), data=st.data())
+def test_rows_with_kinds_and_types_are_read_back(layout: Layout, data: st.DataObject) -> None:
+    types = st.sampled_from(["float32", "float16", "bfloat16", "int64", "bool"])
+    boxes = tuple(replace(box, dtype=data.draw(types)) for box in layout.boxes)
+    again = Layout.from_rows(json.loads(json.dumps(Layout(boxes).rows())))
+    assert again.boxes == boxes
+    assert all(isinstance(box.kind, Kind) for box in again.boxes)
+
+
+def test_digest_without_kinds_is_that_of_earlier_versions() -> None:
+    """Literals of the version before kinds: jobs that it has stored are resumed."""
+    tied = Layout.of({"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)}, {"w": ["tied"]})
+    assert tied.digest() == "380111e3202c80b2b7b378d25b20e573e4c17cb71a806ef93201eceb35b712a8"
+    cut = Layout((*cut_along("w", (4, 6), 1, 2), Box("b", (6,), 1, (0,), (6,))))
+    assert cut.digest() == "9d1c58382f758be8a39488cbb7f58128d444fd0ec42cc5c6051962f39f495da1"
+
+
+def test_digest_knows_kinds_and_types() -> None:
+    variants: list[dict[str, Any]] = [
+        {},
+        {"kinds": KINDS},
+        {"kinds": {**KINDS, "mean": Kind.TRAINED}},
+        {"dtypes": DTYPES},
+        {"dtypes": {**DTYPES, "frozen": "bfloat16"}},
+        {"kinds": KINDS, "dtypes": DTYPES},
+    ]
+    assert len({Layout.of(NORM, **fields).digest() for fields in variants}) == len(variants)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "text"),
+    [
+        (["a", "b"], ["a"], "tensor 'b' is (2,) here, and missing there"),
+        (["a"], ["a", "b"], "tensor 'b' is missing here, and (2,) there"),
+        (["a", "b"], ["b", "a"], "the tensors have another order"),
+    ],
+)
+def test_difference_names_the_first_tensor(here: list[str], there: list[str], text: str) -> None:
+    mine, theirs = (Layout.of({name: np.zeros(2, np.float32) for name in names}) for names in (here, there))
+    assert mine.difference(theirs) == text
+
+
+@pytest.mark.parametrize("other", [{"kinds": KINDS}, {"dtypes": DTYPES}, {"also": {"frozen": ["tied"]}}], ids=str)
+def test_difference_of_one_property_names_its_tensor(other: dict[str, Any]) -> None:
+    name = next(name for name in NORM if any(name in names for names in other.values()))
+    text = f"tensor {name!r} has another place, type or kind"
+    assert Layout.of(NORM).difference(Layout.of(NORM, **other)) == text
+    reshaped = Layout.of({**NORM, "weight": np.zeros((3, 2), np.float32)}, **other)
+    assert Layout.of(NORM).difference(reshaped) == "tensor 'weight' is (2, 3) here, and (3, 2) there", "shapes first"

@@ -15,14 +15,15 @@ from safetensors.numpy import load_file
 import dbelief
 from dbelief.arrays.backend import select_backend
 from dbelief.checkpoint.safetensors_io import write_model
-from dbelief.core.layout import Layout, SegmentSpan
+from dbelief.core.layout import Kind, Layout, SegmentSpan
 from dbelief.data import load
 from dbelief.errors import DataError, ModelError
-from dbelief.job import load_job
+from dbelief.job import build_job, load_job
 from dbelief.launch.train import train
 from dbelief.nn import Batch, build_network
 from dbelief.nn.torch_model import TorchModel
 from dbelief.training.evaluation import evaluate
+from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import initial_values
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -37,6 +38,15 @@ def test_where_torch_is_missing_the_extra_is_named(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def torch() -> Any:
     return pytest.importorskip("torch", reason="the torch extra is not installed")
+
+
+PLAIN: dict[str, Any] = {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}}
+NORMED: dict[str, Any] = {
+    "name": "normed",
+    "model": {"python": "normed.py:model"},
+    "data": {"source": "digits"},
+    "limits": {"epochs": 3},
+}
 
 
 @pytest.fixture
@@ -244,12 +254,12 @@ def test_unshareable_modules_are_refused(torch: Any) -> None:
         made.bias.requires_grad = False
         return made
 
-    def batch_norm() -> Any:
-        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    def double() -> Any:
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).double().requires_grad_(False))
 
     for build, words in (
-        (batch_norm, r"keeps '1\.num_batches_tracked' beside .*GroupNorm"),
-        (frozen, r"parameter 'bias' is frozen"),
+        (double, r"parameter '1\.weight' is torch\.float64, must be torch\.float32; a script may have it"),
+        (frozen, r"parameter 'bias' is frozen .*; a script may have it"),
         (lambda: nn.Linear(2, 2).double(), r"parameter 'weight' is torch\.float64, must be torch\.float32"),
         (nn.ReLU, r"the torch module has no parameters"),
         (nn.Linear(2, 2), r"takes what makes the module, a class or a function"),
@@ -257,11 +267,76 @@ def test_unshareable_modules_are_refused(torch: Any) -> None:
     ):  # fmt: skip
         with pytest.raises(ModelError, match=words):
             TorchModel(build, nn.CrossEntropyLoss())
-    TorchModel(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), nn.MSELoss())
     many = TorchModel(lambda: nn.Linear(50, 10), nn.CrossEntropyLoss(reduction="none"))
     layout, flat, gradient = on_vector(many)
     with pytest.raises(ModelError, match=r"the loss has shape \(64,\), must be one number"):
         many.loss_and_gradient(layout.views(flat), batch(), layout.views(gradient))
+
+
+@pytest.mark.torch
+def test_changes_of_buffers_stand_where_others_have_their_gradient(torch: Any) -> None:
+    nn = torch.nn
+    model = TorchModel(lambda: nn.Sequential(nn.Linear(50, 10), nn.BatchNorm1d(10)), nn.CrossEntropyLoss())
+    initial = InitialValues.of(build_job({**NORMED, "strategy": PLAIN}, Path()), model)
+    layout, flat = initial.layout, initial.flat()
+    assert {box.name: box.dtype for box in layout.boxes if box.kind is Kind.SUMMED} == {
+        "1.running_mean": "float32", "1.running_var": "float32", "1.num_batches_tracked": "int64"
+    }  # fmt: skip
+    gradient = np.full_like(flat, np.nan)
+    views, out = layout.views(flat), layout.views(gradient)
+    plain = nn.Sequential(nn.Linear(50, 10), nn.BatchNorm1d(10))
+    plain.load_state_dict({name: torch.tensor(values) for name, values in views.items()})
+    for _ in range(3):
+        model.loss_and_gradient(views, batch(), out)
+        plain(torch.tensor(batch().inputs))
+        for name in model.buffers:
+            views[name] += out[name]
+            np.testing.assert_allclose(views[name], plain.state_dict()[name].numpy(), rtol=1e-5, atol=1e-6)
+    plain.eval()
+    with torch.no_grad():
+        expected = plain(torch.tensor(batch().inputs)).numpy()
+    np.testing.assert_allclose(model.last_layer(views, batch()), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**PLAIN, "n_push": 2},
+        {**PLAIN, "clip_norm": 1.0},
+        {"name": "async-easgd", "rate": 0.1},
+        {"name": "sync-sgd", "rule": {"name": "sgd", "rate": 0.1}},
+        {"name": "sandblaster"},
+    ],
+)
+def test_buffers_travel_with_single_gradients_only(torch: Any, strategy: dict[str, Any]) -> None:
+    nn = torch.nn
+    model = TorchModel(lambda: nn.Sequential(nn.Linear(50, 10), nn.BatchNorm1d(10)), nn.CrossEntropyLoss())
+    with pytest.raises(
+        ModelError, match=r"keeps '1\.running_mean' beside its parameters \(3 buffers\), .* a script may"
+    ):
+        InitialValues.of(build_job({**NORMED, "strategy": strategy}, Path()), model)
+
+
+@pytest.mark.torch
+@pytest.mark.processes
+def test_batch_norm_learns_on_two_replicas(torch: Any, tmp_path: Path) -> None:
+    (tmp_path / "normed.py").write_text(
+        "from torch import nn\n"
+        "from dbelief.nn.torch_model import TorchModel\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))\n"
+        "def model():\n"
+        "    return TorchModel(net, nn.CrossEntropyLoss())\n"
+    )
+    strategy = {"name": "downpour", "batch": 16, "rule": {"name": "adagrad", "rate": 0.03}}
+    job = {**NORMED, "strategy": strategy, "replicas": 2, "output": str(tmp_path / "runs")}
+    job["model"] = {"python": f"{tmp_path / 'normed.py'}:model"}
+    run = train(job)
+    assert run.summary.test_accuracy is not None
+    assert run.summary.test_accuracy >= 0.85
+    held = run.load_model()
+    assert held.views["1.num_batches_tracked"] == run.summary.pushes
 
 
 @pytest.mark.torch
