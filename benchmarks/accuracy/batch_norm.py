@@ -1,6 +1,6 @@
 """BatchNorm under Downpour: the exported model of several asynchronous replicas, beside one plain process.
 
-    python -m benchmarks.accuracy.batch_norm FOLDER_OF_MNIST [--replicas 4] [--seeds 0,1,2]
+    DBELIEF_DATA=... python -m benchmarks.accuracy.batch_norm [--replicas 4] [--seeds 0,1,2]
 
 The script is `examples/scripts/mnist_cnn_job.py`. The exported model is evaluated on the test set sample by sample, in
 batches, and in batches of one class; then its running statistics are computed anew, over the training set, and it is
@@ -21,8 +21,9 @@ from typing import Any
 from rich.table import Table
 
 import dbelief
-from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_fields, plain
+from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_fields, plain, source_of
 from benchmarks.harness import options, report
+from benchmarks.harness.extras import needs_torch
 
 NAME = "mnist_cnn"
 
@@ -87,11 +88,11 @@ def loaded(source: str) -> Any:
 def main() -> None:
     """Measure, and print the table."""
     parser = options.new_parser(__doc__)
-    parser.add_argument("mnist")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--seeds", type=options.numbers, default=[0, 1, 2])
     arguments = parser.parse_args()
-    source, rows = str(Path(arguments.mnist).resolve()), []
+    needs_torch()
+    source, rows = source_of(NAME), []
     for seed in arguments.seeds:
         rows.append({"seed": seed, "plain": plain(NAME, seed, 1, source)})
         rows[-1] |= exported(seed, arguments.replicas, source)

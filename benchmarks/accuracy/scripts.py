@@ -1,6 +1,6 @@
 """PyTorch scripts as replicas of a job, beside the same script in one plain process with the same samples.
 
-    python -m benchmarks.accuracy.scripts FOLDER_OF_MNIST FILE_OF_TEXT [--scripts mnist_cnn,...] [--seeds 0,1,2]
+    DBELIEF_DATA=... python -m benchmarks.accuracy.scripts [--scripts mnist_cnn,...] [--seeds 0,1,2]
 
 The scripts are those of `examples/scripts`. The plain way runs the job's script too, with stand-ins for the two names
 of dbelief: the sampler gives the job's order, and a step is the optimiser's own. The learning rate falls linearly to 0
@@ -12,6 +12,7 @@ what the script's `score` gives on the test set, of the result: accuracy, or los
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import statistics
 import subprocess
@@ -24,6 +25,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.harness import checkout, options, report
+from benchmarks.harness.extras import needs_torch
 
 SCRIPTS = checkout.EXAMPLES / "scripts"
 JOBS: dict[str, dict[str, Any]] = {
@@ -98,6 +100,12 @@ def plain_run(script: str, numbers: list[str], words: list[str]) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
+def source_of(name: str) -> str:
+    """Where a script's data is: the folder of MNIST, or the text."""
+    data = Path(os.environ["DBELIEF_DATA"])
+    return str((data / "shakespeare" / "input.txt" if name == "char_gpt" else data / "mnist").resolve())
+
+
 def plain(name: str, seed: int, times: int, source: str) -> float:
     """The score of the plain program."""
     epochs = JOBS[name]["epochs"]
@@ -149,14 +157,13 @@ def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> 
 def main() -> None:
     """Measure, and print the table."""
     parser = options.new_parser(__doc__)
-    parser.add_argument("mnist")
-    parser.add_argument("text")
     parser.add_argument("--scripts", type=options.words, default=list(JOBS))
     parser.add_argument("--seeds", type=options.numbers, default=[0, 1, 2])
     arguments = parser.parse_args()
+    needs_torch()
     rows = []
     for name in arguments.scripts:
-        source = str(Path(arguments.text if name == "char_gpt" else arguments.mnist).resolve())
+        source = source_of(name)
         for seed in arguments.seeds:
             found = {"plain": plain(name, seed, 1, source), f"plain x{SYNCHRONOUS}": plain(name, seed, 2, source)}
             found[f"synchronous {SYNCHRONOUS}"] = job(name, seed, SYNCHRONOUS, True, source)

@@ -1,6 +1,6 @@
 """PyTorch scripts of which one is killed, and then the leader of their shard: the result, and what was trained twice.
 
-    python -m benchmarks.faults.scripts FOLDER_OF_MNIST FILE_OF_TEXT [--scripts mnist_cnn,...] [--seeds 0,1,2]
+    DBELIEF_DATA=... python -m benchmarks.faults.scripts [--scripts mnist_cnn,...] [--seeds 0,1,2]
 
 The scripts are those of `examples/scripts`, two replicas each, asynchronous, with a shard and its follower. A third of
 the samples into the job one script is killed; two thirds into it, the shard's leader. Beside it the same job without
@@ -22,8 +22,9 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_fields
+from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_fields, source_of
 from benchmarks.harness import options, report
+from benchmarks.harness.extras import needs_torch
 
 REPLICAS = 2
 LIMIT_S = 3_600.0
@@ -100,15 +101,14 @@ def _process(folder: Path, wanted: Callable[[Path], bool]) -> int:
 def main() -> None:
     """Measure, and print the table."""
     parser = options.new_parser(__doc__)
-    parser.add_argument("mnist")
-    parser.add_argument("text")
     parser.add_argument("--scripts", type=options.words, default=list(JOBS))
     parser.add_argument("--seeds", type=options.numbers, default=[0, 1, 2])
     arguments = parser.parse_args()
+    needs_torch()
     rows = []
     table = Table("script", "seed", "undisturbed", "with kills", "samples", "lost", "trained twice")
     for name in arguments.scripts:
-        source = str(Path(arguments.text if name == "char_gpt" else arguments.mnist).resolve())
+        source = source_of(name)
         for seed in arguments.seeds:
             plain, killed = (run(name, seed, source, kills) for kills in (False, True))
             rows.append({"script": name, "seed": seed, "undisturbed": plain["score"], **killed})

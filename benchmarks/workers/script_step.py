@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmarks.harness import report
+from benchmarks.harness.extras import needs_torch
 
 JOB = """
 name: step
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
+    needs_torch()
     rows = []
     table = Table("parameters", "model ms", "script ms", "script / model", "of the rounds")
     for parameters in options.parameters:

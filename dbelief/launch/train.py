@@ -189,6 +189,10 @@ def verdict(summary: Summary, folder: Path) -> str:
         parts.append(f"test accuracy {100 * summary.test_accuracy:.2f} %")
     elif summary.test_loss is not None:
         parts.append(f"test loss {summary.test_loss:.4g}")
+    elif summary.validation_accuracy is not None:
+        parts.append(f"validation accuracy {100 * summary.validation_accuracy:.2f} %")
+    elif summary.validation_loss is not None:
+        parts.append(f"validation loss {summary.validation_loss:.4g}")
     parts.append(taken(summary))
     if summary.died:
         lost = f"{plural(summary.pushes_lost, 'push', 'pushes')} lost, {summary.pushes_trained_twice} trained twice"

@@ -30,12 +30,8 @@ class ScriptProgress:
         self._spread = StalenessHistogram()
         self._reported_s = runtime.monotonic()
         self._every_s = REPORT_EVERY_S
+        self._reported = 0  # pushes
         self.job_samples = 0
-
-    @property
-    def pushes(self) -> int:
-        """Number of acknowledged pushes."""
-        return self._totals.pushes
 
     def acknowledged(self, stepped: Stepped, samples: int, steps: int, loss_sum: float, pushed: PushResult) -> None:
         """Record an acknowledged push, and report at intervals.
@@ -63,6 +59,7 @@ class ScriptProgress:
     def report_at_intervals(self) -> None:
         """Report if the last report is old enough: a member without reports is removed."""
         if runtime.monotonic() - self._reported_s > self._every_s:
+            self._reported = self._totals.pushes
             self.report(progress=self._totals, wire=self._session.parameters.figures())
 
     def report(self, **fields: Any) -> wire.ReportReply:
@@ -76,6 +73,7 @@ class ScriptProgress:
     def request_work(self, last_lease: int, wants: wire.Wants.ValueType) -> wire.LeaseReply:
         """Request work, and report with it."""
         self._reported_s = runtime.monotonic()
+        self._reported = self._totals.pushes
         report = wire.ReportRequest(progress=self._totals, staleness=self._spread.counts)
         request = wire.LeaseRequest(last_lease=last_lease, wants=wants, report=report)
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
@@ -83,5 +81,7 @@ class ScriptProgress:
         return reply
 
     def flush(self) -> None:
-        """Report what is not reported yet."""
-        self.report(progress=self._totals, wire=self._session.parameters.figures())
+        """Report the progress, where a push is not reported yet."""
+        if self._totals.pushes > self._reported:
+            self._reported = self._totals.pushes
+            self.report(progress=self._totals, wire=self._session.parameters.figures())

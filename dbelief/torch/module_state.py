@@ -129,6 +129,16 @@ class ModuleState:
                 source = torch.from_numpy(views[name])
                 own.copy_(source if own.dtype.is_floating_point else source.round())
 
+    def kept(self) -> dict[str, torch.Tensor]:
+        """Copies of all tensors that are no views of the vector of values, for `restore`."""
+        return {name: self._tensors[name].detach().clone() for name in self._values if name not in self._bound}
+
+    def restore(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Set these tensors to what they were."""
+        with torch.no_grad():
+            for name, own in kept.items():
+                self._tensors[name].copy_(own)
+
     def store(self) -> None:
         """Copy all tensors that are no views to the vector of values."""
         for name, values in self._values.items():

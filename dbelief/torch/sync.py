@@ -51,7 +51,7 @@ class Sync:
 
     Notes
     -----
-    Memory: two or three more copies of the parameters.
+    Memory: two or three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
     """
 
     def __init__(self, job: ScriptJob, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -66,6 +66,7 @@ class Sync:
             self._state = ModuleState(module, sums_buffers=way is not ElasticStep)
             _check_parameters(module, optimizer)
             self._session = self._opened(member)
+        torch.set_num_threads(member.settings.threads or member.job.threads)
         self._seed = member.job.seed
         self._fetch_fixed()
         self._step: Step = way(self._session, self._state, optimizer)
@@ -247,8 +248,7 @@ class Sync:
     @contextmanager
     def _holding(self, values: np.ndarray) -> Iterator[None]:
         """Have other parameters in the module, and evaluation mode, within the `with` block."""
-        self._state.store()
-        before, training = self._step.values.copy(), self._module.training
+        before, kept, training = self._step.values.copy(), self._state.kept(), self._module.training
         self._step.values[:] = values
         self._state.load()
         self._module.eval()
@@ -256,7 +256,7 @@ class Sync:
             yield
         finally:
             self._step.values[:] = before
-            self._state.load()
+            self._state.restore(kept)
             self._module.train(training)
 
     @contextmanager

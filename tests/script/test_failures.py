@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="the torch extra is not installed")
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
 
 LOGGED = Path(__file__).with_name("logged.py")
 SAMPLES, EPOCHS = 240, 4

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
 
 LOOP = Path(__file__).with_name("loop.py")
 JOB = """

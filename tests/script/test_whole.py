@@ -12,7 +12,8 @@ import pytest
 
 import dbelief
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
 
 WHOLE = Path(__file__).with_name("whole.py")
 JOB = """
