@@ -74,7 +74,8 @@ class ScriptProgress:
         """Request work, and report with it."""
         self._reported_s = runtime.monotonic()
         self._reported = self._totals.pushes
-        report = wire.ReportRequest(progress=self._totals, staleness=self._spread.counts)
+        figures = self._session.parameters.figures()
+        report = wire.ReportRequest(progress=self._totals, staleness=self._spread.counts, wire=figures)
         request = wire.LeaseRequest(last_lease=last_lease, wants=wants, report=report)
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples

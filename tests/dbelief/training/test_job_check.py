@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dbelief.errors import ModelError, NonFinite, UserError
+from dbelief.arrays.backend import select_backend
+from dbelief.errors import JobError, ModelError, NonFinite, UserError
 from dbelief.job import Downpour, load_job
-from dbelief.launch.train import _as_yaml
-from dbelief.training.job_check import check_job
+from dbelief.launch.train import _as_yaml, _check_script
+from dbelief.training.job_check import assemble_job, check_job
 
 JOB = """
 name: own
@@ -168,3 +169,65 @@ def test_start_from_is_reported_and_checked(tmp_path: Path) -> None:
         check_job(job, start)
     with pytest.raises(UserError, match=r"^start_from: .* is moved aside where a new run named first begins"):
         check_job(job, {**start, "name": "first", "output": str(run.parent)})
+
+
+SCRIPT_JOB = """
+name: scripts
+model: {source: script}
+data: {source: script, train: 60000, validation: 500}
+strategy: {name: downpour, batch: 64, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+replicas: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lines"),
+    [
+        (
+            "{name: downpour, batch: 64, rule: {name: add}, warm_start: {samples: 1000}}",
+            [
+                "strategy: downpour, 2 replicas, mini-batches of 64",
+                "warm start: one replica trains alone until 1,000 samples (strategy.warm_start)",
+            ],
+        ),
+        (
+            "{name: sync-sgd, form: shards, batch: 16, rule: {name: sgd, rate: 0.1}}",
+            ["strategy: sync-sgd, 2 replicas, mini-batches of 16"],
+        ),
+        ("{name: async-easgd, rate: 0.1}", ["strategy: async-easgd, 2 replicas, mini-batches of 32"]),
+    ],
+)
+def test_a_job_for_scripts_is_described_without_its_script(strategy: str, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(SCRIPT_JOB)
+    assert check_job(tmp_path / "job.yaml", {"strategy": strategy}) == [
+        f"{tmp_path / 'job.yaml'}: job scripts is fine",
+        "model and data: the script's, 60,000 training and 500 validation samples",
+        *lines,
+    ]
+
+
+def test_a_job_for_scripts_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(SCRIPT_JOB)
+    with pytest.raises(JobError, match=r"strategy\.clip_norm: must be null with a script"):
+        check_job(tmp_path / "job.yaml", {"strategy.clip_norm": "1"})
+    with pytest.raises(JobError, match=r"data\.train: missing; must be a whole number from 1"):
+        check_job(tmp_path / "job.yaml", {"data": "{source: script}"})
+    with pytest.raises(ModelError, match="the model of job scripts is the module of its script: run it by `dbelief run`"):
+        assemble_job(load_job(tmp_path / "job.yaml"), select_backend("cpu"))
+
+
+def test_start_of_a_job_for_scripts_is_checked(tmp_path: Path) -> None:
+    """As with a model of the job: a run folder that is moved aside is no start."""
+    (tmp_path / "job.yaml").write_text(SCRIPT_JOB)
+    job = load_job(tmp_path / "job.yaml", {"start_from": "runs/scripts", "output": str(tmp_path / "runs")})
+    with pytest.raises(UserError, match=r"^start_from: .* is moved aside where a new run named scripts begins"):
+        _check_script(job, tmp_path / "job.yaml", resume=False)
+    _check_script(job, tmp_path / "job.yaml", resume=True)
+
+
+def test_check_of_a_job_for_scripts_includes_its_start(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(SCRIPT_JOB)
+    start = {"start_from": "runs/scripts", "output": str(tmp_path / "runs")}
+    with pytest.raises(UserError, match=r"^start_from: .* is moved aside where a new run named scripts begins"):
+        check_job(tmp_path / "job.yaml", start)
