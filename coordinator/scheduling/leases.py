@@ -321,6 +321,10 @@ class Leases:
         """Whether everything is leased and acknowledged."""
         return self.leased + self.outside >= self.total and not self.outstanding
 
+    def holds(self, incarnation: int) -> bool:
+        """Whether an incarnation has a lease that is not done."""
+        return incarnation in self._held
+
     def holders(self) -> dict[int, int]:
         """The incarnations that hold leases: replica by incarnation."""
         return {held.incarnation: held.replica for held in self.outstanding.values()}

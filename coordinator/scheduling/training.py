@@ -107,7 +107,8 @@ class Training:
         if work is None and trains:
             work = self.policy.request_lease(request, living, now_s)
         # A script that draws ahead, or evaluates between its steps, goes on with the lease that it has.
-        if request.wants is Wants.ANY and (work is None or isinstance(work, EvaluationLease)):
+        goes_on = request.wants is not Wants.ANY and self.leases.holds(request.incarnation)
+        if not goes_on and (work is None or isinstance(work, EvaluationLease)):
             self.policy.without_lease(request, work)
         return work or Wait(self.policy.retry_s)
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a safetensors file by name: float32, or int64 where they are whole numbers.
+    """All tensors of a safetensors file by name: int64 where they are, else float32.
 
     Raises
     ------

@@ -120,6 +120,8 @@ def _not_for_scripts(job: "Job") -> tuple[str, str] | None:
         return "strategy.n_push", "and n_fetch must be 1 with a script: it calls sync.step once in so many mini-batches"
     if differences and strategy.n_push != strategy.n_fetch:
         return "strategy.n_fetch", f"must be n_push, {strategy.n_push}, with rule add: what is pushed is a difference"
+    if differences and strategy.staleness_aware:
+        return "strategy.staleness_aware", "must be false with rule add: differences are not scaled"
     if isinstance(strategy, Downpour) and (strategy.overlap or strategy.literal or strategy.local_rate is not None):
         return "strategy", "must have no overlap, literal and local_rate with a script"
     if getattr(strategy, "clip_norm", None) is not None:

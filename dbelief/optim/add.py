@@ -18,11 +18,13 @@ class Add:
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Add in place (see `Rule.apply`)."""
-        np.add(w, g, out=w)
+        with np.errstate(all="ignore"):
+            np.add(w, g, out=w)
 
     def apply_reference(self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: Rate, step: int) -> None:
         """Add in place, as a formula (see `Rule.apply_reference`)."""
-        w += g
+        with np.errstate(all="ignore"):
+            w += g
 
 
 ADD = Add()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
@@ -19,7 +20,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 def _libraries() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    return (*(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), str(_DBELIEF), "<")
+    folders = (*(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), str(_DBELIEF))
+    return (*(folder + os.sep for folder in folders), "<")
 
 
 _NOT_THE_USERS = _libraries()
@@ -58,9 +60,10 @@ def one_line(error: BaseException) -> str:
     """An error of a user's code in one line: where, its class and its message."""
     message = str(error).strip()
     kind = type(error).__name__
-    if _FRAME.search(message):  # of another process: the last line of its traceback has class and message
-        last = message.splitlines()[-1].strip()
-        kind, _, message = last.partition(": ") if ": " in last else (kind, "", last)
+    if _FRAME.search(message):  # of another process: class and message follow the last frame of its traceback
+        rest = message[list(_FRAME.finditer(message))[-1].end() :].splitlines()
+        ended = next((place for place, line in enumerate(rest) if line and not line[0].isspace()), 0)
+        kind, _, message = "\n".join(rest[ended:]).partition(": ")
     text = " ".join(message.split())
     where = failing_line(error)
     return f"{where}: {kind}: {text}".removeprefix(": ") if text else f"{where}: {kind}".removeprefix(": ")

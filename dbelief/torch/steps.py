@@ -16,7 +16,7 @@ import torch
 
 from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, PushResult
-from dbelief.job import AddRule, Downpour, Elastic, Job
+from dbelief.job import AddRule, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
 from dbelief.training.schedule import learning_rate, total_samples
@@ -121,7 +121,7 @@ class DifferenceStep(Step):
         self._gradient = np.zeros(self._part.size, np.float32)
         state.bind(self.values, self._gradient)
         strategy = session.job.strategy
-        assert isinstance(strategy, Downpour)
+        assert isinstance(strategy, Downpour | SyncSgd)
         self._every, self._done, self._samples = strategy.n_push, 0, 0
 
     def fetch(self, clock: int) -> None:
@@ -227,6 +227,6 @@ def step_of(job: Job) -> type[Step]:
     """The way of stepping that a job's strategy asks for."""
     if isinstance(job.strategy, Elastic):
         return ElasticStep
-    if isinstance(job.strategy, Downpour) and isinstance(job.strategy.rule, AddRule):
+    if isinstance(job.strategy, Downpour | SyncSgd) and isinstance(job.strategy.rule, AddRule):
         return DifferenceStep
     return RuleStep

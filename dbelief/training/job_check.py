@@ -117,6 +117,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
     if isinstance(job.data, ScriptData):
+        check_start(job)
         return [
             f"{job_file}: job {job.name} is fine",
             f"model and data: the script's, {job.data.train:,} training and {job.data.validation:,} validation samples",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.messages import EvaluationLease, Wait
+from coordinator.core.messages import Assignment, EvaluationLease, Wait, Wants, WorkRequest
 from coordinator.core.states import State
 from dbelief.core.lease import DataLease
 
@@ -127,6 +127,47 @@ def test_replica_without_data_blocks_no_other(a_world: MakeWorld) -> None:
     assert pushes(first) == 3
     world.run()
     np.testing.assert_array_equal(world.applied(), 1)
+
+
+def ask_as_script(replica: Replica, wants: Wants) -> Assignment:
+    """Report all that is acknowledged, and request one kind of work, as a script does."""
+    replica.tell()
+    request = WorkRequest(replica.number, replica.incarnation, last_lease=replica.last_lease, wants=wants)
+    return replica.world.machine.lease(request, replica.world.now_s)
+
+
+def blocked_by(waiting: Replica, wants: Wants, other: Replica) -> int:
+    """A script requests work in vain; how often the other one may push of its lease of five clocks."""
+    for _ in range(3):
+        assert isinstance(ask_as_script(waiting, wants), Wait)
+        waiting.world.settle()
+    made = 0
+    while other.lease is not None and not other.finished and other.push():
+        made += 1
+        other.tell()
+    return made
+
+
+def test_script_that_has_pushed_all_its_leases_blocks_no_other(a_world: MakeWorld) -> None:
+    """No data is left: it makes no step until another replica fails."""
+    world = bounded(a_world, strategy__lease=50, limits={"samples": 60}).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    second.train()
+    assert blocked_by(second, Wants.TRAINING, first) == 5
+
+
+@pytest.mark.parametrize("wants", [Wants.TRAINING, Wants.EVALUATION])
+def test_script_without_steps_blocks_no_other_in_a_job_that_ends(a_world: MakeWorld, wants: Wants) -> None:
+    world = bounded(a_world, strategy__lease=50).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    for _ in range(5):
+        for replica in (first, second):
+            replica.train(pushes=1)
+    first.work()
+    world.machine.stop("enough", world.now_s)
+    assert blocked_by(second, wants, first) == 5
 
 
 def test_stop_does_not_block_training_replicas(a_world: MakeWorld) -> None:

@@ -364,6 +364,50 @@ def test_skipped_samples_in_a_report_are_recorded_before_its_progress(training: 
     assert 1 not in leases.outstanding
 
 
+def test_work_that_is_wanted_goes_over_the_wire(training: Caller) -> None:
+    training.world.machine.training.evaluations.request("validation", "w")
+    assert lease(training, wants=wire.WANTS_TRAINING).training.lease == 1
+    assert lease(training, wants=wire.WANTS_EVALUATION).evaluation.lease == 2
+    assert lease(training, 1, wants=wire.WANTS_EVALUATION).WhichOneof("work") == "wait_s"
+    assert lease(training, 1).training.lease == 3, "any work"
+
+
+@pytest.mark.parametrize("unknown", [3, 99, -1])
+def test_unknown_kind_of_work_is_any(training: Caller, unknown: int) -> None:
+    """Of a later version: it gets what there is, as before kinds could be wanted."""
+    assert lease(training, wants=unknown).training.lease == 1
+
+
+def test_one_that_waits_is_informed_of_the_supply(training: Caller) -> None:
+    """Samples left; all leased; left again, with a replica that failed; and no more leases."""
+    world = training.world
+    assert lease(training, wants=wire.WANTS_EVALUATION).supply == wire.SUPPLY_LATER
+    held, last = dict[int, int](), 0
+    while (reply := lease(training, last_lease=last, wants=wire.WANTS_TRAINING)).HasField("training"):
+        assert reply.supply == wire.SUPPLY_UNSPECIFIED, "there is work"
+        last, held[last] = reply.training.lease, reply.training.stop - reply.training.start
+    assert sum(held.values()) == 200
+    for wants in (wire.WANTS_TRAINING, wire.WANTS_EVALUATION, wire.WANTS_ANY):
+        assert lease(training, 1, wants=wants).supply == wire.SUPPLY_DRAINED
+    world.replicas[0].die()
+    world.settle()
+    assert lease(training, 1, wants=wire.WANTS_EVALUATION).supply == wire.SUPPLY_LATER
+    assert lease(training, 1, wants=wire.WANTS_TRAINING).HasField("training")
+    world.machine.stop("enough", world.now_s)
+    reply = lease(training, 1, last_lease=999, wants=wire.WANTS_TRAINING)
+    assert (reply.WhichOneof("work"), reply.supply) == ("wait_s", wire.SUPPLY_OVER)
+    world.machine.fail("out of memory")
+    assert lease(training, 1, wants=wire.WANTS_TRAINING).stop == "out of memory"
+
+
+def test_reply_with_work_or_without_has_the_jobs_samples(training: Caller) -> None:
+    progress = wire.Progress(lease=1, position=20, sequence=3, pushes=2, samples=20, steps=2, loss_sum=15.0)
+    lease(training)
+    training("Report", report(training, progress=progress))
+    assert lease(training, 1, wants=wire.WANTS_TRAINING).samples == 20
+    assert lease(training, 1, wants=wire.WANTS_EVALUATION).samples == 20
+
+
 @pytest.fixture
 def lockstep(a_world: Callable[..., World]) -> Caller:
     world = a_world(strategy__staleness=0)
@@ -403,6 +447,13 @@ def test_a_request_in_lockstep_is_held_until_its_block_can_begin(lockstep: Calle
     assert len({lease.training.member_epoch for lease in leases}) == 1
     assert all(lease.report_every_s > 0 for lease in leases)
     assert not lockstep.steps.held._last, "no request is held any more"
+
+
+def test_in_lockstep_samples_that_wait_for_a_block_come_later(lockstep: Caller) -> None:
+    assert lease(lockstep, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
+    assert lease(lockstep, 1, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
+    inform_shards(lockstep)
+    assert lease(lockstep, wants=wire.WANTS_TRAINING).training.lease == 1
 
 
 def test_a_held_request_is_no_contact_with_its_replica(lockstep: Caller) -> None:

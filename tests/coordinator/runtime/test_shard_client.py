@@ -306,7 +306,7 @@ def test_ledgers_of_fixed_segments_count_nothing(tmp_path: Path) -> None:
             client.close()
         assert here.shards.ledgers()[2] == Applied(LedgerRow(2, 3, 20), 2)
         assert here.shards.fence([2])[2] == Applied(LedgerRow(2, 3, 20), 2)
-        np.testing.assert_array_equal(here.read("w"), np.repeat(np.float32([-1, 2, 2, 0, 0, 0]), 10))
+        np.testing.assert_array_equal(here.read("w"), np.repeat([-1, 2, 2, 0, 0, 0], 10))
         move = MigrateSegments(0, 2, (1,))  # the third shard is pushed to from now on
         here.shards.migrate(move)
         here.shards.placement = apply_migration(here.placement, move)

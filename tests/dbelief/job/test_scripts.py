@@ -56,7 +56,10 @@ def test_a_script_brings_model_and_data() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"data": {"source": "digits"}}, "job: data: must have source: script as model has: a script brings its module"),
+        (
+            {"data": {"source": "digits"}},
+            "job: data: must have source: script as model has: a script brings",
+        ),
         (
             {"model": {"python": "model.py:Own"}},
             "job: model: must have source: script as data has: a script brings its module and its data",

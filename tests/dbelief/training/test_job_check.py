@@ -213,7 +213,7 @@ def test_a_job_for_scripts_is_checked(tmp_path: Path) -> None:
         check_job(tmp_path / "job.yaml", {"strategy.clip_norm": "1"})
     with pytest.raises(JobError, match=r"data\.train: missing; must be a whole number from 1"):
         check_job(tmp_path / "job.yaml", {"data": "{source: script}"})
-    with pytest.raises(ModelError, match="the model of job scripts is the module of its script: run it by `dbelief run`"):
+    with pytest.raises(ModelError, match="the model of job scripts is the module of its script: run it by `"):
         assemble_job(load_job(tmp_path / "job.yaml"), select_backend("cpu"))
 
 

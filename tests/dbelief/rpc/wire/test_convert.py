@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Box, Layout, assign_segments, make_segments
+from dbelief.core.layout import Box, Kind, Layout, assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import LedgerRow, Push, Pusher
-from dbelief.errors import ModelError
+from dbelief.errors import ModelError, Rejected
 from dbelief.rpc.pb import coordination_pb2
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -91,6 +91,22 @@ def test_layout_round_trips_with_its_digest() -> None:
     back = convert.layout_from_wire(convert.layout_to_wire(layout))
     assert back == layout
     assert back.digest() == layout.digest()
+
+
+def test_kinds_and_types_go_over_the_wire() -> None:
+    tensors = {"w": np.zeros((2, 3)), "seen": np.zeros(()), "frozen": np.zeros(4)}
+    kinds = {"seen": Kind.SUMMED, "frozen": Kind.FIXED}
+    layout = Layout.of(tensors, kinds=kinds, dtypes={"seen": "int64", "frozen": "bfloat16"})
+    rows = [coordination_pb2.Tensor.FromString(row.SerializeToString()) for row in convert.layout_to_wire(layout)]
+    assert convert.layout_from_wire(rows) == layout
+    placement = Placement(3, tuple(layout.segments(3)), (ShardPlacement(0, "10.0.0.1:7000", 1, ((0, 5),)),))
+    back = convert.placement_from_wire(convert.placement_to_wire(placement))
+    assert [span.kind for span in back.spans] == [Kind.TRAINED, Kind.TRAINED, Kind.SUMMED, Kind.FIXED, Kind.FIXED]
+
+
+def test_tensor_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(Rejected, match="a tensor of kind 9, which is unknown"):
+        convert.layout_from_wire([coordination_pb2.Tensor(name="w", shape=[2, 3], kind=9)])
 
 
 def test_a_tensor_without_a_box_is_whole() -> None:
