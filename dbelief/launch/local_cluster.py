@@ -32,6 +32,8 @@ START_S = 60.0
 LOOK_S = 0.25
 SILENT_S = 60.0
 """Longest time without an answer from the coordinator, in seconds."""
+SCRIPT_LOG_S = 5.0
+"""Seconds for which scripts go on after the job before the launcher says that it waits for them."""
 STOP_S = 60.0
 """Time limit for a clean shutdown after Ctrl-C, in seconds."""
 
@@ -260,7 +262,20 @@ class LocalCluster:
             hint = "; `--resume` continues from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
         self._draw_pictures()
+        self._wait_for_scripts(interrupted)
         return coordinator.code or (self._site.stopped if interrupted() else 0)
+
+    def _wait_for_scripts(self, interrupted: Callable[[], bool]) -> None:
+        """Wait until the scripts have ended, however long: they may go on after the job. Ctrl-C ends the wait."""
+        logged_s = time.monotonic() + SCRIPT_LOG_S
+        while self._script and not interrupted():
+            left = [child for child in self._workers.values() if child.code is None]
+            if not left:
+                return
+            if time.monotonic() > logged_s:
+                log.info(f"the job has ended; waiting for {', '.join(child.name for child in left)} to end")
+                logged_s = float("inf")
+            left[0].wait(LOOK_S)
 
     def _draw_pictures(self) -> None:
         """Draw the pictures, where this process does; the job has succeeded without them."""
@@ -309,7 +324,10 @@ class LocalCluster:
         if workers and not any(alive):
             reason = f"no worker is left: {workers[-1].fate()}"
         if self._script and training and workers and all(child.code == 0 for child in workers):
-            reason = "all scripts have ended, and the job needs more samples: do they loop until the loader is empty?"
+            reason = (
+                "all scripts have ended, and the job needs more samples: does each loop until its loader is empty, and "
+                "call sync.step for the rest of an accumulation?"
+            )
         if reason:
             client.call("Report", wire.ReportRequest(trouble=reason))
 

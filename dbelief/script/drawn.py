@@ -86,6 +86,11 @@ class DrawnBatches:
         return sum(one.lease.samples - one.drawn for one in self._open)
 
     @property
+    def open_leases(self) -> int:
+        """Number of leases with samples that are not drawn."""
+        return len(self._open)
+
+    @property
     def epoch(self) -> int | None:
         """Epoch of the next sample to be drawn; None where none is leased."""
         return self._open[0].lease.epoch if self._open else None

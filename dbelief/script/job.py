@@ -142,8 +142,9 @@ class ScriptJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave the job. An error of the script is shown with its traceback, and in one line with the script's line."""
-        if error is None or not isinstance(error, Exception):
-            self.close() if error is None else self.membership.close(f"{type(error).__name__}: {error}", failed=True)
+        if not isinstance(error, Exception):
+            ends = error is None or (isinstance(error, SystemExit) and not error.code)
+            self.close() if ends else self.membership.close(f"{type(error).__name__}: {error}", failed=True)
             return
         own = isinstance(error, DbeliefError)
         line = str(error) if own else one_line(error)

@@ -46,6 +46,8 @@ class Membership:
         Number of this replica, once it has joined.
     before_compute
         Called with a batch that was drawn and is computed next.
+    waited
+        Whether the script has waited for samples since its last fetch of parameters.
     """
 
     def __init__(self, task: JobContext, settings: ScriptSettings) -> None:
@@ -53,7 +55,7 @@ class Membership:
         self.job: Job = task.job
         self.data, self.settings = task.job.data, settings
         self.drawn = DrawnBatches()
-        self.by_epoch = self.over = False
+        self.by_epoch = self.over = self.waited = False
         self.replica = 0
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
         self._task = task
@@ -132,12 +134,19 @@ class Membership:
         if work == "stop" or reply.supply == wire.SUPPLY_OVER:
             self.over = True
             return Answer(Supply.OVER)
+        self.waited = True
         return Answer(_SUPPLY.get(reply.supply, Supply.LATER), reply.wait_s or 0.01)
 
-    def give_back(self, batches: list[DrawnBatch]) -> None:
-        """Report samples that were drawn and are not trained here, before the next push passes them."""
-        skipped = [wire.SkippedSamples(lease=b.lease.id, start=b.start, stop=b.stop) for b in batches]
-        self.reports.report(skipped=skipped)
+    def give_back(self, batches: list[DrawnBatch], again: bool) -> None:
+        """Report samples that were drawn and are not trained here, before the next push passes them.
+
+        `again`: they are leased again; else they are done.
+        """
+        if again:
+            skipped = [wire.SkippedSamples(lease=b.lease.id, start=b.start, stop=b.stop) for b in batches]
+            self.reports.report(skipped=skipped)
+        else:
+            self.reports.passed(batches[-1])
 
     def evaluate(self, run: Callable[[wire.EvaluationLease], None]) -> None:
         """Run the evaluations that are due; at the end of the job wait for them, until it needs none."""
@@ -147,8 +156,8 @@ class Membership:
             work = reply.WhichOneof("work")
             if work == "evaluation":
                 run(reply.evaluation)
-            elif work == "stop" or reply.supply != wire.SUPPLY_OVER:
-                return
+            elif work == "stop" or reply.supply != wire.SUPPLY_OVER or self.drawn.pending or self.drawn.undrawn:
+                return  # the job may end only when the samples that this script holds are done
             else:
                 runtime.sleep(reply.wait_s or 0.01)
 

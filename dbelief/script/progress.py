@@ -9,7 +9,7 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.session import Session
 
-from .drawn import Stepped
+from .drawn import DrawnBatch, Stepped
 
 REPORT_EVERY_S = 0.5
 """Seconds between two reports, at least, but for what travels with requests for work."""
@@ -55,6 +55,11 @@ class ScriptProgress:
         self._spread.add(pushed.staleness)
         self.job_samples += samples
         self.report_at_intervals()
+
+    def passed(self, batch: DrawnBatch) -> None:
+        """Report the samples up to the end of a batch as done, without a push."""
+        self._totals.lease, self._totals.position = batch.lease.id, batch.stop
+        self.report(progress=self._totals)
 
     def report_at_intervals(self) -> None:
         """Report if the last report is old enough: a member without reports is removed."""

@@ -159,8 +159,9 @@ class LeasedBatches:
         batch = drawn.draw(self._sampler.batch_size)
         if drawn.pending == 1:
             source.before_compute(batch)
-        if source.lockstep and not drawn.undrawn and self._last.supply is not Supply.DRAINED:
-            self._last = source.request()  # before others wait for this replica, in the next block too
+        if source.lockstep and drawn.open_leases <= 1 and self._last.supply is not Supply.DRAINED:
+            # With the first batch of a lease: nobody may wait in a block for a replica that has not asked for the next.
+            self._last = source.request()
         start = batch.lease.start
         return self._indices(batch.lease.epoch, start + batch.start, start + batch.stop)
 

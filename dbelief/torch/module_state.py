@@ -30,6 +30,10 @@ _DTYPES = {
 """Types of parameters and buffers, as `Box.dtype` has them."""
 
 
+_EXACT = 1 << 24
+"""Whole numbers below it are float32 exactly."""
+
+
 class ModuleState:
     """Parameters and buffers of one module.
 
@@ -54,7 +58,7 @@ class ModuleState:
     """
 
     def __init__(self, module: torch.nn.Module, sums_buffers: bool) -> None:
-        tensors, also = _tensors_of(module)
+        tensors, also = _tensors_of(getattr(module, "_orig_mod", module))  # the module behind torch.compile's
         trained = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
         trained = {name: own for name, own in trained.items() if own.requires_grad}
         if not trained:
@@ -95,22 +99,38 @@ class ModuleState:
 
     # -- flat vectors ------------------------------------------------------------------------------------
 
-    def bind(self, values: np.ndarray, gradients: np.ndarray) -> None:
+    def bind(self, values: np.ndarray, gradients: np.ndarray | None = None) -> None:
         """Keep the module in these vectors from now on.
 
         Parameters
         ----------
         values, gradients
-            float32, of the length of `pushed`; `gradients` is overwritten with 0.
+            float32, of the length of `pushed`; `gradients` is overwritten with 0. None: autograd makes its own.
         """
-        gradients.fill(0)
-        self._values, grads = self.pushed.views(values), self.pushed.views(gradients)
-        self._gradients = {name: torch.from_numpy(grads[name]) for name in self._trained}
+        self._values = self.pushed.views(values)
+        if gradients is not None:
+            gradients.fill(0)
+            grads = self.pushed.views(gradients)
+            self._gradients = {name: torch.from_numpy(grads[name]) for name in self._trained}
         for name, own in self._trained.items():
             if own.dtype is torch.float32 and own.device.type == "cpu" and own.layout is torch.strided:
                 own.data = torch.from_numpy(self._values[name])
-                own.grad = self._gradients[name]
+                own.grad = self._gradients.get(name)
                 self._bound.add(name)
+
+    def check_bound(self) -> None:
+        """Check that parameters are still views of the vector of values.
+
+        Raises
+        ------
+        ModelError
+            One was moved or replaced, so that steps would be lost.
+        """
+        for name in self._bound:
+            if self._trained[name].data_ptr() != self._values[name].__array_interface__["data"][0]:
+                raise ModelError(
+                    f"parameter {name!r} was moved or replaced after dbelief.torch.Sync: move the module before it"
+                )
 
     def load(self) -> None:
         """Copy what the vector of values holds to all tensors that are no views of it."""
@@ -150,6 +170,7 @@ class ModuleState:
 
         A script may have set some to None (`optimizer.zero_grad`), after which autograd makes new ones.
         """
+        self.check_bound()
         for name, own in self._trained.items():
             room = self._gradients[name]
             if own.grad is None:
@@ -160,9 +181,15 @@ class ModuleState:
                 own.grad = room
 
     def scale_gradients(self, factor: float) -> None:
-        """Multiply the collected gradients."""
-        for room in self._gradients.values():
-            room.mul_(factor)
+        """Multiply all gradients."""
+        for own in self._trained.values():
+            if own.grad is not None:
+                own.grad.mul_(factor)
+
+    def drop_gradients(self) -> None:
+        """Set all gradients to None: an optimiser leaves parameters without one as they are."""
+        for own in self._trained.values():
+            own.grad = None
 
     def zero_gradients(self) -> None:
         """Set all gradients to 0."""
@@ -194,10 +221,15 @@ def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[
 
 
 def _changes(own: torch.Tensor) -> bool:
-    """Whether a tensor is a buffer that training may change: floating numbers, or counters."""
+    """Whether a tensor is a buffer that training may change: floating numbers, or counters.
+
+    Not one with infinities, such as a mask, of which no difference can be taken; nor whole numbers beyond float32's.
+    """
     if isinstance(own, torch.nn.Parameter):
         return False
-    return own.dtype.is_floating_point or own.dtype in (torch.int64, torch.int32)
+    if own.dtype.is_floating_point:
+        return bool(torch.isfinite(own).all())
+    return own.dtype in (torch.int64, torch.int32) and bool((own.abs() < _EXACT).all())
 
 
 def _dtype(name: str, own: torch.Tensor) -> str:

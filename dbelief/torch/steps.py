@@ -62,6 +62,10 @@ class Step(ABC):
             Of this step, and of the one that is computed next.
         """
 
+    def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
+        """Push what steps up to `stepped` have left; None where nothing is."""
+        return None
+
     def _push(self, stepped: Stepped, samples: int, clock: int, rate: float) -> Push:
         session = self._session
         session.sequences[PARAMETERS] = session.next_sequence()
@@ -92,6 +96,7 @@ class RuleStep(Step):
         self.values, self._gradient = self._room(), self._room()
         state.bind(self.values, self._gradient)
         self._factor = RateFactor(session.job)
+        vars(optimizer)["_opt_called"] = True  # the shards step: no scheduler of torch is to warn that it does not
 
     def fetch(self, clock: int) -> None:
         """See `Step.fetch`."""
@@ -118,8 +123,7 @@ class DifferenceStep(Step):
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(session, state, optimizer)
         self.values, self._fetched, self._difference = self._room(), self._room(), self._room()
-        self._gradient = np.zeros(self._part.size, np.float32)
-        state.bind(self.values, self._gradient)
+        state.bind(self.values)
         strategy = session.job.strategy
         assert isinstance(strategy, Downpour | SyncSgd)
         self._every, self._done, self._samples = strategy.n_push, 0, 0
@@ -134,13 +138,19 @@ class DifferenceStep(Step):
 
     def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
         """See `Step.run`."""
-        self._state.collect_gradients()
+        self._state.check_bound()
         self._optimizer.step()
-        self._state.zero_gradients()
+        self._state.drop_gradients()
         self._done += 1
         self._samples += samples
         ends = stepped.position == stepped.lease.samples  # nothing of a lease that has ended may stay behind
         if self._done % self._every and not ends:
+            return None
+        return self.flush(stepped, clock, next_clock)
+
+    def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
+        """See `Step.flush`."""
+        if not self._done:
             return None
         self._state.store()
         np.subtract(self.values, self._fetched, out=self._difference)
@@ -165,8 +175,7 @@ class ElasticStep(Step):
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(session, state, optimizer)
         self.values, self._centre = self._room(), self._room()
-        self._gradient = np.zeros(self._part.size, np.float32)
-        state.bind(self.values, self._gradient)
+        state.bind(self.values)
         strategy = session.job.strategy
         assert isinstance(strategy, Elastic)
         self._strategy, self._done, self._samples = strategy, 0, 0
@@ -183,7 +192,7 @@ class ElasticStep(Step):
 
     def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
         """See `Step.run`."""
-        self._state.collect_gradients()
+        self._state.check_bound()
         self._done += 1
         self._samples += samples
         pushed = None
@@ -191,11 +200,25 @@ class ElasticStep(Step):
             pushed = self._exchange(stepped, clock)
             self._done = self._samples = 0
         self._optimizer.step()
-        self._state.zero_gradients()
+        self._state.drop_gradients()
         if pushed is not None:
-            self.values -= self._centre
-            self._state.load()
+            self._move()
         return pushed
+
+    def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
+        """See `Step.flush`."""
+        if not self._done:
+            return None
+        pushed = self._exchange(stepped, clock)
+        self._done = self._samples = 0
+        self._move()
+        return pushed
+
+    def _move(self) -> None:
+        """Move towards the centre, from where the optimiser's step led."""
+        self._state.store()
+        self.values -= self._centre
+        self._state.load()
 
     def _exchange(self, stepped: Stepped, clock: int) -> PushResult:
         """Exchange weights for the centre, and leave a (W - C) in the centre's vector."""

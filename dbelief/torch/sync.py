@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dbelief.core.push import PushResult
 from dbelief.errors import ModelError, Rejected, UserError
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -73,6 +74,7 @@ class Sync:
         self._fetch(0)
         member.before_compute = self._before_compute
         self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+        self._stepped: Stepped | None = None  # the last step that is not pushed yet
         self._result: tuple[float, float | None] | None = None
 
     def _opened(self, member: Membership) -> Session:
@@ -98,7 +100,8 @@ class Sync:
     def _before_compute(self, batch: DrawnBatch) -> None:
         """Prepare for the batch that is computed next: parameters for its clock, and what it draws (dropout)."""
         clock = self._clock(batch.lease, batch.stop)
-        if clock > self._step.clock:
+        if clock > self._step.clock or self._job.waited:
+            self._job.waited = False
             self._fetch(clock)
         key = self._seed, self._job.replica, batch.lease.id, batch.start
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(2, np.uint64)[0]))
@@ -143,7 +146,6 @@ class Sync:
             stepped = self._job.drawn.step(samples)
             self._check_lockstep(stepped, samples)
         if reduction == "sum":
-            self._state.collect_gradients()
             self._state.scale_gradients(1.0 / samples)
             value /= samples
         self._loss_sum += value * samples
@@ -153,24 +155,20 @@ class Sync:
         clock = self._clock(stepped.lease, stepped.position)
         next_clock = self._clock(following.lease, following.stop) if following else clock + bool(self._job.lockstep)
         pushed = self._step.run(stepped, samples, clock, next_clock)
-        if pushed is not None:
-            self._job.reports.acknowledged(stepped, self._samples, self._steps, self._loss_sum, pushed)
-            self._loss_sum, self._samples, self._steps = 0.0, 0, 0
-        else:
-            self._job.reports.report_at_intervals()
+        self._acknowledged(pushed, stepped)
         if following is not None:
             self._before_compute(following)
         return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None)
 
-    def skip(self, samples: int) -> None:
-        """Drop the oldest drawn batches, which have so many samples together, without a step.
-
-        Their gradients are cleared, and their samples go to the replicas that ask next.
+    def skip(self, samples: int, again: bool = True) -> None:
+        """Drop the oldest drawn batches, which have so many samples together, without a step; gradients are cleared.
 
         Parameters
         ----------
         samples
             Of whole batches.
+        again
+            Whether their samples go to the replica that asks next, which may be this one; else they count as done.
 
         Raises
         ------
@@ -181,14 +179,31 @@ class Sync:
             if self._job.lockstep:
                 raise UserError("sync.skip: replicas wait for each other's steps (staleness), so none can be left out")
             batches = self._job.drawn.skip(samples)
-        self._job.give_back(batches)
-        self._state.zero_gradients()
+        if self._stepped is not None:  # what precedes them must not stay behind
+            clock = self._clock(self._stepped.lease, self._stepped.position)
+            self._acknowledged(self._step.flush(self._stepped, clock, clock), self._stepped)
+        self._job.give_back(batches, again)
+        self._state.drop_gradients()
         following = self._job.drawn.next()
         if following is not None:
             self._before_compute(following)
 
+    def _acknowledged(self, pushed: PushResult | None, stepped: Stepped) -> None:
+        """Record what steps up to `stepped` have pushed."""
+        self._stepped = stepped if pushed is None else None
+        if pushed is None:
+            self._job.reports.report_at_intervals()
+            return
+        self._job.reports.acknowledged(stepped, self._samples, self._steps, self._loss_sum, pushed)
+        self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+
     def _check_lockstep(self, stepped: Stepped, samples: int) -> None:
         batch = self._job.lockstep
+        if batch and stepped.first.lease.id != stepped.lease.id:
+            raise UserError(
+                f"sync.step with samples={samples}, of two leases: replicas wait for each other, so that a step is of "
+                "one lease; choose strategy.lease as a multiple of strategy.batch that divides data.train"
+            )
         if batch and (samples > batch or (samples < batch and stepped.position != stepped.lease.samples)):
             raise UserError(
                 f"sync.step with samples={samples}, and strategy.batch is {batch}: replicas wait for each other, so "
@@ -248,7 +263,8 @@ class Sync:
     @contextmanager
     def _holding(self, values: np.ndarray) -> Iterator[None]:
         """Have other parameters in the module, and evaluation mode, within the `with` block."""
-        before, kept, training = self._step.values.copy(), self._state.kept(), self._module.training
+        before, kept = self._step.values.copy(), self._state.kept()
+        modes = {module: module.training for module in self._module.modules()}
         self._step.values[:] = values
         self._state.load()
         self._module.eval()
@@ -257,7 +273,8 @@ class Sync:
         finally:
             self._step.values[:] = before
             self._state.restore(kept)
-            self._module.train(training)
+            for module, training in modes.items():
+                module.training = training
 
     @contextmanager
     def _alive(self) -> Iterator[None]:

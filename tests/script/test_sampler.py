@@ -75,12 +75,11 @@ def test_everything_is_leased_and_batches_are_pending() -> None:
 
 
 def test_in_lockstep_the_next_lease_is_requested_ahead() -> None:
-    source = Leases((0, 0, 4), (0, 4, 8), WAIT, WAIT, (0, 8, 10), OVER, lockstep=2)
+    source = Leases((0, 0, 4), (0, 4, 8), WAIT, WAIT, WAIT, WAIT, (0, 8, 10), OVER, lockstep=2)
     batches = iter(sampler(source))
-    for _ in range(2):
-        next(batches)
-    assert source.requests == 2, "with the last batch of a lease"
-    for _ in range(2):
+    next(batches)
+    assert source.requests == 2, "with the first batch of a lease"
+    for _ in range(3):
         next(batches)
     with pytest.raises(StopIteration):  # others wait for the steps of the pending batches
         next(batches)
