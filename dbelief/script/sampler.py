@@ -160,7 +160,7 @@ class LeasedBatches:
         if drawn.pending == 1:
             source.before_compute(batch)
         if source.lockstep and drawn.open_leases <= 1 and self._last.supply is not Supply.DRAINED:
-            # With the first batch of a lease: others may not wait here for a replica that has not asked for the next one.
+            # With the first batch of a lease: others may not wait here for a replica that has not asked for the next.
             self._last = source.request()
         start = batch.lease.start
         return self._indices(batch.lease.epoch, start + batch.start, start + batch.stop)
