@@ -313,7 +313,10 @@ def _placement_epoch(machine: JobMachine) -> int:
 
 def _assignment_reply(work: messages.Assignment, machine: JobMachine) -> wire.LeaseReply:
     if isinstance(work, DataLease):
-        return wire.LeaseReply(training=_training(work))
+        training = _training(work)
+        training.before_block, block = machine.training.policy.block_of(work)
+        training.block.extend(block)
+        return wire.LeaseReply(training=training)
     if isinstance(work, messages.GroupLease):
         return _group_lease_reply(work, machine)
     if isinstance(work, messages.EvaluationLease):

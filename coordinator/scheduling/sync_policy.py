@@ -132,6 +132,10 @@ class SyncPolicy(ABC):
         """Whether all replicas have to be present before the first of them is assigned work."""
         return False
 
+    def block_of(self, lease: DataLease) -> tuple[int, tuple[int, ...]]:
+        """In lockstep: samples leased before the block of a lease, and those of each of the block's leases."""
+        return 0, ()
+
     # -- groups ------------------------------------------------------------------------------------------
 
     @property

@@ -102,6 +102,12 @@ class SynchronousPolicy(SyncPolicy):
         """Record that a replica requests a part of the next block."""
         self._asking[request.replica] = request.incarnation
 
+    def block_of(self, lease: DataLease) -> tuple[int, tuple[int, ...]]:
+        """See `SyncPolicy.block_of`; those of a failed replica are not in it."""
+        start = self._parts[lease.id].start
+        leases = [part.lease for part in self._parts.values() if part.start == start]
+        return min(one.samples_before for one in leases), tuple(one.samples for one in leases)
+
     @property
     def offer(self) -> tuple[int, bool, bool]:
         """See `SyncPolicy.offer`; data may return while none is left, with a replica that failed."""

@@ -42,6 +42,25 @@ class Stepped(NamedTuple):
     first: DrawnBatch
 
 
+class Block(NamedTuple):
+    """Leases that are trained in lockstep.
+
+    Attributes
+    ----------
+    before
+        Samples leased before the first of them.
+    samples
+        Of each.
+    """
+
+    before: int
+    samples: tuple[int, ...]
+
+    def samples_before(self, position: int) -> int:
+        """Samples of all replicas before the step that begins at a position of each lease."""
+        return self.before + sum(min(position, samples) for samples in self.samples)
+
+
 @dataclass
 class _Open:
     """A lease with samples that are not drawn yet, from `drawn` on."""
@@ -63,12 +82,19 @@ class DrawnBatches:
         self.last_lease = 0
         self._open: deque[_Open] = deque()
         self._drawn: deque[DrawnBatch] = deque()
+        self._blocks: dict[int, Block] = {}  # by lease
 
-    def receive(self, lease: DataLease) -> None:
-        """Add a lease; one that was received before is ignored."""
+    def receive(self, lease: DataLease, block: Block | None = None) -> None:
+        """Add a lease, and its block in lockstep; one that was received before is ignored."""
         if lease.id > self.last_lease:
             self.last_lease = lease.id
             self._open.append(_Open(lease))
+            if block is not None:
+                self._blocks = {one: known for one, known in self._blocks.items() if self._is_open(one)}
+                self._blocks[lease.id] = block
+
+    def _is_open(self, lease: int) -> bool:
+        return any(batch.lease.id == lease for batch in self._drawn) or any(o.lease.id == lease for o in self._open)
 
     @property
     def pending(self) -> int:
@@ -121,7 +147,9 @@ class DrawnBatches:
         for _ in batches:
             self._drawn.popleft()
         first, last = batches[0], batches[-1]
-        return Stepped(last.lease, last.stop, first.lease.samples_before + first.start, first)
+        block = self._blocks.get(first.lease.id)
+        before = first.lease.samples_before + first.start if block is None else block.samples_before(first.start)
+        return Stepped(last.lease, last.stop, before, first)
 
     def skip(self, samples: int) -> list[DrawnBatch]:
         """Give back the oldest batches, which have so many samples together, without a step.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.lease import DataLease
 from dbelief.errors import UserError
-from dbelief.script.drawn import DrawnBatches
+from dbelief.script.drawn import Block, DrawnBatches
 
 
 def lease(number: int, samples: int, before: int = 0) -> DataLease:
@@ -94,3 +94,13 @@ def test_every_sample_is_stepped_or_given_back_once(
             skipped |= {(one.lease.id, place) for one in given_back for place in range(one.start, one.stop)}
     assert accounted == [(number, place) for number, size in enumerate(sizes, 1) for place in range(size)]
     assert skipped <= set(accounted)
+
+
+def test_in_lockstep_a_step_comes_after_the_samples_of_all_replicas() -> None:
+    """As in one process with their joint batches, for the learning rate."""
+    drawn = DrawnBatches()
+    drawn.receive(lease(4, 6, 106), Block(100, (6, 6, 3)))
+    drawn.receive(lease(7, 4, 115), Block(115, (4, 4)))
+    for _ in range(5):
+        drawn.draw(2)
+    assert [drawn.step(2).samples_before for _ in range(5)] == [100, 106, 111, 115, 119]

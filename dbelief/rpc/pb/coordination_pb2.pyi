@@ -665,6 +665,8 @@ class TrainingLease(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     STRIDE_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    BEFORE_BLOCK_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """id, from 1"""
     epoch: _builtins.int
@@ -681,9 +683,14 @@ class TrainingLease(_message.Message):
     """0 where asynchronous"""
     stride: _builtins.int
     """difference between the clocks of consecutive mini-batches; 0 is 1"""
+    before_block: _builtins.int
     @_builtins.property
     def group(self) -> Global___Group:
         """group that it trains in; absent: none"""
+
+    @_builtins.property
+    def block(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In lockstep: samples of each lease of the block, and those leased before the first of them; empty: none."""
 
     def __init__(
         self,
@@ -697,10 +704,12 @@ class TrainingLease(_message.Message):
         member_epoch: _builtins.int = ...,
         group: Global___Group | None = ...,
         stride: _builtins.int = ...,
+        block: _abc.Iterable[_builtins.int] | None = ...,
+        before_block: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "clock", b"clock", "epoch", b"epoch", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop", "stride", b"stride"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "before_block", b"before_block", "block", b"block", "clock", b"clock", "epoch", b"epoch", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop", "stride", b"stride"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
     _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015

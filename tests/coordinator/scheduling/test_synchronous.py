@@ -365,3 +365,13 @@ def test_a_failed_script_leaves_both_blocks() -> None:
     taken_over = SynchronousPolicy(block.pool)
     taken_over.restore(json.loads(json.dumps(block.rounds.state())))
     assert taken_over.membership().rounds == block.rounds.membership().rounds
+
+
+def test_a_lease_has_the_samples_of_its_block() -> None:
+    block = Block(total=190)
+    block.start(1, 2)
+    first = [block.lease(life) for life in (1, 2)]
+    assert {block.rounds.block_of(lease) for lease in first} == {(0, (40, 40))}
+    block.last |= {life: lease.id for life, lease in zip((1, 2), first, strict=True)}
+    block.start(1, 2)
+    assert {block.rounds.block_of(block.lease(life)) for life in (1, 2)} == {(80, (40, 40))}
