@@ -1,4 +1,4 @@
-"""A script that logs the samples of each step before and after it: python logged.py LOG SLEEP_S."""
+"""A script that logs the samples of each step before and after it: python logged.py LOG SLEEP_S [SAMPLES]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dbelief
 
-SAMPLES = 240
+SAMPLES = int(sys.argv[3]) if len(sys.argv) > 3 else 240
 
 
 def main() -> None:

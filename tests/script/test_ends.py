@@ -1,0 +1,49 @@
+"""Jobs of scripts that wait for each other, and that stop early: each ends, and no script fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
+
+from tests.script.test_whole import JOB, WHOLE, launch  # noqa: E402  (after the check for torch)
+
+LOGGED = Path(__file__).with_name("logged.py")
+TOGETHER = """
+name: together
+model: {{source: script}}
+data: {{source: script, train: 230}}
+strategy: {strategy}
+limits: {{epochs: 3}}
+deadlines: {{progress_s: 10}}
+"""
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "{name: sync-sgd, form: shards, batch: 10, rule: {name: sgd, rate: 0.05}}",
+        "{name: downpour, batch: 10, staleness: 1, rule: {name: sgd, rate: 0.05}, warm_start: null}",
+        "{name: sync-easgd, batch: 10, rate: 0.05}",
+        "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3}",
+    ],
+)
+def test_with_loaders_that_draw_ahead(strategy: str, tmp_path: Path) -> None:
+    """The leases of a block differ in length, and the loaders have processes of their own."""
+    job = TOGETHER.format(strategy=strategy)
+    summary = launch(tmp_path, job, 2, LOGGED, str(tmp_path / "steps"), "0", "230")
+    assert summary["samples"] == 3 * 230
+    assert summary["died"] == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_early_stop_while_samples_are_held(workers: int, tmp_path: Path) -> None:
+    """Each script evaluates after each of its epochs, and has a lease of the next one then."""
+    job = JOB.replace("limits: {epochs: 6}", "limits: {epochs: 60, validation_accuracy: 0.9}")
+    summary = launch(tmp_path, job, workers, WHOLE, str(tmp_path))
+    assert summary["died"] == []
+    assert "validation accuracy" in summary["reason"]
+    assert summary["samples"] < 60 * 70
