@@ -77,6 +77,9 @@ def pin(cores: Collection[int]) -> None:
     missing = set(cores).difference(available_cores())
     if missing:
         raise UserError(f"core {min(missing)} is none that this process may run on: {format_cores(available_cores())}")
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-            os.sched_setaffinity(int(thread), cores)
+    pinned: set[str] = set()
+    while new := set(os.listdir("/proc/self/task")) - pinned:  # again: a thread may start another before it is pinned
+        for thread in new:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread), cores)
+        pinned |= new
