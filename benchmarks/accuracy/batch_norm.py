@@ -76,12 +76,13 @@ def evaluated(run: Path, source: str) -> dict[str, float]:
 
 def loaded(source: str) -> Any:
     """The plain script as a module."""
-    sys.argv = ["mnist_cnn.py", source]
+    arguments, sys.argv = sys.argv, ["mnist_cnn.py", source]
     spec = importlib.util.spec_from_file_location("mnist_cnn", SCRIPTS / f"{NAME}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.argv = arguments
     return module
 
 
