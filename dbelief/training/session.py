@@ -240,26 +240,12 @@ class Session:
             coordinator does not answer.
         """
         job, data, ranks = task.job, task.data, ranks or SingleRank()
-        begin: Begin
         with ExitStack() as undo:  # on a failure half-way, close every channel and thread, and leave the job
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
-            if brought is not None:
-                model, source = brought.model, brought.digest
-            else:
-                model, source = build_model(job, data, task.backend)
-            if ranks.size == 1:
-                initial = brought.initial if brought is not None else InitialValues.of(job, model)
-                layout = initial.layout
-                begin = partial(_begin_whole, job, initial)
-            else:
-                layout = layout_of(model, Grid.of(job.grid))
-                begin = partial(_begin_part, job, model, layout.part(ranks.rank))
+            model, source, layout, begin = _model_of(task, ranks, brought)
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
-                train_samples = len(data.train) if data is not None and data.train is not None else 0
-                if isinstance(job.data, ScriptData):
-                    train_samples = job.data.train
                 membership = MembershipClient(
                     client,
                     role,
@@ -269,7 +255,7 @@ class Session:
                     source_digest=source,
                     preferred_id=preferred_id,
                     name=name,
-                    train_samples=train_samples,
+                    train_samples=_train_samples(task),
                     samples=data.form if data is not None else None,
                 )
                 undo.callback(membership.leave, "could not begin")
@@ -356,6 +342,26 @@ class Session:
             stack.callback(self.client.close)
             stack.callback(self.parameters.close)
             stack.callback(self.member.leave, reason, failed)
+
+
+def _model_of(task: JobContext, ranks: RankGroup, brought: OwnModel | None) -> tuple[Model, str, Layout, Begin]:
+    """A rank's model before it is cut, the digest that must be equal everywhere, the layout, and its initial values."""
+    job = task.job
+    if brought is not None:
+        return brought.model, brought.digest, brought.initial.layout, partial(_begin_whole, job, brought.initial)
+    model, source = build_model(job, task.data, task.backend)
+    if ranks.size == 1:
+        initial = InitialValues.of(job, model)
+        return model, source, initial.layout, partial(_begin_whole, job, initial)
+    layout = layout_of(model, Grid.of(job.grid))
+    return model, source, layout, partial(_begin_part, job, model, layout.part(ranks.rank))
+
+
+def _train_samples(task: JobContext) -> int:
+    """Number of training samples, as the data here or a script's job says; 0: none."""
+    if isinstance(task.job.data, ScriptData):
+        return task.job.data.train
+    return len(task.data.train) if task.data is not None and task.data.train is not None else 0
 
 
 def _begin_whole(job: Job, initial: InitialValues) -> tuple[np.ndarray | PushSource, str]:
