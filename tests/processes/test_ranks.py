@@ -96,7 +96,8 @@ def test_failure_of_one_rank_ends_the_job_with_a_reason(
     metrics = ("--metrics", a_free_address())  # one rank serves those of all
     replica = mpi(operator, address, 2, *metrics) if way == "mpi" else operator.members(address, 0, 1)[0]
     assert coordinator.ends() == 1
-    assert replica.ends() == 1
+    # Not always 1 for mpiexec, which kills ranks that are still exiting after the first one's error.
+    assert replica.ends() == 1 if way == "threads" else replica.ends() != 0
     reason = operator.summary("ranks")["reason"]
     assert "gradient of 'dense" in reason, reason
     assert re.search(r", after [\d,]+ samples of this replica; try a lower rate or clip_norm", reason), reason
@@ -110,7 +111,8 @@ def test_ranks_that_are_not_the_jobs_are_refused(operator: Operator, write_job: 
     assert threads.ends() == 2
     assert "Error: 3 ranks, and the job's grid has 2: --ranks 2, or leave it out" in threads.log.read_text()
     processes = mpi(operator, address, 3)
-    assert processes.ends() == 2
+    # Not always 2: the first rank that exits by an error makes mpiexec kill those that are still exiting.
+    assert processes.ends() != 0
     assert processes.log.read_text().count("Error: 3 ranks, and the job's grid has 2: mpiexec -n 2") == 3
 
 
