@@ -8,7 +8,8 @@ parameters on a device; and buffers, of which each step changes only some.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,9 @@ class ModuleState:
         self.layout = Layout.of(shapes, also, kinds, dtypes)
         self.pushed = RankPart(tuple(box for box in self.layout.boxes if box.kind is not Kind.FIXED), 0)
         self._trained, self._buffers, self._fixed = trained, buffers, fixed
-        self._bound: set[str] = set()
+        self._bound: dict[str, int] = {}  # and the address of its place in the vector of values
         self._values: Mapping[str, np.ndarray] = {}
-        self._gradients: Mapping[str, torch.Tensor] = {}
+        self._gradients: deque[_Gradients] = deque()  # the first are those of the next step
 
     def initial(self) -> InitialValues:
         """The present values of all tensors, in float32."""
@@ -99,24 +100,23 @@ class ModuleState:
 
     # -- flat vectors ------------------------------------------------------------------------------------
 
-    def bind(self, values: np.ndarray, gradients: np.ndarray | None = None) -> None:
+    def bind(self, values: np.ndarray, gradients: tuple[np.ndarray, ...] = ()) -> None:
         """Keep the module in these vectors from now on.
 
         Parameters
         ----------
-        values, gradients
-            float32, of the length of `pushed`; `gradients` is overwritten with 0. None: autograd makes its own.
+        values
+            float32, of the length of `pushed`.
+        gradients
+            The like, which take turns: one is cleared while another one is pushed. (): autograd makes its own.
         """
         self._values = self.pushed.views(values)
-        if gradients is not None:
-            gradients.fill(0)
-            grads = self.pushed.views(gradients)
-            self._gradients = {name: torch.from_numpy(grads[name]) for name in self._trained}
+        self._gradients = deque(_Gradients(vector, self.pushed, self._trained) for vector in gradients)
         for name, own in self._trained.items():
             if own.dtype is torch.float32 and own.device.type == "cpu" and own.layout is torch.strided:
                 own.data = torch.from_numpy(self._values[name])
-                own.grad = self._gradients.get(name)
-                self._bound.add(name)
+                own.grad = self._gradients[0].tensors[name] if self._gradients else None
+                self._bound[name] = own.data_ptr()
 
     def check_bound(self) -> None:
         """Check that parameters are still views of the vector of values.
@@ -126,8 +126,8 @@ class ModuleState:
         ModelError
             One was moved or replaced, so that steps would be lost.
         """
-        for name in self._bound:
-            if self._trained[name].data_ptr() != self._values[name].__array_interface__["data"][0]:
+        for name, address in self._bound.items():
+            if self._trained[name].data_ptr() != address:
                 raise ModelError(
                     f"parameter {name!r} was moved or replaced after dbelief.torch.Sync: move the module before it"
                 )
@@ -165,20 +165,33 @@ class ModuleState:
             if name not in self._bound:
                 values[...] = _host(self._tensors[name])
 
-    def collect_gradients(self) -> None:
-        """Have the gradients of all trained parameters in their vector; 0 where a parameter took no part.
+    def collect_gradients(self) -> np.ndarray:
+        """A vector of the gradients of all trained parameters, 0 where one took no part, and of buffers' changes.
 
-        A script may have set some to None (`optimizer.zero_grad`), after which autograd makes new ones.
+        A script may have set some gradients to None (`optimizer.zero_grad`), after which autograd makes new ones.
         """
         self.check_bound()
+        gradients = self._gradients[0]
         for name, own in self._trained.items():
-            room = self._gradients[name]
-            if own.grad is None:
+            room, found = gradients.tensors[name], own.grad
+            if found is None:
                 room.zero_()
-            elif own.grad is not room:
-                room.copy_(own.grad.detach())
+            elif found is not room:
+                room.copy_(found.detach())
+        for name, own in self._buffers.items():
+            np.subtract(_host(own), self._values[name], out=gradients.views[name])
+        return gradients.vector
+
+    def next_gradients(self) -> None:
+        """Set the gradients to 0, in another vector than the one that was collected last."""
+        self._gradients.rotate()
+        gradients = self._gradients[0]
+        gradients.vector.fill(0)
+        for name, own in self._trained.items():
             if name in self._bound:
-                own.grad = room
+                own.grad = gradients.tensors[name]
+            elif own.grad is not None:
+                own.grad.zero_()
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
@@ -191,20 +204,14 @@ class ModuleState:
         for own in self._trained.values():
             own.grad = None
 
-    def zero_gradients(self) -> None:
-        """Set all gradients to 0."""
-        for name, own in self._trained.items():
-            if name in self._bound:
-                self._gradients[name].zero_()
-                own.grad = self._gradients[name]
-            elif own.grad is not None:
-                own.grad.zero_()
 
-    def buffer_changes(self, out: np.ndarray) -> None:
-        """Write the change of each buffer since the vector of values to its place in a vector."""
-        views = self.pushed.views(out)
-        for name, own in self._buffers.items():
-            np.subtract(_host(own), self._values[name], out=views[name])
+class _Gradients:
+    """A vector, all 0, and its parts by tensor."""
+
+    def __init__(self, vector: np.ndarray, part: RankPart, trained: Iterable[str]) -> None:
+        vector.fill(0)
+        self.vector, self.views = vector, part.views(vector)
+        self.tensors = {name: torch.from_numpy(self.views[name]) for name in trained}
 
 
 def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:

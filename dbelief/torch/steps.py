@@ -10,6 +10,7 @@ Changes of buffers travel in the same push, and are added once; with elastic ave
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -51,7 +52,9 @@ class Step(ABC):
         """Fetch the parameters for a clock into the module."""
 
     @abstractmethod
-    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
+    def run(
+        self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
+    ) -> PushResult | None:
         """Make a step from the gradients of the module; None where nothing was pushed yet.
 
         Parameters
@@ -60,6 +63,8 @@ class Step(ABC):
             What the next push completes, and the samples behind it.
         clock, next_clock
             Of this step, and of the one that is computed next.
+        meanwhile
+            May be called while the shards apply a push.
         """
 
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
@@ -79,11 +84,18 @@ class Step(ABC):
             position=stepped.position,
         )
 
-    def _send(self, sent: np.ndarray, into: np.ndarray, push: Push, next_clock: int) -> PushResult:
+    def _send(
+        self,
+        sent: np.ndarray,
+        into: np.ndarray,
+        push: Push,
+        next_clock: int,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> PushResult:
         """Push a vector, and fetch the parameters with it."""
         self._sent_versions[:] = self._versions
         fetch = Fetch(into, self._versions, next_clock)
-        pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch)
+        pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch, meanwhile)
         self.clock = next_clock
         return pushed
 
@@ -93,8 +105,8 @@ class RuleStep(Step):
 
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(session, state, optimizer)
-        self.values, self._gradient = self._room(), self._room()
-        state.bind(self.values, self._gradient)
+        self.values = self._room()
+        state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
         vars(optimizer)["_opt_called"] = True  # the shards step: no scheduler of torch is to warn that it does not
 
@@ -104,16 +116,21 @@ class RuleStep(Step):
         self._state.load()
         self.clock = clock
 
-    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult:
-        """See `Step.run`."""
-        self._state.collect_gradients()
-        self._state.buffer_changes(self._gradient)
-        check_finite(self._gradient, self._part)
+    def run(
+        self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
+    ) -> PushResult:
+        """See `Step.run`; the next gradients are cleared while the shards apply these."""
+        gradient = self._state.collect_gradients()
+        check_finite(gradient, self._part)
         rate = self._optimizer.param_groups[0]["lr"] * self._factor(stepped.samples_before)
         push = self._push(stepped, samples, clock, rate)
-        pushed = self._send(self._gradient, self.values, push, next_clock)
+
+        def prepare() -> None:
+            self._state.next_gradients()
+            meanwhile()
+
+        pushed = self._send(gradient, self.values, push, next_clock, prepare)
         self._state.load()
-        self._state.zero_gradients()
         return pushed
 
 
@@ -136,7 +153,9 @@ class DifferenceStep(Step):
         self.clock = clock
         self._take()
 
-    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
+    def run(
+        self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
+    ) -> PushResult | None:
         """See `Step.run`."""
         self._state.check_bound()
         self._optimizer.step()
@@ -190,7 +209,9 @@ class ElasticStep(Step):
             self._began = True
         self.clock = clock
 
-    def run(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult | None:
+    def run(
+        self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
+    ) -> PushResult | None:
         """See `Step.run`."""
         self._state.check_bound()
         self._done += 1

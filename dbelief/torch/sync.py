@@ -52,7 +52,7 @@ class Sync:
 
     Notes
     -----
-    Memory: two or three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
+    Memory: three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
     """
 
     def __init__(self, job: ScriptJob, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -74,6 +74,7 @@ class Sync:
         self._fetch(0)
         member.before_compute = self._before_compute
         self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+        self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._stepped: Stepped | None = None  # the last step that is not pushed yet
         self._result: tuple[float, float | None] | None = None
 
@@ -103,8 +104,14 @@ class Sync:
         if clock > self._step.clock or self._job.waited:
             self._job.waited = False
             self._fetch(clock)
-        key = self._seed, self._job.replica, batch.lease.id, batch.start
-        _seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
+        self._seed_for(batch)
+
+    def _seed_for(self, batch: DrawnBatch) -> None:
+        """Seed what the computation of a batch draws, unless that was done already."""
+        if batch is not self._seeded:
+            key = self._seed, self._job.replica, batch.lease.id, batch.start
+            _seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]))
+            self._seeded = batch
 
     def _clock(self, lease: Any, position: int) -> int:
         """Clock of the step that ends at a position of a lease; 0 where replicas run free."""
@@ -154,7 +161,12 @@ class Sync:
         following = self._job.drawn.next()
         clock = self._clock(stepped.lease, stepped.position)
         next_clock = self._clock(following.lease, following.stop) if following else clock + bool(self._job.lockstep)
-        pushed = self._step.run(stepped, samples, clock, next_clock)
+
+        def meanwhile() -> None:
+            if following is not None:
+                self._seed_for(following)
+
+        pushed = self._step.run(stepped, samples, clock, next_clock, meanwhile)
         self._acknowledged(pushed, stepped)
         if following is not None:
             self._before_compute(following)
