@@ -4,6 +4,7 @@
     dbelief.join()                       a PyTorch script as a replica of a job, with dbelief.torch
     dbelief.connect("host:port")         a member of a job, for a custom training loop
     dbelief.load_model("runs/NAME")      the trained model of a run, for predictions
+    dbelief.read_about("runs/NAME")      what its script said of the samples: a vocabulary, names of classes
     dbelief.errors                       all error classes
 
 Importing this package sets up its log and imports nothing else: gRPC, NumPy and the rest are imported on first use.
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
     from dbelief.launch.train import train
     from dbelief.script.job import join
     from dbelief.training.client import Client, connect
-    from dbelief.training.trained_model import load_model
+    from dbelief.training.trained_model import load_model, read_about
 
-__all__ = ["Client", "connect", "join", "load_model", "train"]
+__all__ = ["Client", "connect", "join", "load_model", "read_about", "train"]
 
 _HOMES = {
     "Client": "dbelief.training.client",
     "connect": "dbelief.training.client",
     "join": "dbelief.script.job",
     "load_model": "dbelief.training.trained_model",
+    "read_about": "dbelief.training.trained_model",
     "train": "dbelief.launch.train",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -43,6 +43,8 @@ class SampleForm:
         Names of the inputs; None where they have none.
     whole
         Whether inputs are whole numbers (int64), which are looked up.
+    about
+        What a script says of its samples, by name: what JSON can hold.
     """
 
     features: tuple[int, ...]
@@ -52,6 +54,27 @@ class SampleForm:
     names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     whole: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_script(cls, about: Mapping[str, Any]) -> Self:
+        """The form of a script's samples, whose shapes the script alone knows.
+
+        Raises
+        ------
+        ValueError
+            `about` is no mapping of texts to what JSON can hold, or is too long.
+        """
+        try:
+            if not isinstance(about, Mapping) or not all(isinstance(name, str) for name in about):
+                raise TypeError("must be a mapping of names, which are texts")
+            held = json.loads(json.dumps(dict(about), allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"about: {error}") from None
+        form = cls((), 0, about=held)
+        if len(form.text) > MOST_CHARACTERS:
+            raise ValueError(f"about: {len(form.text):,} characters as JSON, and at most {MOST_CHARACTERS:,} are kept")
+        return form
 
     @cached_property
     def text(self) -> str:
@@ -86,6 +109,7 @@ class SampleForm:
                 names=_names(row, "names"),
                 columns=_names(row, "columns"),
                 whole=bool(row.get("whole", False)),
+                about=dict(row.get("about", {})),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"no form of samples: {error!r}") from None
@@ -101,6 +125,10 @@ class SampleForm:
             here, there = getattr(self, name), getattr(other, name)
             if here != there:
                 return f"{words} {_short(here)}, not {_short(there)}"
+        for name in sorted({*self.about, *other.about}):
+            here, there = self.about.get(name), other.about.get(name)
+            if here != there:
+                return f"what is said about {_short(name)} is {_short(here)}, not {_short(there)}"
         return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError
@@ -37,11 +37,18 @@ class ModelMetadata:
         The job file's text; "" in a file of an earlier version.
     samples
         None: the job has no data, or the file is of an earlier version.
+    about
+        What the script of a job said of its samples; empty where it said nothing.
     """
 
     file: Path
     job: str
     samples: SampleForm | None
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """See the class."""
+        return self.samples.about if self.samples is not None else {}
 
     @classmethod
     def read(cls, file: Path) -> Self:

@@ -7,9 +7,9 @@ after each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from enum import Enum
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -48,11 +48,14 @@ class Source(Protocol):
         Whether an iteration ends with an epoch.
     before_compute
         Called with a batch that was drawn and is computed next.
+    replica
+        Number of this replica.
     """
 
     drawn: DrawnBatches
     by_epoch: bool
     before_compute: Callable[[DrawnBatch], None]
+    replica: int
 
     @property
     def lockstep(self) -> int | None:
@@ -62,6 +65,24 @@ class Source(Protocol):
     def request(self) -> Answer:
         """Request a lease."""
         ...
+
+
+class LeasedIndices(list[int]):
+    """Indices of a batch.
+
+    Attributes
+    ----------
+    key
+        The job's seed, the replica, the lease and the position in it: what random choices for the batch depend on.
+    """
+
+    def __init__(self, indices: Iterable[int], key: tuple[int, ...]) -> None:
+        super().__init__(indices)
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its class is kept on the way to a data loader's process."""
+        return LeasedIndices, (list(self), self.key)
 
 
 class LeasedBatchSampler:
@@ -85,10 +106,11 @@ class LeasedBatchSampler:
     """
 
     def __init__(self, dataset: Sized, batch_size: int, size: int, seed: int, source: Source) -> None:
-        if not hasattr(dataset, "__len__"):
+        if not hasattr(dataset, "__len__") or any(own.__name__ == "IterableDataset" for own in type(dataset).__mro__):
             raise DataError(
-                f"{type(dataset).__name__} has no len(): samples are leased by index, and trained by another replica "
-                "where one fails, which a stream cannot repeat; bring a map-style dataset"
+                f"{type(dataset).__name__} is a stream: samples are leased by index, and trained by another replica "
+                "where one fails, which a stream cannot repeat; bring a map-style dataset, or give the stream named "
+                "units that can be read again, for dbelief.torch.UnitDataset"
             )
         if batch_size < 1:
             raise DataError(f"batch_size is {batch_size}, must be at least 1")
@@ -139,7 +161,7 @@ class LeasedBatches:
         """The iteration itself."""
         return self
 
-    def __next__(self) -> list[int]:
+    def __next__(self) -> LeasedIndices:
         """The next batch.
 
         Raises
@@ -150,7 +172,7 @@ class LeasedBatches:
         with located():
             return self._next()
 
-    def _next(self) -> list[int]:
+    def _next(self) -> LeasedIndices:
         source, drawn = self._source, self._source.drawn
         self._wait_for_samples()
         if source.by_epoch and self._epoch is not None and drawn.epoch != self._epoch:
@@ -163,7 +185,8 @@ class LeasedBatches:
             # With the first batch of a lease: others may not wait here for a replica that has not asked for the next.
             self._last = source.request()
         start = batch.lease.start
-        return self._indices(batch.lease.epoch, start + batch.start, start + batch.stop)
+        indices = self._indices(batch.lease.epoch, start + batch.start, start + batch.stop)
+        return LeasedIndices(indices, (self._seed, source.replica, batch.lease.id, batch.start))
 
     def _wait_for_samples(self) -> None:
         source, drawn = self._source, self._source.drawn

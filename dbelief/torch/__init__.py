@@ -14,6 +14,8 @@ the form shards) gradients travel, and the shards make the optimiser's step. Wit
 optimiser steps, and the differences travel. With elastic averaging the weights travel.
 """
 
+from .seeded_dataset import SeededDataset
 from .sync import Sync
+from .unit_dataset import UnitDataset
 
-__all__ = ["Sync"]
+__all__ = ["SeededDataset", "Sync", "UnitDataset"]

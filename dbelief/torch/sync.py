@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dbelief.core.push import PushResult
+from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -41,6 +42,9 @@ class Sync:
         On any device. Its trained float32 parameters on the CPU become views of one vector: their objects stay.
     optimizer : torch.optim.Optimizer
         Of all parameters of the module that have `requires_grad`.
+    about : mapping, optional
+        What a user of the trained model needs to know of its samples, by name: a vocabulary, names of classes, a scale.
+        JSON must be able to hold it, in at most 2^20 characters. It is kept in the model file; see `read_about`.
 
     Raises
     ------
@@ -55,7 +59,13 @@ class Sync:
     Memory: three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
     """
 
-    def __init__(self, job: ScriptJob, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        job: ScriptJob,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         self._job = member = job.membership
         self._module, self._optimizer = module, optimizer
         with located():
@@ -66,7 +76,7 @@ class Sync:
                 check_rule(optimizer, _rule_fields(member))
             self._state = ModuleState(module, sums_buffers=way is not ElasticStep)
             _check_parameters(module, optimizer)
-            self._session = self._opened(member)
+            self._session = self._opened(member, _form(about))
         torch.set_num_threads(member.settings.threads or member.job.threads)
         self._seed = member.job.seed
         self._fetch_fixed()
@@ -78,9 +88,9 @@ class Sync:
         self._stepped: Stepped | None = None  # the last step that is not pushed yet
         self._result: tuple[float, float | None] | None = None
 
-    def _opened(self, member: Membership) -> Session:
+    def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
-            return member.open(OwnModel(_Initial(), self._state.initial(), self._state.digest()))
+            return member.open(OwnModel(_Initial(), self._state.initial(), self._state.digest(), form))
         except Rejected as error:
             if "this replica's" in str(error):  # another start of the same script cannot help
                 raise ModelError(str(error)) from error
@@ -332,6 +342,13 @@ class _Initial:
     def loss_and_gradient(self, views: Any, batch: Any, out: Any) -> float:
         """Not called: the script's loop computes."""
         raise AssertionError("a script's loop computes its gradients")
+
+
+def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
+    try:
+        return None if about is None else SampleForm.of_script(about)
+    except ValueError as error:
+        raise UserError(f"Sync: {error}") from None
 
 
 def _rule_fields(member: Membership) -> dict[str, Any]:

@@ -170,12 +170,18 @@ class JobContext:
 class OwnModel(NamedTuple):
     """A model that a program brings, and does not build as the job says.
 
-    `digest`: SHA-256, hexadecimal, of what must be equal in all replicas besides the layout.
+    Attributes
+    ----------
+    digest
+        SHA-256, hexadecimal, of what must be equal in all replicas besides the layout.
+    samples
+        Form of the program's samples; None: unknown.
     """
 
     model: Model
     initial: InitialValues
     digest: str
+    samples: SampleForm | None = None
 
 
 @dataclass
@@ -239,7 +245,7 @@ class Session:
             The job's model cannot be built on this machine, its layout differs from the other members', or the
             coordinator does not answer.
         """
-        job, data, ranks = task.job, task.data, ranks or SingleRank()
+        job, ranks = task.job, ranks or SingleRank()
         with ExitStack() as undo:  # on a failure half-way, close every channel and thread, and leave the job
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
@@ -256,7 +262,7 @@ class Session:
                     preferred_id=preferred_id,
                     name=name,
                     train_samples=_train_samples(task),
-                    samples=data.form if data is not None else None,
+                    samples=_form(task, brought),
                 )
                 undo.callback(membership.leave, "could not begin")
                 member: MemberView = _placed(membership, ranks, job.deadlines.join_s)
@@ -266,7 +272,8 @@ class Session:
             own = None if ranks.size == 1 else (part.start, part.stop)
             parameters = _parameters(job, member, pusher, own, shares_memory, direct, layout.starts)
             undo.callback(parameters.close)
-            session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
+            shared = job, task.data, task.backend, ranks
+            session = cls(*shared, model, layout, part, client, member, parameters, pusher, {})
             session._initialise(begin)
             undo.pop_all()
             return session
@@ -355,6 +362,13 @@ def _model_of(task: JobContext, ranks: RankGroup, brought: OwnModel | None) -> t
         return model, source, initial.layout, partial(_begin_whole, job, initial)
     layout = layout_of(model, Grid.of(job.grid))
     return model, source, layout, partial(_begin_part, job, model, layout.part(ranks.rank))
+
+
+def _form(task: JobContext, brought: OwnModel | None) -> SampleForm | None:
+    """Form of the samples, as a program or the data here has it."""
+    if brought is not None:
+        return brought.samples
+    return task.data.form if task.data is not None else None
 
 
 def _train_samples(task: JobContext) -> int:

@@ -159,6 +159,27 @@ class TrainedModel:
         return np.zeros((count, self.samples.outputs), np.float32)
 
 
+def read_about(run: Path | str) -> Mapping[str, Any]:
+    """What the script of a job said of its samples: see `dbelief.torch.Sync`.
+
+    Parameters
+    ----------
+    run
+        See `load_model`.
+
+    Returns
+    -------
+    mapping of name to what JSON can hold
+        Empty where the script said nothing, and for jobs with data of their own.
+
+    Raises
+    ------
+    DataError
+        See `load_model`.
+    """
+    return ModelMetadata.read(_model_file(Path(run))).about
+
+
 @overload
 def load_model(run: Path | str) -> TrainedModel: ...
 
@@ -196,16 +217,11 @@ def load_model(run: Path | str, into: Any = None) -> Any:
     Memory: two copies of the model.
     """
     path = Path(run)
-    of_run = (path / "job.yaml").is_file()
-    if not of_run and not path.is_file():
-        raise DataError(f"{path}: is neither a run folder with a job.yaml, such as runs/NAME, nor a model file")
-    file = path / "model.safetensors" if of_run else path
-    if not file.exists():
-        raise DataError(f"{path}: {NO_MODEL}")
+    file = _model_file(path)
     if into is not None:
         fill_module(into, file)
         return into
-    job = load_job(path / "job.yaml", {}) if of_run else _job_of(path)
+    job = load_job(path / "job.yaml", {}) if path.is_dir() else _job_of(path)
     samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
     backend = select_backend("auto" if job.device == "cuda" else job.device)  # it may be used where there is no GPU
     model, _ = build_model(job, samples, backend)
@@ -213,6 +229,17 @@ def load_model(run: Path | str, into: Any = None) -> Any:
     flat = aligned(layout.size, np.float32)
     read_model(file, layout, flat, path)
     return TrainedModel(job, samples, model, layout, backend, layout.views(backend.to_device(flat)))
+
+
+def _model_file(path: Path) -> Path:
+    """The model file of a run folder, or the path itself, which is a file."""
+    of_run = (path / "job.yaml").is_file()
+    if not of_run and not path.is_file():
+        raise DataError(f"{path}: is neither a run folder with a job.yaml, such as runs/NAME, nor a model file")
+    file = path / "model.safetensors" if of_run else path
+    if not file.exists():
+        raise DataError(f"{path}: {NO_MODEL}")
+    return file
 
 
 def _job_of(file: Path) -> Job:

@@ -27,7 +27,7 @@ limits: {{epochs: {epochs}}}
         ("collate", "KeyError: 'label'"),
         ("forward", "ValueError: no such thing"),
         ("shrinks", "the dataset has 63 samples, and data.train in the job file says 64"),
-        ("stream", "Stream has no len(): samples are leased by index"),
+        ("stream", "Stream is a stream: samples are leased by index"),
         ("sum", "the loss is a sum over the batch"),
         ("shape", "the loss has shape (16,), must be one number"),
         ("samples", "sync.step with samples=17, and the batches that are drawn and not stepped have 16"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ class Leases:
         self.by_epoch = False
         self.lockstep = lockstep
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
-        self.requests = 0
+        self.requests = self.replica = 0
         self._answers = list(answers)
 
     def request(self) -> Answer:
@@ -91,7 +92,7 @@ def test_in_lockstep_the_next_lease_is_requested_ahead() -> None:
 def test_by_epoch_an_iteration_ends_with_it() -> None:
     source = Leases((0, 0, 2), (1, 0, 2), OVER)
     source.by_epoch = True
-    batches = []
+    batches = list[list[int]]()
     for _ in range(3):
         for batch in sampler(source):
             batches.append(batch)
@@ -114,6 +115,17 @@ class Stream:
     """Samples without a length."""
 
 
+class IterableDataset:
+    """A base of this name is torch's; a length does not make it repeatable."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+class LongStream(IterableDataset):
+    """A stream with a length."""
+
+
 class Shrinking:
     """A dataset that loses a sample."""
 
@@ -123,9 +135,10 @@ class Shrinking:
         return self.size
 
 
-def test_a_stream_is_refused() -> None:
-    with pytest.raises(DataError, match=r"Stream has no len\(\): samples are leased by index"):
-        LeasedBatchSampler(Stream(), 2, SIZE, SEED, Leases(OVER))  # type: ignore[arg-type]
+@pytest.mark.parametrize("stream", [Stream(), LongStream()])
+def test_a_stream_is_refused(stream: Any) -> None:
+    with pytest.raises(DataError, match=r"Stream is a stream: samples are leased by index"):
+        LeasedBatchSampler(stream, 2, SIZE, SEED, Leases(OVER))
 
 
 def test_another_length_is_refused_when_it_is_seen() -> None:

@@ -56,6 +56,7 @@ def test_the_model_file_is_the_state_of_the_module(workers: int, tmp_path: Path)
     assert module.norm.num_batches_tracked == 6 * 7, "counters of all replicas add up"
     assert torch.equal(module.table, torch.arange(8.0))
     assert torch.equal(module.frozen.weight, torch.eye(8) / 4)
+    assert dbelief.read_about(tmp_path / "runs/whole") == {"tokens": ["a", "b"], "scale": 0.5}
     filled = dbelief.load_model(tmp_path / "runs/whole", into=make(4))
     tokens = torch.arange(7)
     module.eval()

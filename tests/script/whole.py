@@ -65,7 +65,7 @@ def main() -> None:
         return float(criterion(out, targets)), float((out.argmax(1) == targets).float().mean())
 
     with dbelief.join() as job:
-        sync = dbelief.torch.Sync(job, module, optimizer)
+        sync = dbelief.torch.Sync(job, module, optimizer, about={"tokens": ["a", "b"], "scale": 0.5})
         for epoch in job.epochs():
             for tokens, targets in DataLoader(dataset, batch_sampler=job.sampler(dataset, 10)):
                 loss = criterion(module(tokens), targets)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -77,4 +79,32 @@ def test_the_first_difference_is_named() -> None:
     assert form.difference(SampleForm((4, 4), 3, 3)) == "a sample's shape is 2, not 4, 4"
     other = SampleForm((2,), 3, 3, 0.5, ("a", "b", "d" * 100), ("x", "y"))
     assert form.difference(other) == f"the names of the classes are a, b, c, not a, b, {'d' * 54}..."
+    assert SampleForm.of_script({"a": 1}).difference(SampleForm.of_script({"a": 2})) == (
+        "what is said about a is 1, not 2"
+    )
+    assert SampleForm.of_script({"a": 1}).difference(SampleForm.of_script({"b": (1,)})) == (
+        "what is said about a is 1, not None"
+    )
     assert form.difference(SampleForm((2,), 3, 3, 0.5)) == "the names of the classes are a, b, c, not None"
+
+
+@pytest.mark.parametrize("about", [{}, {"vocabulary": {"a": 0, "b": 1}, "scale": 0.5, "names": ["x", None, True]}])
+def test_what_a_script_says_is_kept(about: dict[str, Any]) -> None:
+    form = SampleForm.of_script(about)
+    assert SampleForm.parse(form.text) == form
+    assert form.about == about
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ([1], "about: must be a mapping of names, which are texts"),
+        ({1: 2}, "about: must be a mapping of names, which are texts"),
+        ({"a": {1, 2}}, "about: Object of type set is not JSON serializable"),
+        ({"a": float("nan")}, "about: Out of range float values are not JSON compliant"),
+        ({"a": "x" * (1 << 20)}, "about: 1,048,7"),
+    ],
+)
+def test_what_no_file_can_hold_is_refused(about: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}"):
+        SampleForm.of_script(about)

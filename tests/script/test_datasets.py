@@ -1,0 +1,109 @@
+"""Datasets for scripts: random choices that are repeated, and streams in units."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.errors import DataError
+from dbelief.script.sampler import LeasedIndices
+
+torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+pytestmark = pytest.mark.torch
+
+BATCHES = [LeasedIndices([3, 1], (0, 0, 1, 0)), LeasedIndices([3, 1], (0, 0, 1, 2)), LeasedIndices([0], (0, 1, 2, 0))]
+
+
+class Noisy:
+    """Samples with noise of three generators."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index + random.random(), index + np.random.rand(), index + torch.rand(()).item()])
+
+
+class Together(Noisy):
+    """The like, which makes a batch in one call."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [torch.rand(2) for _ in indices]
+
+
+def batches(dataset: Any, processes: int) -> list[Any]:
+    from torch.utils.data import DataLoader
+
+    return list(DataLoader(dataset, batch_sampler=BATCHES, num_workers=processes))
+
+
+@pytest.mark.parametrize("dataset", [Noisy(), Together()])
+def test_random_choices_do_not_depend_on_the_loaders_processes(dataset: Any) -> None:
+    from dbelief.torch import SeededDataset
+
+    seeded = SeededDataset(dataset)
+    random.seed(1)
+    here = batches(seeded, 0)
+    random.seed(2)
+    there = batches(seeded, 1)
+    assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert not torch.equal(here[0], here[1]), "another batch of the same samples"
+    assert len(seeded) == 4
+
+
+def test_generators_of_the_script_are_as_they_were() -> None:
+    from dbelief.torch import SeededDataset
+
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    def seed() -> None:
+        random.seed(5)
+        np.random.seed(6)
+        torch.manual_seed(7)
+
+    seed()
+    wanted = drawn()
+    seed()
+    SeededDataset(Noisy()).__getitems__(BATCHES[0])
+    assert drawn() == wanted
+
+
+class Stream:
+    """Numbers in units."""
+
+    def __init__(self, *units: str) -> None:
+        self.units = units
+
+    def read(self, unit: str) -> Iterator[int]:
+        """As many numbers as the name says."""
+        return iter(range(int(unit)))
+
+    def __iter__(self) -> Iterator[int]:
+        return (number for unit in self.units for number in self.read(unit))
+
+
+def test_items_are_units() -> None:
+    from torch.utils.data import DataLoader
+
+    from dbelief.torch import UnitDataset
+
+    units = UnitDataset(Stream("2", "3", "1"))
+    assert len(units) == 3
+    loader = DataLoader(units, batch_sampler=[[2, 0], [1]], collate_fn=units.collate)
+    assert [batch.tolist() for batch in loader] == [[0, 0, 1], [0, 1, 2]]
+
+
+def test_streams_without_units_are_refused() -> None:
+    from dbelief.torch import UnitDataset
+
+    with pytest.raises(DataError, match=r"^Noisy has no units that can be read again: it needs `units`"):
+        UnitDataset(Noisy())  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"^Stream has two units of the name '3'$"):
+        UnitDataset(Stream("3", "1", "3"))
+    with pytest.raises(DataError, match=r"^unit '0' of Stream has no samples$"):
+        UnitDataset(Stream("0"))[0]
