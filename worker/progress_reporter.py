@@ -12,12 +12,13 @@ import logging
 import math
 from typing import Any
 
-from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
+from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.core.ranks import all_max
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
+from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
 
 from .pipeline.buffers import PushStats
@@ -50,17 +51,21 @@ class ProgressReporter:
     def __init__(self, session: Session, metrics: Metrics, phases: PhaseTimer, recorder: BatchRecorder) -> None:
         self._session, self._ranks, self._metrics = session, session.ranks, metrics
         self._phases, self._recorder = phases, recorder
-        self.progress = wire.Progress(sequence=session.sequences.get(PARAMETERS, 0))
-        self._lock = runtime.lock()  # guards `progress`, and what the metrics have of it
-        self._spread = StalenessHistogram()
+        self._totals = PushTotals(session.sequences.get(PARAMETERS, 0))
+        self._lock = runtime.lock()  # guards the totals, and what the metrics have of them
         self._loss = math.nan  # of the last mini-batch
-        self._counted, self._classes = wire.Progress(), list(self._spread.counts)  # what the metrics have of both
+        self._counted, self._classes = wire.Progress(), list(self._totals.staleness)  # what the metrics have of both
         self._exported: dict[str, float] = {}
         self._reported_s = runtime.monotonic()
         self._least_s = min(REPORT_EVERY_S, session.job.deadlines.progress_s / 2)
         self._every_s = 0.0  # between reports within a lease, at least: set by the coordinator
         self._held: wire.ReportRequest | None = None  # of a finished lease, for the next request for work
         self._unreported: list[wire.BundleDone] = []
+
+    @property
+    def progress(self) -> wire.Progress:
+        """See the class."""
+        return self._totals.progress
 
     @property
     def _leads(self) -> bool:
@@ -78,7 +83,7 @@ class ProgressReporter:
     def _request(self, **fields: Any) -> wire.ReportRequest:
         with self._lock:
             self._export_pushes()
-        return wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
+        return wire.ReportRequest(seconds=self._phases.seconds, staleness=self._totals.staleness, **fields)
 
     def request_work(self, request: wire.LeaseRequest) -> wire.LeaseReply:
         """Request work, and report all that is acknowledged; on the leading rank only, when no push is under way.
@@ -110,15 +115,8 @@ class ProgressReporter:
             self._session.sequences[PARAMETERS] = slot.sequence
             self._recorder.acknowledged(slot.sequence)
         with self._lock:
-            progress = self.progress
-            progress.lease, progress.position, progress.sequence = slot.lease, slot.position, slot.sequence
-            progress.pushes += 1
-            progress.samples += slot.samples
-            progress.steps += slot.steps
-            progress.loss_sum += slot.loss_sum
-            progress.staleness_sum += pushed.staleness
-            self._spread.add(pushed.staleness)
-            progress.lost += pushed.lost
+            row = LedgerRow(slot.sequence, slot.lease, slot.position)
+            self._totals.add(row, slot.samples, slot.steps, slot.loss_sum, pushed)
             self._loss = slot.loss_sum / slot.samples
         if self._leads and runtime.monotonic() - self._reported_s > max(self._least_s, self._every_s):
             if self._ranks.size == 1:
@@ -156,9 +154,9 @@ class ProgressReporter:
         self._metrics.samples_total.inc(now.samples - before.samples)
         self._metrics.steps_total.inc(now.steps - before.steps)
         self._metrics.loss.set(self._loss)
-        seen = [count - known for count, known in zip(self._spread.counts, self._classes, strict=True)]
+        seen = [count - known for count, known in zip(self._totals.staleness, self._classes, strict=True)]
         self._metrics.staleness.add(seen, now.staleness_sum - before.staleness_sum)
-        self._counted, self._classes = _copied(now), list(self._spread.counts)
+        self._counted, self._classes = _copied(now), list(self._totals.staleness)
 
     def _traffic(self) -> wire.WireFigures:
         """Traffic counters summed over all ranks; collective, unless there is only one rank."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
+from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
 
 from .drawn import DrawnBatch, Stepped
@@ -26,51 +27,34 @@ class ScriptProgress:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._totals = wire.Progress(sequence=session.sequences.get(PARAMETERS, 0))
-        self._spread = StalenessHistogram()
+        self._totals = PushTotals(session.sequences.get(PARAMETERS, 0))
         self._reported_s = runtime.monotonic()
         self._every_s = REPORT_EVERY_S
         self._reported = 0  # pushes
         self.job_samples = 0
 
     def acknowledged(self, stepped: Stepped, samples: int, steps: int, loss_sum: float, pushed: PushResult) -> None:
-        """Record an acknowledged push, and report at intervals.
-
-        Parameters
-        ----------
-        samples, steps
-            Behind the push.
-        loss_sum
-            Mean loss of each step times its samples, summed.
-        """
-        totals = self._totals
-        totals.lease, totals.position = stepped.lease.id, stepped.position
-        totals.sequence = self._session.sequences[PARAMETERS]
-        totals.pushes += 1
-        totals.samples += samples
-        totals.steps += steps
-        totals.loss_sum += loss_sum
-        totals.staleness_sum += pushed.staleness
-        totals.lost += pushed.lost
-        self._spread.add(pushed.staleness)
+        """Record an acknowledged push, and report at intervals; for the others see `PushTotals.add`."""
+        row = LedgerRow(self._session.sequences[PARAMETERS], stepped.lease.id, stepped.position)
+        self._totals.add(row, samples, steps, loss_sum, pushed)
         self.job_samples += samples
         self.report_at_intervals()
 
     def passed(self, batch: DrawnBatch) -> None:
         """Report the samples up to the end of a batch as done, without a push."""
-        self._totals.lease, self._totals.position = batch.lease.id, batch.stop
-        self.report(progress=self._totals)
+        progress = self._totals.progress
+        progress.lease, progress.position = batch.lease.id, batch.stop
+        self.report(progress=progress)
 
     def report_at_intervals(self) -> None:
         """Report if the last report is old enough: a member without reports is removed."""
         if runtime.monotonic() - self._reported_s > self._every_s:
-            self._reported = self._totals.pushes
-            self.report(progress=self._totals, wire=self._session.parameters.figures())
+            self._report_pushes()
 
     def report(self, **fields: Any) -> wire.ReportReply:
         """Send a report with these fields of `ReportRequest`."""
         self._reported_s = runtime.monotonic()
-        request = wire.ReportRequest(staleness=self._spread.counts, **fields)
+        request = wire.ReportRequest(staleness=self._totals.staleness, **fields)
         reply: wire.ReportReply = self._session.member.call("Report", request)
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
         return reply
@@ -78,9 +62,9 @@ class ScriptProgress:
     def request_work(self, last_lease: int, wants: wire.Wants.ValueType) -> wire.LeaseReply:
         """Request work, and report with it."""
         self._reported_s = runtime.monotonic()
-        self._reported = self._totals.pushes
+        self._reported = self._totals.progress.pushes
         figures = self._session.parameters.figures()
-        report = wire.ReportRequest(progress=self._totals, staleness=self._spread.counts, wire=figures)
+        report = wire.ReportRequest(progress=self._totals.progress, staleness=self._totals.staleness, wire=figures)
         request = wire.LeaseRequest(last_lease=last_lease, wants=wants, report=report)
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
@@ -88,6 +72,9 @@ class ScriptProgress:
 
     def flush(self) -> None:
         """Report the progress, where a push is not reported yet."""
-        if self._totals.pushes > self._reported:
-            self._reported = self._totals.pushes
-            self.report(progress=self._totals, wire=self._session.parameters.figures())
+        if self._totals.progress.pushes > self._reported:
+            self._report_pushes()
+
+    def _report_pushes(self) -> None:
+        self._reported = self._totals.progress.pushes
+        self.report(progress=self._totals.progress, wire=self._session.parameters.figures())

@@ -21,13 +21,14 @@ from typing import Any, Self
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
+from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.data import Dataset
 from dbelief.errors import JobError, ModelError, Rejected, Unavailable
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.evaluation import evaluate
+from dbelief.training.push_totals import PushTotals
 from dbelief.training.schedule import learning_rate
 from dbelief.training.session import JobContext, Session
 
@@ -40,10 +41,9 @@ class Client:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._progress = wire.Progress()
+        self._totals = PushTotals()
         self._reported_s = runtime.monotonic()
         self._closing = False
-        self._spread = StalenessHistogram()
         size, segments = session.layout.size, len(session.parameters.placement.spans)
         self._flat, self._gradient = session.parameters.array(size), session.parameters.array(size)
         self._versions = np.full(segments, -1, np.int64)
@@ -129,20 +129,16 @@ class Client:
         if self._versions[0] < 0:
             raise Rejected("push() before pull(): a gradient is computed from pulled parameters")
         self._fill(gradient)
-        job, progress = self._session.job, self._progress
+        job, progress = self._session.job, self._totals.progress
         if rate is None:
             rate = learning_rate(job, progress.samples, job.limits.samples)
         pushed = self._session.push(self._gradient, self._versions, rate, samples, clock=progress.pushes)
-        progress.sequence = self._session.sequences[PARAMETERS]
-        progress.pushes += 1
-        progress.samples += samples
-        progress.staleness_sum += pushed.staleness
-        self._spread.add(pushed.staleness)
-        progress.lost += pushed.lost
-        if loss is not None:
-            progress.steps += 1
-            progress.loss_sum += loss * samples
-        reply = self._report(progress=progress, staleness=self._spread.counts, wire=self._session.parameters.figures())
+        row = LedgerRow(self._session.sequences[PARAMETERS])
+        # A step without a loss has no part in the mean loss, which is over the steps.
+        steps, loss_sum = (0, 0.0) if loss is None else (1, loss * samples)
+        self._totals.add(row, samples, steps, loss_sum, pushed)
+        figures = self._session.parameters.figures()
+        reply = self._report(progress=progress, staleness=self._totals.staleness, wire=figures)
         if reply.evaluate:
             work = self._lease()
             if work.HasField("evaluation"):
