@@ -141,6 +141,7 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
         who = f"replica {session.member.id} of job {session.job.name}"
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
         log(f"{who}, on the {'CPU' if session.backend.name == 'numpy' else 'GPU'}{ranks}")
+        assert session.model is not None, "a replica's model is the job's"
         model = build_partitioned(session.model, comm, Grid.of(task.job.grid)) if comm.size > 1 else session.model
         session.model = model  # frees the complete model after it was partitioned
         threads = task.job.threads if options.threads is None else options.threads

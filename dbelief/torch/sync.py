@@ -90,7 +90,7 @@ class Sync:
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
-            return member.open(OwnModel(_Initial(), self._state.initial(), self._state.digest(), form))
+            return member.open(OwnModel(self._state.initial(), self._state.digest(), form))
         except Rejected as error:
             if "this replica's" in str(error):  # another start of the same script cannot help
                 raise ModelError(str(error)) from error
@@ -330,18 +330,6 @@ class PushedStep:
 
     def __init__(self, staleness: float, pushed: bool) -> None:
         self.staleness, self.pushed = staleness, pushed
-
-
-class _Initial:
-    """The model of a script, as far as a session needs one: it has been drawn already."""
-
-    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Not called: see `OwnModel.initial`."""
-        raise AssertionError("a script's module draws its own values")
-
-    def loss_and_gradient(self, views: Any, batch: Any, out: Any) -> float:
-        """Not called: the script's loop computes."""
-        raise AssertionError("a script's loop computes its gradients")
 
 
 def _form(about: Mapping[str, Any] | None) -> SampleForm | None:

@@ -162,6 +162,7 @@ class Client:
         """Evaluate a named vector on one of the job's data sets, and store it if the coordinator requests that."""
         session = self._session
         assert session.data is not None, "asked to evaluate, and the job has no data"
+        assert session.model is not None, "a loop of one's own has the job's model"
         split = session.data.validation if lease.set == "validation" else session.data.test
         assert split is not None, f"asked to evaluate on {lease.set} data, and there is none"
         values, versions = aligned(session.layout.size, np.float32), np.full(len(self._versions), -1, np.int64)

@@ -168,7 +168,7 @@ class JobContext:
 
 
 class OwnModel(NamedTuple):
-    """A model that a program brings, and does not build as the job says.
+    """What a session needs of a model that the program computes with itself, instead of one as the job says.
 
     Attributes
     ----------
@@ -178,7 +178,6 @@ class OwnModel(NamedTuple):
         Form of the program's samples; None: unknown.
     """
 
-    model: Model
     initial: InitialValues
     digest: str
     samples: SampleForm | None = None
@@ -191,7 +190,8 @@ class Session:
     Attributes
     ----------
     model
-        The complete model, even if it is to be partitioned over ranks; after that, this rank's part.
+        The complete model, even if it is to be partitioned over ranks; after that, this rank's part. None: the program
+        has its own.
     layout, part
         Layout of all ranks; this rank's part of it.
     sequences
@@ -202,7 +202,7 @@ class Session:
     data: Dataset | None
     backend: Backend
     ranks: RankGroup
-    model: Model
+    model: Model | None
     layout: Layout
     part: RankPart
     client: CoordinatorClient
@@ -351,11 +351,11 @@ class Session:
             stack.callback(self.member.leave, reason, failed)
 
 
-def _model_of(task: JobContext, ranks: RankGroup, brought: OwnModel | None) -> tuple[Model, str, Layout, Begin]:
+def _model_of(task: JobContext, ranks: RankGroup, brought: OwnModel | None) -> tuple[Model | None, str, Layout, Begin]:
     """A rank's model before it is cut, the digest that must be equal everywhere, the layout, and its initial values."""
     job = task.job
     if brought is not None:
-        return brought.model, brought.digest, brought.initial.layout, partial(_begin_whole, job, brought.initial)
+        return None, brought.digest, brought.initial.layout, partial(_begin_whole, job, brought.initial)
     model, source = build_model(job, task.data, task.backend)
     if ranks.size == 1:
         initial = InitialValues.of(job, model)
