@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,3 +110,51 @@ def test_streams_without_units_are_refused() -> None:
         UnitDataset(Stream("3", "1", "3"))
     with pytest.raises(DataError, match=r"^unit '0' of Stream has no samples$"):
         UnitDataset(Stream("0"))[0]
+
+
+STREAM = """
+import sys
+
+import torch
+from torch.utils.data import DataLoader
+
+import dbelief
+
+
+class Records:
+    units = [f"file-{number}" for number in range(12)]
+
+    def read(self, unit):
+        number = int(unit.removeprefix("file-"))
+        return [(number, torch.full((2,), float(number)) + torch.rand(2)) for _ in range(1 + number % 3)]
+
+
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+units = dbelief.torch.SeededDataset(dbelief.torch.UnitDataset(Records()))
+with dbelief.join() as job, open(f"{sys.argv[1]}-{job.replica}", "a") as log:
+    sync = dbelief.torch.Sync(job, model, torch.optim.SGD(model.parameters(), lr=0.001))
+    collate = dbelief.torch.UnitDataset.collate
+    for number, x in DataLoader(units, batch_sampler=job.sampler(units, 1), collate_fn=collate, num_workers=1):
+        log.write(f"{int(number[0])} {len(x)}\\n")
+        loss = model(x).square().mean()
+        loss.backward()
+        sync.step(loss, samples=1)
+"""
+STREAM_JOB = """
+name: stream
+model: {source: script}
+data: {source: script, train: 12}
+strategy: {name: downpour, batch: 1, rule: {name: sgd, rate: 0.001}, warm_start: null}
+limits: {epochs: 2}
+"""
+
+
+@pytest.mark.processes
+def test_units_of_a_stream_are_leased(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(STREAM_JOB)
+    (tmp_path / "stream.py").write_text(STREAM)
+    words = ["run", "--quiet", "--job", "job.yaml", "--workers", "2", "stream.py", "trained"]
+    subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=tmp_path, check=True, timeout=240)
+    trained = [line for log in tmp_path.glob("trained-*") for line in log.read_text().splitlines()]
+    assert sorted(trained) == sorted(f"{number} {1 + number % 3}" for number in range(12) for _ in range(2))
