@@ -95,7 +95,7 @@ def main() -> None:
     needs_torch()
     source, rows = source_of(NAME), []
     for seed in arguments.seeds:
-        rows.append({"seed": seed, "plain": plain(NAME, seed, 1, source)})
+        rows.append({"seed": seed, "plain": plain(NAME, seed, 1, source)["accuracy"]})
         rows[-1] |= exported(seed, arguments.replicas, source)
         report.progress(rows[-1])
     ways = [way for way in rows[0] if way != "seed"]

@@ -4,7 +4,7 @@
 
 The scripts are those of `examples/scripts`, two replicas each, asynchronous, with a shard and its follower. A third of
 the samples into the job one script is killed; two thirds into it, the shard's leader. Beside it the same job without
-kills. The figure is what the script's `score` gives, of the result.
+kills. Loss and accuracy are what the script's `score` gives, of the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_fields, source_of
+from benchmarks.accuracy.scripts import JOBS, SCRIPTS, figures_of, job_fields, source_of
 from benchmarks.harness import options, report
 from benchmarks.harness.extras import needs_torch
 
@@ -48,9 +48,8 @@ def run(name: str, seed: int, source: str, kills: bool) -> dict[str, Any]:
             if launcher.wait(LIMIT_S):
                 raise SystemExit(log.read_text())
         summary = json.loads((Path(folder) / "runs/script/summary.json").read_text())
-    accuracy, loss = summary["validation_accuracy"], summary["validation_loss"]
     figures = ("samples", "pushes_lost", "pushes_trained_twice", "died")
-    return {"score": loss if accuracy is None else accuracy, **{figure: summary[figure] for figure in figures}}
+    return figures_of(summary) | {figure: summary[figure] for figure in figures}
 
 
 def _wait(launcher: subprocess.Popen[bytes], events: Path, samples: float) -> None:
@@ -106,15 +105,15 @@ def main() -> None:
     arguments = parser.parse_args()
     needs_torch()
     rows = []
-    table = Table("script", "seed", "undisturbed", "with kills", "samples", "lost", "trained twice")
+    table = Table("script", "seed", "undisturbed", "with kills", "samples", "lost", "trained twice")  # loss, accuracy
     for name in arguments.scripts:
         source = source_of(name)
         for seed in arguments.seeds:
             plain, killed = (run(name, seed, source, kills) for kills in (False, True))
-            rows.append({"script": name, "seed": seed, "undisturbed": plain["score"], **killed})
+            rows.append({"script": name, "seed": seed, "undisturbed": plain, "with kills": killed})
             report.progress(rows[-1])
             counts = (killed[figure] for figure in ("samples", "pushes_lost", "pushes_trained_twice"))
-            scores = (f"{one['score']:.4f}" for one in (plain, killed))
+            scores = (f"{one['loss']:.4f}, {one['accuracy']:.4f}" for one in (plain, killed))
             table.add_row(name, str(seed), *scores, *(f"{count:,}" for count in counts))
     report.show(table, {"rows": rows})
 

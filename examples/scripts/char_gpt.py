@@ -67,9 +67,13 @@ def loss_of(model, x, y):
 
 def score(model, data):
     model.eval()
+    loss = right = 0.0
     with torch.no_grad():
-        losses = [loss_of(model, x, y).item() for x, y in DataLoader(data, batch_size=32)]
-    return sum(losses) / len(losses)
+        for x, y in DataLoader(data, batch_size=30):
+            outputs = model(x)
+            loss += nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="sum").item()
+            right += (outputs.argmax(-1) == y).sum().item()
+    return loss / (len(data) * CONTEXT), right / (len(data) * CONTEXT)
 
 
 def main():
@@ -80,8 +84,8 @@ def main():
     tokens = torch.tensor([letters[letter] for letter in text])
     train, test = Windows(tokens[: 3_000 * CONTEXT + 1]), Windows(tokens[-300 * CONTEXT - 1 :])
     model = Gpt(len(letters))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.001, weight_decay=0.1)
-    loader = DataLoader(train, batch_size=8, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0005, betas=(0.5, 0.95), weight_decay=0.1)
+    loader = DataLoader(train, batch_size=4, shuffle=True)
     model.train()
     for _ in range(round(EPOCHS)):
         for x, y in loader:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dbelief
 
 FOLDER, SEED = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-EPOCHS = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+EPOCHS = int(sys.argv[3]) if len(sys.argv) > 3 else 5
 
 
 def images(name, count):
@@ -53,7 +53,7 @@ def main():
     torch.set_num_threads(1)
     train, test = images("train", 60_000), images("t10k", 10_000)
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     sync = dbelief.torch.Sync(job, model, optimizer)
     loader = DataLoader(train, batch_sampler=job.sampler(train, batch_size=64))
     model.train()
