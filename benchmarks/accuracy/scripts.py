@@ -1,6 +1,6 @@
 """PyTorch scripts as replicas of a job, beside the same script in one plain process with the same samples.
 
-    DBELIEF_DATA=... python -m benchmarks.accuracy.scripts [--scripts mnist_cnn,...] [--seeds 0,1,2]
+    DBELIEF_DATA=... python -m benchmarks.accuracy.scripts [--scripts mnist_cnn,...] [--seeds 0,1,2] [--ways plain,...]
 
 The scripts are those of `examples/scripts`. The plain way runs the job's script too, with stand-ins for the two names
 of dbelief: the sampler gives the job's order, and a step is the optimiser's own. The learning rate falls linearly to 0
@@ -18,7 +18,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +158,21 @@ def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> 
     return figures_of(summary)
 
 
+def _asynchronous(replicas: int, name: str, seed: int, source: str) -> Figures:
+    return job(name, seed, replicas, False, source)
+
+
 def figures_of(summary: dict[str, Any]) -> Figures:
     """Figures of a run's summary."""
     return {"loss": summary["validation_loss"], "accuracy": summary["validation_accuracy"]}
+
+
+WAYS: dict[str, Callable[[str, int, str], Figures]] = {
+    "plain": lambda name, seed, source: plain(name, seed, 1, source),
+    f"plain x{SYNCHRONOUS}": lambda name, seed, source: plain(name, seed, SYNCHRONOUS, source),
+    f"synchronous {SYNCHRONOUS}": lambda name, seed, source: job(name, seed, SYNCHRONOUS, True, source),
+    **{f"asynchronous {replicas}": partial(_asynchronous, replicas) for replicas in ASYNCHRONOUS},
+}
 
 
 def main() -> None:
@@ -167,19 +180,17 @@ def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--scripts", type=options.words, default=list(JOBS))
     parser.add_argument("--seeds", type=options.numbers, default=[0, 1, 2])
+    parser.add_argument("--ways", type=options.words, default=list(WAYS))
     arguments = parser.parse_args()
     needs_torch()
-    rows = []
+    rows, ways = [], arguments.ways
+    if unknown := set(ways) - WAYS.keys():
+        parser.error(f"no way is called {min(unknown)!r}, only {', '.join(WAYS)}")
     for name in arguments.scripts:
         source = source_of(name)
         for seed in arguments.seeds:
-            found = {"plain": plain(name, seed, 1, source), f"plain x{SYNCHRONOUS}": plain(name, seed, 2, source)}
-            found[f"synchronous {SYNCHRONOUS}"] = job(name, seed, SYNCHRONOUS, True, source)
-            for replicas in ASYNCHRONOUS:
-                found[f"asynchronous {replicas}"] = job(name, seed, replicas, False, source)
-            rows.append({"script": name, "seed": seed, **found})
+            rows.append({"script": name, "seed": seed, **{way: WAYS[way](name, seed, source) for way in ways}})
             report.progress(rows[-1])
-    ways = [way for way in rows[0] if way not in ("script", "seed")]
     table = Table("script", "mean", *ways)
     for name in arguments.scripts:
         mine = [row for row in rows if row["script"] == name]
