@@ -8,7 +8,7 @@ from .load import build_job, load_job, parse_job
 from .models.autoencoder import AutoencoderModel, Filters, StacksModel
 from .models.layers import Layer
 from .models.model import LayersModel, PythonModel, ScriptModel, ZooModel
-from .schedule import ConstantSchedule, PolySchedule, Scale, StepSchedule
+from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Scale, StepSchedule
 from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, ScriptData, SyntheticData
 from .strategies.asynchronous import Asynchronous
@@ -27,6 +27,7 @@ __all__ = [
     "Comparison",
     "ComparisonFile",
     "ConstantSchedule",
+    "CosineSchedule",
     "CsvData",
     "Data",
     "DigitsData",

@@ -26,7 +26,7 @@ from .document.section import (
 from .document.yaml_document import to_yaml
 from .models.autoencoder import StacksModel
 from .models.model import Model, PythonModel, ScriptModel
-from .schedule import ConstantSchedule, PolySchedule, Schedule
+from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, ScriptData, lacks_validation
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
@@ -282,9 +282,9 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
-    def _poly_has_an_end(self) -> Self:
+    def _falling_rate_has_an_end(self) -> Self:
         endless = self.limits.samples is None and self.limits.epochs is None
-        if isinstance(self.schedule, PolySchedule) and self.schedule.total is None and endless:
+        if isinstance(self.schedule, PolySchedule | CosineSchedule) and self.schedule.total is None and endless:
             raise refusal("schedule.total", "must be given where limits has neither samples nor epochs")
         return self
 

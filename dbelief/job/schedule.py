@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .document.section import Count, Positive, Section, Share
+from .document.section import Count, Decay, Positive, Section, Share
 
 
 class WarmUp(Section):
@@ -72,4 +72,16 @@ class PolySchedule(Section):
     scale: Scaled = None
 
 
-Schedule = Annotated[ConstantSchedule | StepSchedule | PolySchedule, Field(discriminator="kind")]
+class CosineSchedule(Section):
+    """rate * (end + (1 - end) * (1 + cos(pi * samples / total)) / 2) (Loshchilov and Hutter 2017, equation 5)."""
+
+    kind: Literal["cosine"] = Field(description="Which schedule this is")
+    end: Decay = Field(default=0.0, description="Share of the rate that is left at the end, without unit")
+    total: Count | None = Field(
+        default=None, description="Samples at which the rate stops falling; null for those of the limits"
+    )
+    warm_up: Rising = None
+    scale: Scaled = None
+
+
+Schedule = Annotated[ConstantSchedule | StepSchedule | PolySchedule | CosineSchedule, Field(discriminator="kind")]

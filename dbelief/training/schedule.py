@@ -6,8 +6,9 @@ and powers use `optim/powers.py`, so coordinator, replica and replay agree to th
 
 import math
 
-from dbelief.job import ConstantSchedule, Job, Limits, PolySchedule, StepSchedule
+from dbelief.job import ConstantSchedule, CosineSchedule, Job, Limits, PolySchedule, StepSchedule
 from dbelief.optim import powers
+from dbelief.optim.cosine import half_cosine
 
 
 def step(rate: float, samples: int, *, every: int, factor: float) -> float:
@@ -21,6 +22,14 @@ def poly(rate: float, samples: int, *, power: float, total: int) -> float:
     Source: FireCaffe (Iandola et al. 2016), section 4, where power is 0.5 for GoogLeNet.
     """
     return rate * powers.power(1.0 - min(samples, total) / total, power)
+
+
+def cosine(rate: float, samples: int, *, end: float, total: int) -> float:
+    """Return rate * (end + (1 - end) * (1 + cos(pi * samples / total)) / 2), and rate * end from `total` samples on.
+
+    Source: Loshchilov and Hutter 2017 (arXiv:1608.03983), equation 5, without restarts.
+    """
+    return rate * (end + (1.0 - end) * half_cosine(min(samples, total) / total))
 
 
 def warm_up_factor(samples: int, *, over: int, start_factor: float) -> float:
@@ -62,13 +71,13 @@ def learning_rate(job: Job, samples: int, total: int | None = None) -> float:
     samples : int
         Samples seen (leased) before it, over all replicas; 0 at the start.
     total : int, optional
-        Samples of the complete job, as `total_samples` returns them; a poly schedule without its own total needs this
-        where the job is limited by epochs.
+        Samples of the complete job, as `total_samples` returns them; a poly or cosine schedule without its own total
+        needs this where the job is limited by epochs.
 
     Raises
     ------
     ValueError
-        `samples` is negative, or a poly schedule has no total.
+        `samples` is negative, or a poly or cosine schedule has no total.
     """
     if samples < 0:
         raise ValueError(f"samples is {samples}, must be 0 or more")
@@ -83,8 +92,15 @@ def learning_rate(job: Job, samples: int, total: int | None = None) -> float:
             return rate
         case StepSchedule(every=every, factor=factor):
             return step(rate, samples, every=every, factor=factor)
-        case PolySchedule(power=power, total=own):
-            end = own or total or (job.limits.samples if job.limits.epochs is None else None)
-            if end is None:
-                raise ValueError("a poly schedule without a total needs the total number of samples")
-            return poly(rate, samples, power=power, total=end)
+        case PolySchedule(power=power):
+            return poly(rate, samples, power=power, total=_end(job, schedule, total))
+        case CosineSchedule(end=end):
+            return cosine(rate, samples, end=end, total=_end(job, schedule, total))
+
+
+def _end(job: Job, schedule: PolySchedule | CosineSchedule, total: int | None) -> int:
+    """Samples at which a schedule has fallen: its own, else those of the complete job."""
+    end = schedule.total or total or (job.limits.samples if job.limits.epochs is None else None)
+    if end is None:
+        raise ValueError(f"a {schedule.kind} schedule without a total needs the total number of samples")
+    return end

@@ -27,7 +27,7 @@ from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, copy, dots, lincomb, rotate, zero
 from dbelief.optim import Rule, make_rule
 from dbelief.optim.elastic import Elastic
-from dbelief.training.schedule import poly, step, warm_up_factor
+from dbelief.training.schedule import cosine, poly, step, warm_up_factor
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
 from worker.comm.collectives.wire_format import BFloat16Format, Float16Format, Format
@@ -127,6 +127,7 @@ def schedules() -> Iterator[tuple[str, str]]:
     yield "rise", digest(*(warm_up_factor(at, over=50_000, start_factor=0.1) for at in samples))
     for exponent in (0.5, 0.7, 2.0):
         yield f"poly {exponent}", digest(*(poly(0.1, at, power=exponent, total=90_000) for at in samples))
+    yield "cosine", digest(*(cosine(0.1, at, end=0.01, total=90_000) for at in samples))
 
 
 def sums() -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """Learning rates by samples seen, against values worked out by hand."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ from hypothesis import strategies as st
 
 from dbelief.errors import JobError
 from dbelief.job import Job, Limits, Scale, build_job
-from dbelief.training.schedule import learning_rate, poly, step, total_samples, warm_up_factor
+from dbelief.training.schedule import cosine, learning_rate, poly, step, total_samples, warm_up_factor
 
 KINDS: list[dict[str, Any]] = [
     {"kind": "constant"},
     {"kind": "step", "every": 300, "factor": 0.1},
     {"kind": "poly", "power": 0.5},
     {"kind": "poly", "power": 2},
+    {"kind": "cosine"},
+    {"kind": "cosine", "end": 0.1, "total": 700},
 ]
 
 
@@ -60,11 +63,28 @@ def test_poly_total_precedence() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"epochs": 2}, {"epochs": 2, "samples": 1000}])
-def test_poly_in_epochs_needs_the_total(limits: dict[str, Any]) -> None:
-    in_epochs = job({"kind": "poly", "power": 1}, limits)
-    with pytest.raises(ValueError, match="needs the total number of samples"):
+@pytest.mark.parametrize("schedule", [{"kind": "poly", "power": 1}, {"kind": "cosine"}])
+def test_in_epochs_a_falling_rate_needs_the_total(schedule: dict[str, Any], limits: dict[str, Any]) -> None:
+    in_epochs = job(schedule, limits)
+    with pytest.raises(ValueError, match=f"a {schedule['kind']} schedule without a total needs the total number of"):
         learning_rate(in_epochs, 10)
-    assert learning_rate(in_epochs, 10, total=20) == 0.25
+    assert learning_rate(in_epochs, 10, total=20) == pytest.approx(0.25, abs=1e-16)
+
+
+@pytest.mark.parametrize(
+    ("end", "samples", "rate"),
+    # of 0.5: a third of the way cos(60 degrees) is a half
+    [(0.0, 0, 0.5), (0.0, 300, 0.375), (0.0, 600, 0.125), (0.0, 900, 0.0), (0.2, 450, 0.3), (0.2, 5000, 0.1)],
+)
+def test_cosine_falls_to_its_end_and_stays_there(end: float, samples: int, rate: float) -> None:
+    falling = job({"kind": "cosine", "end": end, "total": 900})
+    assert learning_rate(falling, samples) == pytest.approx(rate, rel=1e-14, abs=1e-300)
+
+
+@given(st.floats(0, 1), st.integers(0, 10**6))
+def test_cosine_is_that_of_the_definition(end: float, samples: int) -> None:
+    wanted = end + (1 - end) * (1 + math.cos(math.pi * samples / 10**6)) / 2
+    assert cosine(1.0, samples, end=end, total=10**6) == pytest.approx(wanted, abs=4e-16)
 
 
 def test_constant_is_the_rules_rate() -> None:
@@ -136,8 +156,9 @@ def test_no_jump_where_the_warm_up_ends_or_anywhere(
         before, after = learning_rate(warmed, at - 1), learning_rate(warmed, at)
         slope = 0.5 / over + abs(learning_rate(job(kind), at) - learning_rate(job(kind), at - 1))
         assert abs(after - before) <= slope * (1 + 1e-9) + 1e-15
-    assert learning_rate(warmed, 1000) == (
-        0 if kind["kind"] == "poly" else 0.5 * warm_up_factor(1000, over=over, start_factor=factor)
+    left = {"constant": 1.0, "poly": 0.0, "cosine": kind.get("end", 0.0)}[kind["kind"]]
+    assert learning_rate(warmed, 1000) == pytest.approx(
+        left * 0.5 * warm_up_factor(1000, over=over, start_factor=factor), rel=1e-15
     )
 
 
