@@ -17,6 +17,7 @@ from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS
 from dbelief.core.ranks import all_or_none
 from dbelief.errors import DataError, DbeliefError, ModelError, NonFinite, RankFailure, Rejected, Unavailable
+from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Job, PythonModel, Sandblaster, SyncSgd
 from dbelief.nn import Model
@@ -25,7 +26,6 @@ from dbelief.process.runtime import Event
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
-from dbelief.training.evaluation import evaluate
 from dbelief.training.session import Session
 
 from .pipeline.buffers import ParameterBuffer

@@ -12,6 +12,7 @@ from rich.console import Console
 from dbelief.data import load
 from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
+from dbelief.evaluation.evaluate import evaluate, evaluate_groups
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status import JobLocation, get_status, watch
 from dbelief.monitor.status_table import outcome, overview
@@ -20,7 +21,6 @@ from dbelief.process.console import interrupt_event
 from dbelief.rundir.json_values import plain
 from dbelief.rundir.summary import Summary
 from dbelief.tools.report.text_report import account
-from dbelief.training.evaluation import evaluate, evaluate_groups
 from dbelief.training.trained_model import load_model
 
 

@@ -1,16 +1,9 @@
 """From a description to a model: a list of layers, an autoencoder, or a name in a user's Python file."""
 
-import difflib
-import hashlib
-import importlib.machinery
-import importlib.util
 import math
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dbelief.arrays.backend import Backend
@@ -28,6 +21,7 @@ from .layers.pooling import AveragePool, L2Pool, MaxPool
 from .losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from .model import Model
 from .network import Network
+from .python_file import load_object, raised, unknown
 
 LAYERS: Mapping[str, Callable[..., Layer]] = {
     kind.kind: kind
@@ -72,7 +66,7 @@ def build_network(
         A kind, an option, a loss or a size is wrong; the message names the layer by its place, from 1.
     """
     if loss not in LOSSES:
-        raise ModelError(f"loss: {_unknown(loss, LOSSES)}")
+        raise ModelError(f"loss: {unknown(loss, LOSSES)}")
     built = [build_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
     classes = outputs if loss != SquareLoss.name else None
     network = Network(built, LOSSES[loss](), features, classes, backend, seed, names)
@@ -131,12 +125,12 @@ def build_layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
     """
     where = f"layer {place}"
     if kind not in LAYERS:
-        raise ModelError(f"{where}: {_unknown(kind, LAYERS)}")
+        raise ModelError(f"{where}: {unknown(kind, LAYERS)}")
     made = LAYERS[kind]
     takes: dict[str, Field[Any]] = {field.name: field for field in fields(made)} if is_dataclass(made) else {}
     for option in options:
         if option not in takes:
-            raise ModelError(f"{where} ({kind}): {_unknown(option, takes)}")
+            raise ModelError(f"{where} ({kind}): {unknown(option, takes)}")
     for option, field in takes.items():
         value = options.get(option, None if field.default is MISSING else field.default)
         wrong = _wrong_kind(value, field.type, least=0 if field.default == 0 else 1)
@@ -161,19 +155,8 @@ def _wrong_kind(value: Any, wanted: Any, least: int) -> str:
     return "" if right else f"an integer of {least} or more"
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    """Say that a name is not known, which ones are, and the nearest."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ""
-    return f"{name!r} is not known{hint} (there is: {', '.join(names) or 'none'})"
-
-
 def load_python_model(path: Path, name: str) -> tuple[Model, str]:
     """Load a model from a user's Python file.
-
-    The file is run once, as a module of a private name; its folder is not put on the import path, since only
-    this one file is hashed. Nothing is written beside it.
 
     Parameters
     ----------
@@ -187,49 +170,15 @@ def load_python_model(path: Path, name: str) -> tuple[Model, str]:
     -------
     model : Model
     sha256 : str
-        Of the bytes that were run, in hexadecimal: two processes with the same one run the same source.
+        See `load_object`.
 
     Raises
     ------
     ModelError
-        The file cannot be read, compiled or run, or has no such name, or the model lacks a method; the
-        message names the file, and the line where there is one.
+        See `load_object`; or the model lacks a method.
     """
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
-    sha256 = hashlib.sha256(source).hexdigest()
-    module = _run(path, source, sha256)
-    if not hasattr(module, name):
-        public = [own for own in vars(module) if not own.startswith("_")]
-        raise ModelError(f"{path}: {_unknown(name, public)}")
-    return _model(path, name, getattr(module, name)), sha256
-
-
-def _run(path: Path, source: bytes, sha256: str) -> ModuleType:
-    """Run exactly these bytes as a module (importing the path again could read others)."""
-    try:
-        code = compile(source, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        cause = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ModelError(f"{path}{line}: not Python ({cause})") from error
-    private = f"_dbelief_model_{sha256[:16]}"
-    loader = importlib.machinery.SourceFileLoader(private, str(path))
-    spec = importlib.util.spec_from_file_location(private, path, loader=loader)
-    assert spec is not None, f"a loader was given, yet no spec for {path}"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[private] = module  # dataclasses and typing look a class's module up there
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # for modules beside the file; last, so that none of them replaces a library
-    try:
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
-        del sys.modules[private]
-        raise _raised(path, "importing it", error) from error
-    return module
+    found, sha256 = load_object(path, name)
+    return _model(path, name, found), sha256
 
 
 def _model(path: Path, name: str, found: Any) -> Model:
@@ -239,19 +188,9 @@ def _model(path: Path, name: str, found: Any) -> Model:
         try:
             found = found()
         except (Exception, SystemExit) as error:
-            raise _raised(path, f"{name}()", error) from error
+            raise raised(path, f"{name}()", error) from error
     for method, signature in METHODS.items():
         if not callable(getattr(found, method, None)):
             raise ModelError(f"{path}: {name!r} ({type(found).__name__}) has no method {signature}")
     model: Model = found
     return model
-
-
-def _raised(path: Path, what: str, error: BaseException) -> ModelError:
-    """Name the last line of the user's file on the way to an error."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = f", line {lines[-1]}" if lines else ""
-    cause = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        cause += "; pip install 'dbelief[torch]'"
-    return ModelError(f"{path}{line}: {what} raised {type(error).__name__}{': ' + cause if cause else ''}")

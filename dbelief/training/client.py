@@ -24,10 +24,10 @@ from dbelief.arrays.backend import aligned
 from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.data import Dataset
 from dbelief.errors import JobError, ModelError, Rejected, Unavailable
+from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.training.evaluation import evaluate
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.schedule import learning_rate
 from dbelief.training.session import JobContext, Session

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.training.evaluation import evaluate
+from dbelief.evaluation.evaluate import evaluate
 from tests.device.standin.machine import Machine
 from tests.equivalence.in_process import whole_job
 from worker.pipeline.batches import BatchLoader

@@ -16,13 +16,13 @@ from dbelief.arrays.backend import Backend, select_backend
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import Layout
 from dbelief.data import Split
+from dbelief.evaluation.evaluate import evaluate_groups
 from dbelief.nn import Batch, build_network
 from dbelief.nn.kernels import Blocks, make_kernels
 from dbelief.nn.kernels.batched_gemm import Matrices
 from dbelief.nn.kernels.device import DeviceKernels
 from dbelief.optim.gradients import check_finite
 from dbelief.training.elastic_weights import ElasticWeights
-from dbelief.training.evaluation import evaluate_groups
 from tests.device.jobs import DENSE, Example, by
 from tests.device.standin.cupy import modules, standing_in
 from tests.device.standin.machine import Machine

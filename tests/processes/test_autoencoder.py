@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from dbelief.arrays.backend import select_backend
 from dbelief.data import load
+from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import load_job
-from dbelief.training.evaluation import evaluate
 from dbelief.training.session import build_model, initial_values
 
 from .conftest import Operator

@@ -18,11 +18,11 @@ from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.core.layout import Kind, Layout, SegmentSpan
 from dbelief.data import load
 from dbelief.errors import DataError, ModelError
+from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import build_job, load_job
 from dbelief.launch.train import train
 from dbelief.nn import Batch, build_network
 from dbelief.nn.torch_model import TorchModel
-from dbelief.training.evaluation import evaluate
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import initial_values
 

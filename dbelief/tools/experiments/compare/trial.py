@@ -11,10 +11,10 @@ import numpy as np
 from dbelief.arrays.backend import select_backend
 from dbelief.data import Dataset, load
 from dbelief.errors import DataError, DbeliefError, Interrupted, ModelError
+from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import Comparison, Job, Trial
 from dbelief.launch.local_cluster import LocalCluster
 from dbelief.rundir.summary import Summary, read_summary
-from dbelief.training.evaluation import evaluate
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import build_model
 

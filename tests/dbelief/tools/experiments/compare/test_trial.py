@@ -10,10 +10,10 @@ import pytest
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
+from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import ComparisonFile, load_job
 from dbelief.tools.experiments.compare import trial
 from dbelief.tools.experiments.compare.trial import Examiner, run_trial
-from dbelief.training.evaluation import evaluate
 from dbelief.training.session import build_model, initial_values
 
 FILE = """

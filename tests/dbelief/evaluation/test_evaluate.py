@@ -10,10 +10,10 @@ import pytest
 
 from dbelief.arrays.backend import select_backend
 from dbelief.data import Split
+from dbelief.evaluation import evaluate as evaluation
+from dbelief.evaluation.evaluate import evaluate_groups
 from dbelief.nn import Batch, Dense, HasLogProbabilities, Network
 from dbelief.nn.losses import SoftmaxCrossEntropy
-from dbelief.training import evaluation
-from dbelief.training.evaluation import evaluate_groups
 
 CPU = select_backend("cpu")
 
