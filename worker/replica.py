@@ -271,10 +271,9 @@ class Replica:
                 return
             raise
         copy.to_device()
-        loss, accuracy = evaluate(
-            self._model, copy.views, split, session.part, session.backend, self._reporter.report_alive
-        )
-        found = wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
+        alive = self._reporter.report_alive
+        quality = evaluate(self._model, copy.views, split, session.part, session.backend, alive, session.metrics)
+        found = wire.Evaluation(lease=message.lease, **quality._asdict())
         reply = self._broadcast_reply(lambda: self._reporter.report(evaluation=found), wire.ReportReply)
         if reply.store_as:
             parameters.locate(reply.placement_epoch)  # a replaced shard that still runs would acknowledge them too

@@ -4,8 +4,8 @@
 
 The scripts are those of `examples/scripts`. The plain way runs the job's script too, with stand-ins for the two names
 of dbelief: the sampler gives the job's order, and a step is the optimiser's own. The learning rate falls linearly to 0
-in all ways. Ways: plain, and plain with twice the
-batch; synchronous SGD by two replicas, which is compared with the latter; asynchronous by 1, 2 and 4. The figures are
+in all ways. Ways: plain, and plain with a step after every two batches, whose gradients are averaged; synchronous SGD by
+two replicas, which is compared with the latter; asynchronous by 1, 2 and 4. The figures are
 loss and accuracy that the script's `score` gives on the test set, of the result.
 """
 
@@ -47,11 +47,11 @@ PLAIN = "benchmarks.accuracy.scripts"
 
 
 def plain_run(script: str, numbers: list[str], words: list[str]) -> None:
-    """Run a script of a job as a plain program, with a batch so many times as large; print its score as JSON.
+    """Run a script of a job as a plain program, which prints its score as JSON.
 
-    `numbers`: seed, how many times as large, and samples until the learning rate is 0.
+    `numbers`: seed, batches of a step, and samples until the learning rate is 0.
     """
-    seed, times, total = map(int, numbers)
+    seed, batches, total = map(int, numbers)
     import numpy as np
 
     import dbelief
@@ -72,7 +72,7 @@ def plain_run(script: str, numbers: list[str], words: list[str]) -> None:
 
     class Job:
         def sampler(self, dataset: Any, batch_size: int) -> Sampler:
-            return Sampler(len(dataset), times * batch_size)
+            return Sampler(len(dataset), batch_size)
 
         def __enter__(self) -> Job:
             return self
@@ -82,13 +82,20 @@ def plain_run(script: str, numbers: list[str], words: list[str]) -> None:
 
     class Sync:
         def __init__(self, job: Job, model: Any, optimizer: Any) -> None:
-            self.model, self.optimizer, self.samples = model, optimizer, 0
+            self.model, self.optimizer, self.samples, self.calls = model, optimizer, 0, 0
             self.rates = [group["lr"] for group in optimizer.param_groups]
 
         def step(self, loss: Any, samples: int) -> None:
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * (1 - self.samples / total)
+            self.calls += 1
             self.samples += samples
+            if self.calls % batches and self.samples < total:
+                return
+            before = max(0, self.samples - batches * samples)
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * (1 - before / total)
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad /= batches
             self.optimizer.step()
             self.optimizer.zero_grad()
 
@@ -110,10 +117,10 @@ def source_of(name: str) -> str:
     return str((data / "shakespeare" / "input.txt" if name == "char_gpt" else data / "mnist").resolve())
 
 
-def plain(name: str, seed: int, times: int, source: str) -> Figures:
+def plain(name: str, seed: int, batches: int, source: str) -> Figures:
     """Figures of the plain program."""
     epochs = JOBS[name]["epochs"]
-    numbers = [str(seed), str(times), str(epochs * JOBS[name]["train"])]
+    numbers = [str(seed), str(batches), str(epochs * JOBS[name]["train"])]
     command = [sys.executable, "-m", PLAIN, "--plain", str(SCRIPTS / f"{name}_job.py"), *numbers]
     command += [source, str(seed), str(epochs)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True, cwd=checkout.ROOT)
@@ -169,7 +176,7 @@ def figures_of(summary: dict[str, Any]) -> Figures:
 
 WAYS: dict[str, Callable[[str, int, str], Figures]] = {
     "plain": lambda name, seed, source: plain(name, seed, 1, source),
-    f"plain x{SYNCHRONOUS}": lambda name, seed, source: plain(name, seed, SYNCHRONOUS, source),
+    f"plain by {SYNCHRONOUS}": lambda name, seed, source: plain(name, seed, SYNCHRONOUS, source),
     f"synchronous {SYNCHRONOUS}": lambda name, seed, source: job(name, seed, SYNCHRONOUS, True, source),
     **{f"asynchronous {replicas}": partial(_asynchronous, replicas) for replicas in ASYNCHRONOUS},
 }

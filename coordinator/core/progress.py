@@ -30,15 +30,21 @@ class Best:
     loss: float
     accuracy: float | None
     samples: int
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Evaluated:
-    """Outcome of one evaluation."""
+    """Outcome of one evaluation; `measured`: metrics by name, those that are defined for its samples."""
 
     loss: float
     accuracy: float | None
     samples: int
+    measured: dict[str, float] = field(default_factory=dict)
+
+    def kept_as(self, vector: str) -> Best:
+        """The best evaluation, with its parameters under this name."""
+        return Best(vector, self.loss, self.accuracy, self.samples, self.measured)
 
 
 _TABLES = ("spent", "stale", "wire")
@@ -108,6 +114,12 @@ class Progress:
         Samples between evaluations on validation data; None: never.
     keep_best
         Whether the parameters of the best evaluation are kept on the shards.
+    targets
+        Values of metrics at which the job stops, by name.
+    higher
+        By metric, whether higher values are better.
+    best_by
+        Metric that decides which evaluation is the best; None: accuracy, else loss.
     warm_start, divergence
         See `WarmStart` and `DivergenceDetector`, which averages the loss.
     restored
@@ -118,6 +130,9 @@ class Progress:
     keep_best: bool = False
     target_accuracy: float | None = None
     target_loss: float | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
+    higher: Mapping[str, bool] = field(default_factory=dict)
+    best_by: str | None = None
     patience: int | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
     divergence: DivergenceDetector = field(default_factory=DivergenceDetector)
@@ -244,7 +259,7 @@ class Progress:
         while self.evaluate_every is not None and self.next_evaluation <= samples:
             self.next_evaluation += self.evaluate_every
 
-    def evaluated(self, loss: float, accuracy: float | None, samples: int) -> tuple[str, str | None]:
+    def evaluated(self, new: Evaluated) -> tuple[str, str | None]:
         """Record an evaluation on validation data.
 
         Returns
@@ -252,35 +267,48 @@ class Progress:
         tuple
             The name to keep its parameters under ("" for none), and a reason to stop, if any.
         """
-        self.last = Evaluated(loss, accuracy, samples)
-        self._not_before(samples)  # requested earlier, it covers all samples trained since
-        better = self._beats_best(loss, accuracy)
+        self.last = new
+        self._not_before(new.samples)  # requested earlier, it covers all samples trained since
+        better = self._beats_best(new)
         self.without_gain = 0 if better else self.without_gain + 1
         # Two alternating names: until the new vector is complete, the old one stays valid.
         keep_as = ""
         if better and self.keep_best:
             keep_as = "best.1" if self.best is not None and self.best.vector == "best.0" else "best.0"
         if better and not self.keep_best:
-            self.best = Best("", loss, accuracy, samples)
-        return keep_as, self._reason_to_stop(loss, accuracy)
+            self.best = new.kept_as("")
+        return keep_as, self._reason_to_stop(new)
 
     def record_best(self, best: Best) -> None:
         """Record the best evaluation, whose parameters are completely stored on the shards under its name."""
-        if self._beats_best(best.loss, best.accuracy):
+        if self._beats_best(best):
             self.best = best
 
-    def _beats_best(self, loss: float, accuracy: float | None) -> bool:
+    def _beats_best(self, new: Evaluated | Best) -> bool:
         if self.best is None:
             return True
-        if accuracy is None or self.best.accuracy is None:
-            return loss < self.best.loss
-        return (accuracy, -loss) > (self.best.accuracy, -self.best.loss)
+        ours, theirs = self._rank(new), self._rank(self.best)
+        if ours is None or theirs is None:
+            return theirs is None and (ours is not None or new.loss < self.best.loss)
+        return (ours, -new.loss) > (theirs, -self.best.loss)
 
-    def _reason_to_stop(self, loss: float, accuracy: float | None) -> str | None:
+    def _rank(self, one: Evaluated | Best) -> float | None:
+        """What decides which evaluation is the best, higher is better; None where it is not known."""
+        if self.best_by is None:
+            return one.accuracy
+        value = one.measured.get(self.best_by)
+        return value if value is None or self.higher[self.best_by] else -value
+
+    def _reason_to_stop(self, new: Evaluated) -> str | None:
+        accuracy, loss = new.accuracy, new.loss
         if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
             return f"validation accuracy {accuracy:.4f} reached its target {self.target_accuracy:g}"
         if self.target_loss is not None and loss <= self.target_loss:
             return f"validation loss {loss:.4g} reached its target {self.target_loss:g}"
+        for name, target in self.targets.items():
+            value = new.measured.get(name)
+            if value is not None and (value >= target if self.higher[name] else value <= target):
+                return f"validation {name} {value:.4g} reached its target {target:g}"
         if self.patience is not None and self.without_gain >= self.patience:
             return f"no better validation result for {self.without_gain} evaluations"
         return None

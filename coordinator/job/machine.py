@@ -595,15 +595,29 @@ class JobMachine:
         self._advance(now_s)
 
     def evaluated(
-        self, number: int, incarnation: int, lease_id: int, loss: float, accuracy: float | None, now_s: float
+        self,
+        number: int,
+        incarnation: int,
+        lease_id: int,
+        loss: float,
+        accuracy: float | None,
+        now_s: float,
+        metrics: Mapping[str, float] | None = None,
     ) -> str:
         """Record an evaluation result; returns the name to store its parameters under, "" for none."""
-        lease, keep_as, trouble, enough = self.training.evaluated(incarnation, lease_id, loss, accuracy)
+        lease, keep_as, trouble, enough = self.training.evaluated(incarnation, lease_id, loss, accuracy, metrics or {})
         client = self.members.find("client", number, incarnation)
         if client is not None:
             client.state = "waiting"  # it requests no lease that would set the state
         if lease is not None:
-            self._log_event("evaluation", set=lease.set, samples=lease.samples, loss=loss, accuracy=accuracy)
+            self._log_event(
+                "evaluation",
+                set=lease.set,
+                samples=lease.samples,
+                loss=loss,
+                accuracy=accuracy,
+                metrics=dict(metrics or {}),
+            )
         if trouble:
             self.fail(trouble)
         elif enough:

@@ -111,6 +111,9 @@ class Curves:
         if event == "evaluation" and fields.get("set") == "validation":
             self.curves["validation_accuracy"].add(fields.get("samples"), fields.get("accuracy"))
             self.curves["validation_loss"].add(fields.get("samples"), fields.get("loss"))
+            for name, value in (fields.get("metrics") or {}).items():
+                curve = self.curves.setdefault(f"validation_{name}", DecimatedCurve("samples"))
+                curve.add(fields.get("samples"), value)
         elif event == "iteration" and self._iterates:
             self.curves["loss"].add(fields.get("iteration"), fields.get("loss"))
         elif event == "progress" and not self._iterates:

@@ -22,6 +22,8 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "test_loss": progress.test.loss if progress.test else None,
         "validation_accuracy": shown.accuracy if shown else None,
         "validation_loss": shown.loss if shown else None,
+        "test_metrics": progress.test.measured if progress.test else {},
+        "validation_metrics": shown.measured if shown else {},
         "samples": progress.samples,
         "samples_per_replica": {str(n): own.samples for n, own in sorted(progress.replicas.items())},
         "bytes_per_replica": {str(n): own.bytes for n, own in sorted(progress.replicas.items()) if own.bytes},

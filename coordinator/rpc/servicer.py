@@ -203,7 +203,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.HasField("evaluation"):
                 e = request.evaluation
                 accuracy = e.accuracy if e.HasField("accuracy") else None
-                reply.store_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
+                reply.store_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s, dict(e.metrics))
                 if reply.store_as:
                     reply.placement_epoch = _placement_epoch(machine)
             if request.HasField("bundle"):

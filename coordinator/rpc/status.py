@@ -56,6 +56,8 @@ def _figures(event_loop: EventLoop, machine: JobMachine) -> wire.StatusReply:
         validation_accuracy=_number(last.accuracy if last else None),
         test_loss=test.loss if test else math.nan,
         test_accuracy=_number(test.accuracy if test else None),
+        validation_metrics=last.measured if last else {},
+        test_metrics=test.measured if test else {},
         samples_per_s=event_loop.speed.per_second() if machine.state is State.READY else event_loop.speed.mean(),
         staleness_mean=p.staleness_mean,
         staleness=p.stale(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
+from dbelief.job.metrics import higher_is_better, name_of
 
 from ..core.divergence import DivergenceDetector
 from ..core.progress import Progress
@@ -76,6 +77,9 @@ def progress(job: Job, shape: DatasetSizes, total: int | None) -> Progress:
         divergence=DivergenceDetector(job.divergence.factor, job.divergence.seconds),
         target_accuracy=limits.validation_accuracy,
         target_loss=limits.validation_loss,
+        targets=limits.validation_metrics,
+        higher={name_of(metric): higher_is_better(metric) for metric in job.evaluate.metrics},
+        best_by=job.evaluate.best_by,
         patience=limits.patience,
     )
 

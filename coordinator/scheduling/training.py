@@ -170,21 +170,24 @@ class Training:
             self.leases.outside += new.samples
         return new is not None, self.progress.record_report(number, new, now_s) if new is not None else None
 
-    def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> EvaluationOutcome:
+    def evaluated(
+        self, incarnation: int, lease_id: int, loss: float, accuracy: float | None, metrics: Mapping[str, float]
+    ) -> EvaluationOutcome:
         """Record an incarnation's evaluation result."""
         lease = self.evaluations.complete(lease_id, incarnation)
         if lease is None:
             return EvaluationOutcome(None, self.evaluations.storage_name(lease_id, incarnation))
+        new = Evaluated(loss, accuracy, lease.samples, dict(metrics))
         if lease.set == "test":
-            self.progress.test = Evaluated(loss, accuracy, lease.samples)
+            self.progress.test = new
             return EvaluationOutcome(lease)
         if not math.isfinite(loss):
             self.progress.divergence.not_finite += 1
             reason_to_fail = f"diverged: the validation loss is {loss} after {lease.samples} samples; try a lower rate"
             return EvaluationOutcome(lease, reason_to_fail=reason_to_fail)
-        keep_as, reason = self.progress.evaluated(loss, accuracy, lease.samples)
+        keep_as, reason = self.progress.evaluated(new)
         if keep_as:
-            self.evaluations.store(lease_id, incarnation, Best(keep_as, loss, accuracy, lease.samples))
+            self.evaluations.store(lease_id, incarnation, new.kept_as(keep_as))
         return EvaluationOutcome(lease, keep_as, reason_to_close=reason or "")
 
     def evaluation_stored(self, lease_id: int) -> None:

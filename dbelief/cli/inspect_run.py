@@ -13,6 +13,7 @@ from dbelief.data import load
 from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
 from dbelief.evaluation.evaluate import evaluate, evaluate_groups
+from dbelief.evaluation.metrics import metrics_of
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status import JobLocation, get_status, watch
 from dbelief.monitor.status_table import outcome, overview
@@ -70,7 +71,7 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
 
 
 def evaluate_run(run: Path, split: str) -> dict[str, Any]:
-    """Loss and accuracy of a run's model.safetensors on one split of the job's data, and by group where it has any.
+    """Loss, accuracy and metrics of a run's model on one split of the job's data, and by group where it has any.
 
     Raises
     ------
@@ -86,8 +87,12 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     samples = data.validation if split == "validation" else data.test
     if samples is None:
         raise DataError(f"job {trained.job.name}: its data has no {split} set")
-    loss, accuracy = evaluate(trained.model, trained.views, samples, trained.layout, trained.backend)
-    result = {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
+    metrics = metrics_of(trained.job, trained.samples)
+    own = trained.model, trained.views, samples, trained.layout, trained.backend
+    quality = evaluate(*own, metrics=metrics)
+    result = {"set": split, "samples": len(samples), "loss": quality.loss, "accuracy": quality.accuracy}
+    if metrics:
+        result["metrics"] = quality.metrics
     if (of_groups := evaluate_groups(trained.model, trained.views, samples, trained.backend)) is not None:
         result["groups"], result["group_accuracy"] = of_groups
     return result

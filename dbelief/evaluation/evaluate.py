@@ -1,19 +1,42 @@
-"""Loss and accuracy of one set of parameters over a complete split, by sample or by group."""
+"""Loss, accuracy and metrics of one set of parameters over a complete split, by sample or by group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Layout, RankPart
 from dbelief.data import BatchBuffer, Split
+from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, HasLogProbabilities, Model
+from dbelief.nn.model import GivesOutputs
 
+from .metrics import Metric, measure
+
+NO_METRICS: Mapping[str, Metric] = {}
 BATCH = 1_000
 """Samples per forward pass: large enough for efficient BLAS, small relative to the data."""
+
+
+class Quality(NamedTuple):
+    """Quality of a set of parameters.
+
+    Attributes
+    ----------
+    loss
+        Mean over the samples.
+    accuracy
+        Share of correct answers, 0 to 1; None where the model has none.
+    metrics
+        Values by name; without those that are not defined for the samples.
+    """
+
+    loss: float
+    accuracy: float | None
+    metrics: Mapping[str, float]
 
 
 def evaluate(
@@ -23,14 +46,21 @@ def evaluate(
     layout: Layout | RankPart,
     backend: Backend,
     moved: Callable[[], None] = lambda: None,
-) -> tuple[float, float | None]:
-    """Mean loss, and the share of correct answers where the model reports it.
+    metrics: Mapping[str, Metric] = NO_METRICS,
+) -> Quality:
+    """Mean loss, the share of correct answers where the model reports it, and metrics of all outputs.
 
     A model without `evaluate` computes only its loss; its gradient goes into a scratch vector. `moved` is called after
-    each batch.
+    each batch. Cost: with metrics another forward pass, and memory for the outputs of all samples.
+
+    Raises
+    ------
+    ModelError
+        There are metrics, and the model gives no outputs; or a metric of the user's own fails.
     """
     scratch: dict[str, Any] | None = None
     loss_sum, right, evaluates = 0.0, 0, isinstance(model, Evaluates)
+    outputs: list[np.ndarray] = []
     for batch in _batches(split, backend):
         if isinstance(model, Evaluates):
             loss, hits = model.evaluate(views, batch)
@@ -43,8 +73,18 @@ def evaluate(
             if scratch is None:
                 scratch = layout.views(backend.to_device(aligned(layout.size, np.float32)))
             loss_sum += model.loss_and_gradient(views, batch, scratch) * len(batch)
+        if metrics:
+            outputs.append(_outputs(model, views, batch, backend))
         moved()
-    return loss_sum / len(split), right / len(split) if evaluates else None
+    measured = measure(metrics, np.concatenate(outputs), split.targets) if metrics else {}
+    return Quality(loss_sum / len(split), right / len(split) if evaluates else None, measured)
+
+
+def _outputs(model: Model, views: Mapping[str, Any], batch: Batch, backend: Backend) -> np.ndarray:
+    if not isinstance(model, GivesOutputs):
+        raise ModelError("evaluate.metrics: the model has no method last_layer, so it gives no outputs to measure")
+    found = np.array(backend.to_host(model.last_layer(views, batch)), np.float32)
+    return found.reshape(len(batch), -1)
 
 
 def evaluate_groups(

@@ -5,6 +5,7 @@ from .document.error_messages import nearest
 from .document.paths import resolve
 from .job import Job, Limits
 from .load import build_job, load_job, parse_job
+from .metrics import OwnMetric
 from .models.autoencoder import AutoencoderModel, Filters, StacksModel
 from .models.layers import Layer
 from .models.model import LayersModel, PythonModel, ScriptModel, ZooModel
@@ -43,6 +44,7 @@ __all__ = [
     "Limits",
     "NoData",
     "NpzData",
+    "OwnMetric",
     "PolySchedule",
     "PushCodec",
     "PythonModel",

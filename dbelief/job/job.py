@@ -24,6 +24,7 @@ from .document.section import (
     refusal,
 )
 from .document.yaml_document import to_yaml
+from .metrics import Metric, OwnMetric, name_of
 from .models.autoencoder import StacksModel
 from .models.model import Model, PythonModel, ScriptModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
@@ -49,13 +50,15 @@ class Limits(Section):
     validation_loss: float | None = Field(
         default=None, description="Stop when the mean loss on validation data is this or less, per sample"
     )
+    validation_metrics: dict[str, float] = Field(
+        default_factory=dict, description="Stop when one of these metrics of evaluate.metrics is that good, by name"
+    )
     patience: Count | None = Field(default=None, description="Evaluations without improvement before a stop")
 
     def early(self) -> list[str]:
         """Names of the limits that need validation data and are set."""
-        return [
-            name for name in ("validation_accuracy", "validation_loss", "patience") if getattr(self, name) is not None
-        ]
+        names = ("validation_accuracy", "validation_loss", "validation_metrics", "patience")
+        return [name for name in names if getattr(self, name) not in (None, {})]
 
 
 class Evaluate(Section):
@@ -69,6 +72,24 @@ class Evaluate(Section):
         description="Which parameters are the result: those of the best evaluation, or the last; "
         "null for the best where limits stop early, else the last",
     )
+    metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = Field(
+        default=(), description="What is measured beside loss and accuracy"
+    )
+    best_by: str | None = Field(
+        default=None,
+        description="The metric that decides which evaluation is the best; null for accuracy, else loss",
+    )
+
+    @model_validator(mode="after")
+    def _each_metric_once(self) -> Self:
+        names = [name_of(metric) for metric in self.metrics]
+        for name in names:
+            if names.count(name) > 1 or name in ("loss", "accuracy"):
+                why = "is listed twice" if names.count(name) > 1 else "is always measured"
+                raise refusal("metrics", f"must have each metric once, and {name} {why}")
+        if self.best_by is not None and self.best_by not in names:
+            raise refusal("best_by", f"must be one of metrics ({', '.join(names) or 'none'}), not {self.best_by!r}")
+        return self
 
 
 class Divergence(Section):
@@ -248,6 +269,27 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _metrics_have_outputs(self) -> Self:
+        names = [name_of(metric) for metric in self.evaluate.metrics]
+        for name in self.limits.validation_metrics:
+            if name not in names:
+                listed = ", ".join(names) or "none"
+                raise refusal("limits.validation_metrics", f"must name metrics of evaluate.metrics ({listed}): {name}")
+        script = isinstance(self.model, ScriptModel)
+        for metric in self.evaluate.metrics:
+            returned = isinstance(metric, OwnMetric) and metric.python is None
+            if script and not returned:
+                raise refusal(
+                    "evaluate.metrics",
+                    f"must have a name and better alone with a script, whose score returns it: {name_of(metric)}",
+                )
+            if returned and not script:
+                raise refusal("evaluate.metrics", f"must have python, file.py:function, for {name_of(metric)}")
+        if names and not script and math.prod(self.grid) != 1:
+            raise refusal("evaluate.metrics", "must be [] where grid cuts the model: no rank has all its outputs")
+        return self
+
+    @model_validator(mode="after")
     def _a_script_brings_both(self) -> Self:
         brings_model, brings_data = isinstance(self.model, ScriptModel), isinstance(self.data, ScriptData)
         if brings_model != brings_data:
@@ -343,6 +385,13 @@ class Job(Section):
         fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
         if isinstance(self.model, PythonModel):
             fields["model"] = self.model.model_copy(update={"python": anchor(self.model.python, self.folder)})
+        own = [
+            metric.model_copy(update={"python": anchor(metric.python, self.folder)})
+            if isinstance(metric, OwnMetric) and metric.python is not None
+            else metric
+            for metric in self.evaluate.metrics
+        ]
+        fields["evaluate"] = self.evaluate.model_copy(update={"metrics": tuple(own)})
         if isinstance(self.model, StacksModel):
             trained = tuple(anchor(text, self.folder) for text in self.model.trained)
             fields["model"] = self.model.model_copy(update={"trained": trained})

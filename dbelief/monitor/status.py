@@ -47,6 +47,8 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
         "validation_loss": _known(status.validation_loss),
         "test_accuracy": _known(status.test_accuracy),
         "test_loss": _known(status.test_loss),
+        "validation_metrics": dict(status.validation_metrics),
+        "test_metrics": dict(status.test_metrics),
         "samples_per_s": status.samples_per_s,
         "staleness_mean": _known(status.staleness_mean),
         "staleness": _spread(status.staleness),

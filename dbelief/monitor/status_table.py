@@ -28,13 +28,17 @@ def overview(status: Status) -> RenderableType:
         ("speed", f"{status['samples_per_s']:,.0f} samples/s, for {duration(status['elapsed_s'])}"),
         ("loss", loss_text(batch["loss"] if batch else status["loss"])),
         *(_of_batch(batch) if batch else []),
-        ("validation", quality(status["validation_accuracy"], status["validation_loss"])),
-        ("test", quality(status["test_accuracy"], status["test_loss"])),
+        *((name, _quality_on(name, status)) for name in ("validation", "test")),
         *([] if batch else [("staleness", number(status["staleness_mean"], ".2f") + " versions")]),
         ("run folder", status["run_folder"]),
     ]
     facts, members = facts_of(status["job"], rows), status["members"]
     return Group(facts, Text(), _members(members, stale=not batch)) if members else facts
+
+
+def _quality_on(name: str, status: Status) -> str:
+    """Of a set of samples."""
+    return quality(status[f"{name}_accuracy"], status[f"{name}_loss"], status.get(f"{name}_metrics", {}))
 
 
 def _of_batch(batch: Status) -> list[tuple[str, str]]:
@@ -55,8 +59,8 @@ def outcome(summary: Summary) -> RenderableType:
         *(_end_of_batch(batch) if batch else []),
         ("samples", f"{summary.samples:,}{mini_batches}, {summary.epochs:.2f} epochs"),
         ("by replica", ", ".join(f"{name}: {count:,}" for name, count in shares.items()) or number(None, "")),
-        ("validation", quality(summary.validation_accuracy, summary.validation_loss)),
-        ("test", quality(summary.test_accuracy, summary.test_loss)),
+        ("validation", quality(summary.validation_accuracy, summary.validation_loss, summary.validation_metrics)),
+        ("test", quality(summary.test_accuracy, summary.test_loss, summary.test_metrics)),
         *([] if batch else _end_of_pushes(summary)),
         (
             "members",
@@ -96,10 +100,12 @@ def _end_of_pushes(summary: Summary) -> list[tuple[str, str]]:
     ]
 
 
-def quality(accuracy: float | None, loss: float | None) -> str:
-    """Share of correct answers and loss, as far as they are known."""
+def quality(accuracy: float | None, loss: float | None, metrics: Mapping[str, float]) -> str:
+    """Share of correct answers, loss and metrics, as far as they are known."""
     known = [] if accuracy is None else [f"{100 * accuracy:.2f} %"]
-    return ", ".join(known + ([] if loss is None else [f"loss {loss_text(loss)}"])) or number(None, "")
+    known += [] if loss is None else [f"loss {loss_text(loss)}"]
+    known += [f"{printable(name)} {value:.4g}" for name, value in metrics.items()]
+    return ", ".join(known) or number(None, "")
 
 
 def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> RenderableType:

@@ -63,6 +63,7 @@ EVENTS: Mapping[str, EventSpec] = {
             "samples": "training samples done when the evaluated parameters were current",
             "loss": "mean loss",
             "accuracy": "share of right answers; null if the model has none",
+            "metrics": "metrics of the job by name; those that are defined for the samples",
         },
     ),
     "warm_start": EventSpec(

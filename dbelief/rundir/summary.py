@@ -26,6 +26,12 @@ class Summary(BaseModel):
     test_loss: float | None = Field(description="mean loss on the test set")
     validation_accuracy: float | None = Field(description="of the parameters that were exported, 0 to 1")
     validation_loss: float | None = Field(description="of the parameters that were exported")
+    test_metrics: dict[str, float] = Field(
+        default_factory=dict, description="metrics of the job on the test set, by name"
+    )
+    validation_metrics: dict[str, float] = Field(
+        default_factory=dict, description="the same of the parameters that were exported"
+    )
 
     samples: int = Field(ge=0, description="samples whose gradients were applied")
     samples_per_replica: dict[str, int] = Field(description="the same by replica")

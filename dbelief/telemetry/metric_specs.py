@@ -121,6 +121,7 @@ _COORDINATOR = (
     MetricSpec("losses_not_finite_total", "losses", "losses that were infinite or not a number"),
     MetricSpec("validation_loss", "nats for cross-entropy", "mean loss at the last evaluation"),
     MetricSpec("validation_accuracy", "fraction", "share of right answers at the last evaluation"),
+    MetricSpec("validation_metric", "as the metric", "a metric of the job at the last evaluation", {"metric": ()}),
     MetricSpec("staleness_recent", "versions", "mean staleness of about the last 100 pushes"),
     MetricSpec("staleness_bound", "versions", "bound of the staleness, with the current replicas"),
     MetricSpec("stragglers", "replicas", "replicas that need more than twice the median's work for a sample"),

@@ -149,6 +149,7 @@ class Metrics:
     losses_not_finite_total: Counter
     validation_loss: Gauge
     validation_accuracy: Gauge
+    validation_metric: Gauge
     staleness_recent: Gauge
     staleness_bound: Gauge
     stragglers: Gauge

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ import torch
 from dbelief.core.push import PushResult
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
+from dbelief.evaluation.evaluate import Quality
+from dbelief.job.metrics import name_of
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.script.drawn import DrawnBatch, Stepped
@@ -241,7 +244,8 @@ class Sync:
         ----------
         score
             Called with the module, in evaluation mode and with the parameters that are evaluated, and `data`; returns
-            the mean loss, or the mean loss and the accuracy (0 to 1), as a pair or a mapping of "loss" and "accuracy".
+            the mean loss, or the mean loss and the accuracy (0 to 1), as a pair; or a mapping of "loss", "accuracy",
+            and the metrics of the job's `evaluate.metrics` by name.
         data
             The job's validation data, whatever `score` takes.
 
@@ -253,7 +257,7 @@ class Sync:
         Raises
         ------
         UserError
-            `score` returns something else.
+            `score` returns something else, or a metric that the job does not name.
         """
         self._job.evaluate(lambda lease: self._evaluate(lease, score, data))
         return self._result
@@ -267,8 +271,9 @@ class Sync:
         with self._holding(evaluated), self._alive(), torch.no_grad():
             found = score(self._module, data)
         with located():
-            loss, accuracy = self._result = _checked_score(found)
-        about = wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy)
+            quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
+        self._result = quality.loss, quality.accuracy
+        about = wire.Evaluation(lease=lease.lease, **quality._asdict())
         reply = self._job.reports.report(evaluation=about)
         if reply.store_as:
             parameters.locate(reply.placement_epoch)
@@ -389,16 +394,24 @@ def _is_sum(loss: torch.Tensor) -> bool:
         return False
 
 
-def _checked_score(found: Any) -> tuple[float, float | None]:
+def _checked_score(found: Any, metrics: Sequence[str]) -> Quality:
+    rest: dict[str, Any] = {}
     try:
         if isinstance(found, Mapping):
-            loss, accuracy = found["loss"], found.get("accuracy")
+            rest = dict(found)
+            loss, accuracy = rest.pop("loss"), rest.pop("accuracy", None)
         elif isinstance(found, tuple | list):
             loss, accuracy = found
         else:
             loss, accuracy = found, None
-        return float(loss), None if accuracy is None else float(accuracy)
+        values = {name: float(value) for name, value in rest.items()}
+        quality = Quality(float(loss), None if accuracy is None else float(accuracy), values)
     except (TypeError, ValueError, KeyError) as error:
         raise UserError(
             f"score returned {found!r}: give the mean loss, a pair of loss and accuracy, or a mapping of both"
         ) from error
+    for name in rest:
+        if name not in metrics:
+            listed = ", ".join(metrics) or "none"
+            raise UserError(f"score returned {name!r}, which evaluate.metrics in the job file does not list ({listed})")
+    return quality._replace(metrics={name: value for name, value in values.items() if math.isfinite(value)})

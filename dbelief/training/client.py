@@ -169,8 +169,9 @@ class Client:
         session.parameters.locate(lease.placement_epoch)  # as a worker does: see `worker.replica`
         session.parameters.pull(values, versions, vector=lease.vector, exact=True)
         views = session.layout.views(session.backend.to_device(values))
-        loss, accuracy = evaluate(session.model, views, split, session.layout, session.backend, self._report_alive)
-        reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy))
+        alive = self._report_alive
+        quality = evaluate(session.model, views, split, session.layout, session.backend, alive, session.metrics)
+        reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, **quality._asdict()))
         if reply.store_as:
             session.parameters.locate(reply.placement_epoch)
             session.assign(reply.store_as, values)

@@ -11,9 +11,12 @@ import numpy as np
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, Split, load
+from dbelief.errors import ModelError
+from dbelief.evaluation.metrics import metrics_of
 from dbelief.job import Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
 from dbelief.monitor.format import plural
 from dbelief.nn import Model
+from dbelief.nn.model import GivesOutputs
 from dbelief.optim.gradients import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
 from dbelief.rundir.folder import check_resumed, check_start
@@ -129,6 +132,10 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if data is not None and data.train is not None:
         trial = ModelCheck(model, layout, flat, data.train, job.samples_at_once, backend)
         trial.check_gradient()
+        assert data.form is not None
+        metrics_of(job, data.form)
+        if job.evaluate.metrics and not isinstance(model, GivesOutputs):
+            raise ModelError("evaluate.metrics: the model has no method last_layer, so it gives no outputs to measure")
         odd = trial.check_mean() if isinstance(job.model, PythonModel) else ""
     ranges = layout_over_ranks(job, model, layout).rank_ranges()
     placement = placed(layout_over_ranks(job, model, layout), job.shards)

@@ -6,7 +6,7 @@ Used by the worker and by custom training loops (`dbelief.connect`), which imple
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
+from dbelief.evaluation.metrics import Metric, metrics_of
 from dbelief.job import AutoencoderModel, Job, PythonModel, ScriptData, ScriptModel, StacksModel, parse_job
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.optim.gradients import check_finite
@@ -196,6 +197,8 @@ class Session:
         Layout of all ranks; this rank's part of it.
     sequences
         Sequence number of the last push, by named vector.
+    metrics
+        What evaluations measure beside loss and accuracy.
     """
 
     job: Job
@@ -210,6 +213,7 @@ class Session:
     parameters: ShardedParameterClient
     pusher: Pusher
     sequences: dict[str, int]
+    metrics: Mapping[str, Metric]
 
     @classmethod
     def open(
@@ -250,6 +254,8 @@ class Session:
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
             model, source, layout, begin = _model_of(task, ranks, brought)
+            form = _form(task, brought)
+            metrics = metrics_of(job, form) if form is not None and brought is None else {}
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
                 membership = MembershipClient(
@@ -262,7 +268,7 @@ class Session:
                     preferred_id=preferred_id,
                     name=name,
                     train_samples=_train_samples(task),
-                    samples=_form(task, brought),
+                    samples=form,
                 )
                 undo.callback(membership.leave, "could not begin")
                 member: MemberView = _placed(membership, ranks, job.deadlines.join_s)
@@ -273,7 +279,7 @@ class Session:
             parameters = _parameters(job, member, pusher, own, shares_memory, direct, layout.starts)
             undo.callback(parameters.close)
             shared = job, task.data, task.backend, ranks
-            session = cls(*shared, model, layout, part, client, member, parameters, pusher, {})
+            session = cls(*shared, model, layout, part, client, member, parameters, pusher, {}, metrics)
             session._initialise(begin)
             undo.pop_all()
             return session

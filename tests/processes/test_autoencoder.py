@@ -43,9 +43,9 @@ def untrained(job_file: Path) -> float:
     model, _ = build_model(job, data, backend)
     layout, initial = initial_values(job, model)
     assert data.test is not None
-    loss, right = evaluate(model, layout.views(initial), data.test, layout, backend)
-    assert right is None
-    return loss
+    quality = evaluate(model, layout.views(initial), data.test, layout, backend)
+    assert quality.accuracy is None
+    return quality.loss
 
 
 @pytest.mark.long

@@ -71,6 +71,9 @@ Several = Annotated[tuple[T, ...], Field(strict=False), AfterValidator(not_empty
 LARGEST = 10**15
 """Bound of all counts: exact in a float, and far from overflow in 64 bits when two of them are added."""
 
+PythonName = Annotated[str, Field(pattern=r"^[^\x00]+\.py:[A-Za-z_][A-Za-z0-9_]*$"), Words("file.py:name")]
+"""An object in a user's Python file."""
+
 PATTERN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 Whole = Annotated[int, BeforeValidator(_whole)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from dbelief.job.document.section import Section, Several, Words, refusal
+from dbelief.job.document.section import PythonName, Section, Several, Words, refusal
 from dbelief.job.zoo import NETWORKS, Loss, Name
 
 from .autoencoder import AutoencoderModel, StacksModel
@@ -61,9 +61,7 @@ class ZooModel(Section):
 class PythonModel(Section):
     """An object in a user's file, with `parameters` and `loss_and_gradient`."""
 
-    python: Annotated[str, Field(pattern=r"^[^\x00]+\.py:[A-Za-z_][A-Za-z0-9_]*$"), Words("file.py:name")] = Field(
-        description="file.py:name; the file is relative to the job file's folder"
-    )
+    python: PythonName = Field(description="file.py:name; the file is relative to the job file's folder")
 
     @property
     def file(self) -> str:

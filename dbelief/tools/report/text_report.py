@@ -138,10 +138,14 @@ def _bytes(row: Mapping[str, int]) -> str:
 def _evaluated(history: Account, summary: Summary | None) -> list[tuple[str, str]]:
     """The last evaluations; of a finished run, those of the parameters that are its result."""
     if summary is not None:
-        validation = summary.validation_accuracy, summary.validation_loss
-        return [("validation", quality(*validation)), ("test", quality(summary.test_accuracy, summary.test_loss))]
-    found = [(name, history.last.get(name, {})) for name in ("validation", "test")]
-    return [(name, quality(event.get("accuracy"), event.get("loss"))) for name, event in found]
+        validation = summary.validation_accuracy, summary.validation_loss, summary.validation_metrics
+        test = summary.test_accuracy, summary.test_loss, summary.test_metrics
+        return [("validation", quality(*validation)), ("test", quality(*test))]
+    return [(name, _quality_of(history.last.get(name, {}))) for name in ("validation", "test")]
+
+
+def _quality_of(event: Mapping[str, Any]) -> str:
+    return quality(event.get("accuracy"), event.get("loss"), event.get("metrics", {}))
 
 
 def _of_pushes(history: Account, summary: Summary | None) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.divergence import DivergenceDetector
 from coordinator.core.messages import ProgressReport, ResourceUsage
-from coordinator.core.progress import OVER, Best, Progress
+from coordinator.core.progress import OVER, Best, Evaluated, Progress
 from coordinator.core.warm_start import WarmStart
 
 
@@ -190,7 +190,7 @@ def test_late_evaluation_covers_all_samples_seen() -> None:
     progress.record_report(0, told(100), 0.0)
     assert progress.evaluation_due()
     progress.record_report(0, told(250), 0.0)
-    progress.evaluated(0.5, 0.8, samples=350)
+    progress.evaluated(Evaluated(0.5, 0.8, samples=350))
     assert not progress.evaluation_due()
     progress.record_report(0, told(50), 0.0)
     assert progress.evaluation_due()
@@ -206,7 +206,7 @@ def evaluate(progress: Progress, *results: tuple[float, float | None]) -> list[s
     """Evaluate and store; the names they were kept under."""
     names = []
     for loss, accuracy in results:
-        keep_as, _ = progress.evaluated(loss, accuracy, progress.samples)
+        keep_as, _ = progress.evaluated(Evaluated(loss, accuracy, progress.samples))
         names.append(keep_as)
         if keep_as:
             progress.record_best(Best(keep_as, loss, accuracy, progress.samples))
@@ -223,10 +223,10 @@ def test_the_best_are_kept_under_two_names_in_turn() -> None:
 def test_until_the_new_best_is_stored_the_old_one_stands() -> None:
     progress = Progress(keep_best=True)
     evaluate(progress, (0.5, 0.8))
-    assert progress.evaluated(0.4, 0.9, 100)[0] == "best.1"
+    assert progress.evaluated(Evaluated(0.4, 0.9, 100))[0] == "best.1"
     assert progress.best is not None
     assert progress.best.vector == "best.0"
-    assert progress.evaluated(0.4, 0.9, 200)[0] == "best.1", "what was not stored is better still"
+    assert progress.evaluated(Evaluated(0.4, 0.9, 200))[0] == "best.1", "what was not stored is better still"
 
 
 def test_keep_last_stores_nothing_but_tracks_the_best() -> None:
@@ -254,11 +254,50 @@ def test_best_is_by_accuracy_then_by_loss(results: list[tuple[float, float | Non
     assert (progress.best.loss, progress.best.accuracy) == results[best]
 
 
+@pytest.mark.parametrize(
+    ("by", "values", "best"),
+    [
+        ("auc", [0.8, 0.9, 0.85], 1),
+        ("mae", [0.8, 0.9, 0.7], 2),
+        ("auc", [None, 0.1, None], 1),  # one that is not defined is worse than any
+        ("auc", [None, None], 1),  # then by loss, which falls here
+        ("auc", [0.9, 0.9], 1),
+    ],
+)
+def test_best_is_by_the_metric_that_the_job_names(by: str, values: list[float | None], best: int) -> None:
+    progress = Progress(keep_best=True, higher={"auc": True, "mae": False}, best_by=by)
+    for place, value in enumerate(values):
+        new = Evaluated(1.0 - 0.1 * place, 0.5, place, {} if value is None else {by: value})
+        keep_as, _ = progress.evaluated(new)
+        if keep_as:
+            progress.record_best(new.kept_as(keep_as))
+    assert progress.best is not None
+    assert progress.best.samples == best
+    state = progress.state()
+    again = Progress(keep_best=True)
+    again.restore(json.loads(json.dumps(state)), {})
+    assert (again.best, again.last) == (progress.best, progress.last)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("auc", 0.9, "validation auc 0.9 reached its target 0.9"),
+        ("auc", 0.89, None),
+        ("mae", 0.2, "validation mae 0.2 reached its target 0.3"),
+        ("mae", 0.31, None),
+    ],
+)
+def test_stop_at_the_metric_asked_for(name: str, value: float, reason: str | None) -> None:
+    progress = Progress(higher={"auc": True, "mae": False}, targets={"auc": 0.9, "mae": 0.3})
+    assert progress.evaluated(Evaluated(0.5, None, 0, {name: value}))[1] == reason
+
+
 # -- reasons to stop early -----------------------------------------------------------------------------------
 
 
 def reasons(progress: Progress, *results: tuple[float, float | None]) -> list[str | None]:
-    return [progress.evaluated(loss, accuracy, 0)[1] for loss, accuracy in results]
+    return [progress.evaluated(Evaluated(loss, accuracy, 0))[1] for loss, accuracy in results]
 
 
 def test_stop_at_the_accuracy_asked_for() -> None:

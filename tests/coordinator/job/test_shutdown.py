@@ -421,6 +421,8 @@ def test_summary_at_the_end(a_world: MakeWorld) -> None:
         "test_loss": 0.25,
         "validation_accuracy": 0.75,
         "validation_loss": 0.5,
+        "test_metrics": {},
+        "validation_metrics": {},
         "samples": 200,
         "phase_seconds": {"0": {"compute": 6.0, "push": 0.5, "wait": 1.0}, "1": {}},
         "epochs": 2.0,

@@ -223,7 +223,7 @@ def test_any_value_is_valid_or_a_named_error(data: st.DataObject) -> None:
     while True:
         key = data.draw(st.sampled_from(list(inner)))
         path.append(key)
-        if not isinstance(inner[key], dict) or data.draw(st.booleans()):
+        if not isinstance(inner[key], dict) or not inner[key] or data.draw(st.booleans()):
             break
         inner = inner[key]
     inner[key] = data.draw(st.sampled_from(ANYTHING))

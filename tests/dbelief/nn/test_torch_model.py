@@ -392,5 +392,5 @@ def test_evaluation_of_a_whole_split(torch: Any) -> None:
     layout, flat, _ = on_vector(model)
     views = layout.views(flat)
     scores = data.test.inputs * np.float32(data.test.scale) @ views["weight"].T + views["bias"]
-    _, accuracy = evaluate(model, views, data.test, layout, select_backend("cpu"))
+    accuracy = evaluate(model, views, data.test, layout, select_backend("cpu")).accuracy
     assert accuracy == pytest.approx(np.mean(scores.argmax(1) == data.test.targets))

@@ -57,7 +57,7 @@ class Examiner:
         model, _ = build_model(job, data, backend)
         layout = InitialValues.of(job, model).layout
         assert data.test is not None
-        _, accuracy = evaluate(model, layout.views(backend.to_device(values)), data.test, layout, backend)
+        accuracy = evaluate(model, layout.views(backend.to_device(values)), data.test, layout, backend).accuracy
         if accuracy is None:
             raise ModelError("this model has no right answers, by which strategies could be compared")
         return accuracy

@@ -73,7 +73,7 @@ class Row:
             return f"{self.state}: {self.reason}"
         figures = {"validation": (self.validation_accuracy, self.validation_loss)}
         figures["test"] = self.test_accuracy, self.test_loss
-        reached = [f"{name} {quality(*pair)}" for name, pair in figures.items() if pair != (None, None)]
+        reached = [f"{name} {quality(*pair, {})}" for name, pair in figures.items() if pair != (None, None)]
         return ", ".join([*reached, f"{self.wall_s:.1f} s"]) if self.wall_s is not None else self.reason
 
     @property
