@@ -4,9 +4,9 @@
 
 The scripts are those of `examples/scripts`. The plain way runs the job's script too, with stand-ins for the two names
 of dbelief: the sampler gives the job's order, and a step is the optimiser's own. The learning rate falls linearly to 0
-in all ways. Ways: plain, and plain with a step after every two batches, whose gradients are averaged; synchronous SGD by
-two replicas, which is compared with the latter; asynchronous by 1, 2 and 4. The figures are
-loss and accuracy that the script's `score` gives on the test set, of the result.
+in all ways. Ways: plain, and plain with a step after every two batches, whose gradients are averaged; synchronous SGD
+by two replicas, which is compared with the latter; asynchronous by 1, 2 and 4. The figures are loss and accuracy that
+the script's `score` gives on the test set, of the result.
 """
 
 from __future__ import annotations
