@@ -115,7 +115,7 @@ def predict(model: Path, file: Path, with_outputs: bool) -> Iterator[list[str]]:
     """
     trained = load_model(model)
     form = trained.samples
-    found = trained.outputs(read_samples(file, trained.job.data, form))
+    found = trained.outputs(read_samples(file, trained.job.data, form), encoded=True)
     numbers = ([f"{value:.7g}" for value in row] for row in found)
     if form.classes is None:
         yield from numbers

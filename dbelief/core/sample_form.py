@@ -20,6 +20,7 @@ _WORDS = {
     "columns": "the names of the columns are",
     "scale": "the scale of the inputs is",
     "whole": "whether inputs are whole numbers is",
+    "encoder": "what makes numbers of the columns is",
 }
 
 
@@ -43,6 +44,9 @@ class SampleForm:
         Names of the inputs; None where they have none.
     whole
         Whether inputs are whole numbers (int64), which are looked up.
+    encoder
+        State of the encoder of a table's rows, which the inputs are made by: see `dbelief.data.table_encoder`; None:
+        inputs are the source's own numbers.
     about
         What a script says of its samples, by name: what JSON can hold.
     """
@@ -55,6 +59,7 @@ class SampleForm:
     columns: tuple[str, ...] | None = None
     whole: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
+    encoder: Mapping[str, Any] | None = None
 
     @classmethod
     def of_script(cls, about: Mapping[str, Any]) -> Self:
@@ -110,6 +115,7 @@ class SampleForm:
                 columns=_names(row, "columns"),
                 whole=bool(row.get("whole", False)),
                 about=dict(row.get("about", {})),
+                encoder=None if row.get("encoder") is None else dict(row["encoder"]),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"no form of samples: {error!r}") from None

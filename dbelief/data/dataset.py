@@ -5,8 +5,10 @@ np.take into a buffer of the stored type, then np.multiply into a float32 buffer
 Cost of m samples of f features: m * f values read, written, read, written; no allocation grows with m.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -138,6 +140,8 @@ class Dataset:
         Names of class 0, 1, ... in the source; None where it uses these numbers.
     columns : tuple of str, or None
         Names of the inputs in the source; None where they have none.
+    encoder : mapping, or None
+        State of the `TableEncoder` that made the inputs; None where they are the source's own numbers.
     """
 
     train: Split | None
@@ -147,6 +151,7 @@ class Dataset:
     features: tuple[int, ...]
     names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    encoder: Mapping[str, Any] | None = None
 
     @property
     def inputs(self) -> int:
@@ -160,7 +165,16 @@ class Dataset:
         if split is None or outputs is None:
             return None
         whole = split.inputs.dtype == np.int64
-        form = SampleForm(self.features, outputs, self.classes, split.scale, self.names, self.columns, whole)
+        form = SampleForm(
+            self.features,
+            outputs,
+            self.classes,
+            split.scale,
+            self.names,
+            self.columns,
+            whole,
+            encoder=self.encoder,
+        )
         return form.shortened()
 
     @property

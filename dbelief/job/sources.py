@@ -95,8 +95,32 @@ Columns = Annotated[
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
 
 
-class CsvData(Section):
-    """Separated text, a sample a row: columns of numbers, and targets that are numbers or name classes."""
+class TableFields(Section):
+    """How the inputs of a table become numbers; computed from the training rows, and kept with the model."""
+
+    missing: Literal["refuse", "mean", "zero"] = Field(
+        default="refuse", description="What stands for a missing number or date: none, the column's mean, or 0"
+    )
+    missing_values: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(), description="Texts that mean a missing value, beside the empty one: ['?', NA]"
+    )
+    categories: Columns = Field(default=(), description="Columns of texts, each value of which becomes a 0-or-1 input")
+    hashed: Columns = Field(default=(), description="The like with many values, which share data.buckets inputs")
+    dates: Columns = Field(default=(), description="Columns of ISO dates, which become days since 1970")
+    vocabulary: Count = Field(default=1000, description="Most values of a column in categories")
+    buckets: Annotated[Whole, Field(ge=2, le=10**6)] = Field(default=256, description="Inputs of a column in hashed")
+    standardize: bool = Field(
+        default=False, description="Whether numbers and dates are shifted and scaled to mean 0 and deviation 1"
+    )
+
+    @property
+    def encoded(self) -> bool:
+        """Whether anything but plain numbers is read, or they are changed."""
+        return bool(self.categories or self.hashed or self.dates or self.standardize or self.missing != "refuse")
+
+
+class CsvData(TableFields):
+    """Separated text, a sample a row: inputs, and targets that are numbers or name classes."""
 
     source: Literal["csv"] = Field(description="Which source this is")
     file: PathText = Field(description="File of all rows, or of those that the other files do not hold")
@@ -117,6 +141,12 @@ class CsvData(Section):
         default=0.1, description="Kept for validation where that has no file: share of all, or samples"
     )
     test: Portion = Field(default=0.1, description="Kept for the test where that has no file: share of all, or samples")
+
+    @model_validator(mode="after")
+    def _scaled_once(self) -> Self:
+        if self.standardize and self.scale != 1.0:
+            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
+        return self
 
     @model_validator(mode="after")
     def _one_column_of_classes(self) -> Self:

@@ -13,6 +13,7 @@ from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import load
+from dbelief.data.table_encoder import TableEncoder
 from dbelief.errors import DataError, ModelError
 from dbelief.job import Job, load_job
 from dbelief.nn import Batch, Model
@@ -56,14 +57,16 @@ class TrainedModel:
     backend: Backend
     views: Mapping[str, Any]
 
-    def outputs(self, inputs: Any) -> np.ndarray:
+    def outputs(self, inputs: Any, encoded: bool = False) -> np.ndarray:
         """Outputs of the last layer, before softmax.
 
         Parameters
         ----------
         inputs : array-like, shape (n, features...)
-            Values as in the job's data: the columns of a table in its order, without target and ignored columns. The
-            job's `scale` is applied here.
+            Values as in the job's data: the columns of a table in its order, without target and ignored columns, with
+            texts for categories and dates, and None for what is missing. The job's `scale` is applied here.
+        encoded : bool
+            Whether rows of a table with categories, dates or gaps have been read as numbers for the model already.
 
         Returns
         -------
@@ -82,7 +85,7 @@ class TrainedModel:
         """
         if not isinstance(self.model, GivesOutputs):
             raise ModelError(f"job {self.job.name}: its model has no method last_layer, so it gives no outputs")
-        samples = self._checked(inputs)
+        samples = self._checked(inputs, encoded)
         if not len(samples):
             return np.zeros((0, self.samples.outputs), np.float32)
         parts = []
@@ -133,8 +136,10 @@ class TrainedModel:
             raise ModelError(f"job {self.job.name}: last_layer gives an array of shape {what}")
         return found
 
-    def _checked(self, inputs: Any) -> np.ndarray:
-        """The inputs as float32, scaled as the job's data; whole numbers as int64."""
+    def _checked(self, inputs: Any, encoded: bool) -> np.ndarray:
+        """The inputs as float32, scaled as the job's data; whole numbers as int64; rows of a table encoded."""
+        if self.samples.encoder is not None and not encoded:
+            inputs = TableEncoder.restore(self.samples.encoder).encode_rows(inputs, "inputs")
         samples = np.asarray(inputs)
         if samples.dtype.kind not in "buif":
             raise DataError(f"inputs are {samples.dtype}, must be numbers")

@@ -3,7 +3,7 @@
 import codecs
 import csv
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.data.dataset import Dataset
 from dbelief.data.files import lines, read
 from dbelief.data.splits import cut, cut_sizes
+from dbelief.data.table_encoder import Kind, Raw, TableEncoder
 from dbelief.errors import DataError
 from dbelief.job import CsvData, nearest, resolve
 
-from .npz import Pair, dataset
+from .npz import dataset
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,15 @@ class Columns:
     count : int
     targets, ignored : tuple of int
         Column indices from 0.
+    texts : mapping of int to kind
+        Of the inputs that are read as text, by their index.
     """
 
     header: tuple[str, ...] | None
     count: int
     targets: tuple[int, ...]
     ignored: tuple[int, ...]
+    texts: Mapping[int, Kind]
 
     def called(self, place: int) -> str:
         """Name of a column in messages."""
@@ -53,12 +57,24 @@ class Columns:
         header = self.header
         return header and tuple(header[place] for place in self.inputs)
 
-    def roles(self, text: int | None, ignored: int) -> np.ndarray:
-        """Index of each column among the numbers: inputs, then targets; `text` instead for a target read as text."""
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs; of columns without names their numbers from 1."""
+        return [self.header[place] if self.header else f"column {place + 1}" for place in self.inputs]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Kind of each input."""
+        return [self.texts.get(place, "number") for place in self.inputs]
+
+    def roles(self, classes: bool, text: int, ignored: int) -> np.ndarray:
+        """Role of each column in `read_cells`: numbers are inputs, then targets; texts are inputs, then the classes."""
         roles = np.full(self.count, ignored, np.int64)
-        inputs = self.inputs
-        roles[list(inputs)] = np.arange(len(inputs))
-        roles[list(self.targets)] = len(inputs) + np.arange(len(self.targets)) if text is None else text
+        numbers = [place for place in self.inputs if place not in self.texts]
+        texts = [place for place in self.inputs if place in self.texts]
+        (texts if classes else numbers).extend(self.targets)
+        roles[numbers] = np.arange(len(numbers))
+        roles[texts] = text - np.arange(len(texts))
         return roles
 
 
@@ -68,9 +84,11 @@ class Table:
 
     Attributes
     ----------
-    inputs : float32, shape (n, features)
+    inputs : float32, shape (n, numeric inputs)
     numbers : float32, shape (n, targets)
         Numeric targets; width 0 where targets are classes.
+    texts : list of lists of bytes
+        The inputs that are read as text.
     words : list of bytes
         The target column where it names classes; otherwise empty.
     lines : int64, shape (n,)
@@ -80,8 +98,34 @@ class Table:
     columns: Columns
     inputs: np.ndarray
     numbers: np.ndarray
+    texts: list[list[bytes]]
     words: list[bytes]
     lines: np.ndarray
+
+    def raw(self, markers: Collection[str]) -> list[Raw]:
+        """The inputs in their order, as a `TableEncoder` takes them.
+
+        Raises
+        ------
+        DataError
+            A text is not UTF-8.
+        """
+        numbers, texts = iter(self.inputs.T), iter(self.texts)
+        return [
+            next(numbers) if kind == "number" else self._decoded(next(texts), place, markers)
+            for place, kind in zip(self.columns.inputs, self.columns.kinds, strict=True)
+        ]
+
+    def _decoded(self, column: list[bytes], place: int, markers: Collection[str]) -> list[str]:
+        words: dict[bytes, str] = {}
+        for raw in dict.fromkeys(column):
+            try:
+                word = raw.decode().strip()
+            except UnicodeDecodeError:
+                line = self.lines[column.index(raw)]
+                raise DataError(f"{self.where}, line {line}, {self.columns.called(place)}: is not UTF-8") from None
+            words[raw] = "" if word in markers else word
+        return [words[raw] for raw in column]
 
 
 def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
@@ -96,17 +140,33 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
     """
     table = _table(spec, resolve(spec.file, folder))
     classes = Classes.of(table) if spec.kind == "classes" else None
-    inputs, targets = _pair(table, classes)
+    targets = _targets(table, classes)
     own = {"validation": spec.validation_file, "test": spec.test_file}
     validation, test = (0 if own[name] else getattr(spec, name) for name in own)
-    parts = cut(len(inputs), targets if classes else None, validation, test, table.where)
+    parts = cut(len(table.lines), targets if classes else None, validation, test, table.where)
+    encoder = _encoder(spec, table, parts.train) if spec.encoded else None
+    inputs = _encoded(table, encoder)
     sets = {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
     for name, file in own.items():
         if file is not None and name in need:
-            inputs, targets = _pair(_table(spec, resolve(file, folder), table.columns), classes)
-            sets[name] = np.ascontiguousarray(inputs), np.ascontiguousarray(targets)  # numbers are parts of one array
+            other = _table(spec, resolve(file, folder), table.columns)
+            # numbers are parts of one array
+            sets[name] = np.ascontiguousarray(_encoded(other, encoder)), np.ascontiguousarray(_targets(other, classes))
     made = dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
-    return replace(made, columns=table.columns.names)
+    if encoder is None:
+        return replace(made, columns=table.columns.names)
+    return replace(made, columns=encoder.names, encoder=encoder.state())
+
+
+def _encoder(spec: CsvData, table: Table, train: np.ndarray) -> TableEncoder:
+    """The encoder of a table, computed from its training rows."""
+    columns = table.columns
+    raw = table.raw(spec.missing_values)
+    return TableEncoder.fit(spec, columns.input_names, columns.kinds, raw, train, table.where)
+
+
+def _encoded(table: Table, encoder: TableEncoder | None) -> np.ndarray:
+    return table.inputs if encoder is None else encoder.encode(table.raw(encoder.markers), table.where)
 
 
 def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
@@ -137,19 +197,36 @@ def read_inputs(path: Path, spec: CsvData, form: SampleForm) -> np.ndarray:
     ------
     DataError
     """
-    from .csv_tokenizer import IGNORED, read_cells  # imports numba
+    from .csv_tokenizer import IGNORED, TEXT, read_cells  # imports numba
 
     content, where = read(path), str(path)
     start, below, first, line = _begin(content, spec, where)
-    inputs = _inputs(spec, first, form, where)
+    encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
+    inputs = _inputs(spec, first, form if encoder is None else _raw_form(form, encoder), where)
+    kinds: list[Kind] = ["number"] * len(inputs) if encoder is None else [column.kind for column in encoder.columns]
+    texts = {place: kind for place, kind in sorted(zip(inputs, kinds, strict=True)) if kind != "number"}
+    numbers = list(inputs) if encoder is None else sorted({*inputs} - texts.keys())
     roles = np.full(len(first), IGNORED, np.int64)
-    roles[list(inputs)] = np.arange(len(inputs))
+    roles[numbers], roles[list(texts)] = np.arange(len(numbers)), TEXT - np.arange(len(texts))
     called = [f" ({name[:40]!r})" if spec.header else "" for name in first]
     names = [f"column {place}{name}" for place, name in enumerate(called, start=1)]
-    cells = read_cells(content, below if spec.header else start, line, spec.delimiter, roles, names, where)
+    gaps = None if encoder is None else encoder.markers
+    cells = read_cells(content, below if spec.header else start, line, spec.delimiter, roles, names, where, gaps)
     if not len(cells.lines):
         raise DataError(f"{where}: has no rows below its header")
-    return cells.numbers
+    if encoder is None:
+        return cells.numbers
+    others = tuple(place for place in range(len(first)) if place not in inputs)
+    columns = Columns(tuple(first) if spec.header else None, len(first), (), others, texts)
+    table = Table(where, columns, cells.numbers, cells.numbers[:, :0], cells.texts, [], cells.lines)
+    by_place = dict(zip(columns.inputs, table.raw(encoder.markers), strict=True))
+    return encoder.encode([by_place[place] for place in inputs], where)
+
+
+def _raw_form(form: SampleForm, encoder: TableEncoder) -> SampleForm:
+    """The form of the samples before they are encoded."""
+    names = tuple(column.name for column in encoder.columns)
+    return replace(form, features=(len(names),), columns=names)
 
 
 def _inputs(spec: CsvData, first: list[str], form: SampleForm, where: str) -> Sequence[int]:
@@ -192,13 +269,17 @@ def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
     columns = _columns(spec, first, where)
     if like is not None and (columns.header, columns.count) != (like.header, like.count):
         raise DataError(f"{where}: its columns are not those of {spec.file}")
-    roles = columns.roles(TEXT if spec.kind == "classes" else None, IGNORED)
+    classes = spec.kind == "classes"
+    roles = columns.roles(classes, TEXT, IGNORED)
     names = [columns.called(place) for place in range(columns.count)]
-    cells = read_cells(content, below if spec.header else start, line, spec.delimiter, roles, names, where)
+    gaps = spec.missing_values if spec.missing != "refuse" else None
+    cells = read_cells(content, below if spec.header else start, line, spec.delimiter, roles, names, where, gaps)
     if not len(cells.lines):
         raise DataError(f"{where}: has no rows below its header")
-    width = columns.count - len(columns.targets) - len(columns.ignored)
-    return Table(where, columns, cells.numbers[:, :width], cells.numbers[:, width:], cells.texts, cells.lines)
+    width, texts = columns.kinds.count("number"), len(columns.texts)
+    words = cells.texts[texts] if classes else []
+    own = cells.numbers[:, :width], cells.numbers[:, width:], cells.texts[:texts], words
+    return Table(where, columns, *own, cells.lines)
 
 
 def _first_row(content: bytes, at: int, delimiter: str, where: str) -> tuple[list[str], int, int]:
@@ -226,14 +307,22 @@ def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
     header = _header(first, where) if spec.header else None
     targets = [_place(column, header, len(first), where) for column in spec.target]
     ignored = [_place(column, header, len(first), where) for column in spec.ignore]
+    listed: dict[Kind, tuple[str | int, ...]] = {
+        "category": spec.categories,
+        "hashed": spec.hashed,
+        "date": spec.dates,
+    }
+    kinds = [(_place(one, header, len(first), where), kind) for kind, columns in listed.items() for one in columns]
     chosen = [*targets, *ignored]
-    for place in chosen:
-        if chosen.count(place) > 1:
+    named = [*chosen, *(place for place, _ in kinds)]
+    for place in named:
+        if named.count(place) > 1:
             name = f" ({header[place]!r})" if header else ""
-            raise DataError(f"{where}: column {place + 1}{name} is named twice by target and ignore")
+            fields = "target, ignore, categories, hashed and dates" if kinds else "target and ignore"
+            raise DataError(f"{where}: column {place + 1}{name} is named twice by {fields}")
     if len(chosen) == len(first):
         raise DataError(f"{where}: no column is left for inputs, of {len(first)}; is the delimiter {spec.delimiter!r}?")
-    return Columns(header, len(first), tuple(targets), tuple(ignored))
+    return Columns(header, len(first), tuple(targets), tuple(ignored), dict(kinds))
 
 
 def _header(first: list[str], where: str) -> tuple[str, ...]:
@@ -335,5 +424,5 @@ def _number(word: str) -> float | None:
     return number if math.isfinite(number) and "_" not in word else None
 
 
-def _pair(table: Table, classes: Classes | None) -> Pair:
-    return table.inputs, table.numbers if classes is None else classes.place(table)
+def _targets(table: Table, classes: Classes | None) -> np.ndarray:
+    return table.numbers if classes is None else classes.place(table)

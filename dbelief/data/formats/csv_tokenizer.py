@@ -7,6 +7,7 @@ number has the bits of `np.float32(float(text))`.
 Cost: about two nanoseconds a byte on one core. Importing this module imports numba.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from dbelief.arrays.jit import jit
 from dbelief.errors import DataError
 
-TEXT, IGNORED = -1, -2
-"""Roles of columns that are not numbers; a number's role is its index in its row of `Cells.numbers`."""
+IGNORED, TEXT = -1, -2
+"""Roles of columns that are not numbers: ignored, and text 0; text i has TEXT - i. A number's role is its index in its
+row of `Cells.numbers`."""
 
 HARD = 1 << 14
 """Number of fields that are left to Python at a time, at least one row of them."""
@@ -40,15 +42,15 @@ class Cells:
     Attributes
     ----------
     numbers : float32, shape (n, k)
-        The columns that have an index, at that index.
-    texts : list of bytes, n long, or empty
-        The column of role TEXT, without quotes.
+        The columns that have an index, at that index; NaN where one is missing.
+    texts : list of lists of bytes, n long each
+        The text columns in the order of their roles, without quotes.
     lines : int64, shape (n,)
         Line of the file on which each row begins, from 1.
     """
 
     numbers: np.ndarray
-    texts: list[bytes]
+    texts: list[list[bytes]]
     lines: np.ndarray
 
 
@@ -112,6 +114,7 @@ def _scan(
     texts: Any,
     lines: Any,
     hard: Any,
+    gaps: bool,
 ) -> Any:
     """Read rows from `at` on, until the end, an invalid row, or too little room in `hard`.
 
@@ -148,8 +151,10 @@ def _scan(
                     at += 1
                 stop = at - (at > start and content[at - 1] == _CR and (at == n or content[at] == _LF))
             role = roles[column]
-            if role == TEXT:
-                texts[row, 0], texts[row, 1] = start, stop
+            if role <= TEXT:
+                texts[TEXT - role, row, 0], texts[TEXT - role, row, 1] = start, stop
+            elif role >= 0 and gaps and start == stop:
+                numbers[row, role] = np.nan
             elif role >= 0:
                 plain, value = _number(content, start, stop)
                 numbers[row, role] = value
@@ -167,7 +172,14 @@ def _scan(
 
 
 def read_cells(
-    content: bytes, at: int, line: int, delimiter: str, roles: np.ndarray, names: list[str], where: str
+    content: bytes,
+    at: int,
+    line: int,
+    delimiter: str,
+    roles: np.ndarray,
+    names: list[str],
+    where: str,
+    missing: Collection[str] | None = None,
 ) -> Cells:
     """Read all rows of a text from a position on; empty lines are skipped.
 
@@ -179,9 +191,11 @@ def read_cells(
     delimiter : str
         One character of ASCII.
     roles : int64, shape (columns,)
-        Index of each column among the numbers, or TEXT (at most one), or IGNORED.
+        Index of each column among the numbers, or TEXT - its index among the texts, or IGNORED.
     names : list of str
         Names of the columns in messages.
+    missing : collection of str, optional
+        Texts that stand for a missing number, beside an empty field; None: a number must be there.
 
     Raises
     ------
@@ -191,21 +205,23 @@ def read_cells(
     data = np.frombuffer(content, np.uint8)
     most = content.count(b"\n", at) + 1
     numbers = np.empty((most, max(0, int(roles.max()) + 1)), np.float32)
-    texts = np.empty((most if TEXT in roles else 0, 2), np.int64)
+    count = max(0, TEXT - int(roles.min()) + 1)
+    texts = np.empty((count, most, 2), np.int64)
+    markers = None if missing is None else {word.encode() for word in ("", *missing)}
     lines = np.empty(most, np.int64)
     hard = np.empty((max(HARD, len(roles)), 4), np.int64)
     row = 0
     first, odd = "", 0  # the first field that is not a number, and the count of them
     while at < len(content):
         at, line, row, held, wrong, wrong_line, column = _scan(
-            data, at, line, ord(delimiter), roles, row, numbers, texts, lines, hard
+            data, at, line, ord(delimiter), roles, row, numbers, texts, lines, hard, markers is not None
         )
         for of_row, of_column, start, stop in hard[:held].tolist():
             if wrong and of_row == row:  # an error of the complete row takes precedence
                 break
             place = f"{where}, line {lines[of_row]}, {names[of_column]}"
             try:
-                numbers[of_row, roles[of_column]] = _float32(content[start:stop], place)
+                numbers[of_row, roles[of_column]] = _float32(content[start:stop], place, markers)
             except DataError as error:
                 first, odd = first or str(error), odd + 1
         if odd and (wrong or at >= len(content)):
@@ -216,7 +232,7 @@ def read_cells(
             raise DataError(f"{where}, line {wrong_line}: has more than {len(roles)} fields")
         if wrong:
             raise DataError(f"{where}, line {wrong_line}, {names[column]}: {_WHY[wrong]}")
-    kept = [_unquoted(content, start, stop) for start, stop in texts[:row].tolist()]
+    kept = [[_unquoted(content, start, stop) for start, stop in column[:row].tolist()] for column in texts]
     return Cells(numbers[:row], kept, lines[:row])
 
 
@@ -226,16 +242,18 @@ def _unquoted(content: bytes, start: int, stop: int) -> bytes:
     return field.replace(b'""', b'"') if content[start - 1 : start] == b'"' else field
 
 
-def _float32(field: bytes, place: str) -> np.float32:
-    """Convert a field that is not a plain number, or that is too near the middle of two float32.
+def _float32(field: bytes, place: str, markers: Collection[bytes] | None) -> np.float32:
+    """Convert a field that is not a plain number, or that is too near the middle of two float32; NaN for a marker.
 
     Raises
     ------
     DataError
         It is not a number, or not finite.
     """
+    if markers is not None and field.strip() in markers:
+        return np.float32(np.nan)
     if not field.strip():
-        raise DataError(f"{place}: is empty, must be a number")
+        raise DataError(f"{place}: is empty, must be a number; data.missing: mean or zero fills gaps")
     try:
         value = float(field) if b"_" not in field else None
     except ValueError:

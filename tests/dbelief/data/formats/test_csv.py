@@ -123,7 +123,8 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("t: column 3 ('kind') is named twice by target and ignore", FLOWERS, {"ignore": [-1]}, ""),
     ("t: no column is left for inputs, of 1; is the delimiter ';'?", FLOWERS, {"delimiter": ";", "target": [1]}, ""),
     ("t, line 1, column 1: 'sepal' is not a number (and 1 more)", FLOWERS, {"header": False, "target": [3]}, ""),
-    ("t, line 3, column 2 ('petal'): is empty, must be a number", FLOWERS.replace("4.7", ""), {}, ""),
+    ("t, line 3, column 2 ('petal'): is empty, must be a number; data.missing: mean or zero fills gaps"
+, FLOWERS.replace("4.7", ""), {}, ""),
     ("t, line 4, column 1 ('sepal'): 'NA' is not a number", FLOWERS.replace("4.9", "NA"), {}, ""),
     ("t, line 5, column 1 ('sepal'): 'inf' is not a finite float32", FLOWERS.replace("6.3", "inf"), {}, ""),
     ("t, line 5: has 2 of 3 fields", FLOWERS[: FLOWERS.rindex(",")], {}, ""),

@@ -56,16 +56,32 @@ def test_numbers_and_words_of_every_row(rows: list[tuple[int, str, bool]], ends_
     lines = [f'"{word}",{number},x' if quoted else f"{word},{number},x" for number, word, quoted in rows]
     found = scan(end.join(lines), [TEXT, 0, IGNORED])
     assert found.numbers.ravel().tolist() == [number for number, _, _ in rows]
-    assert [word.decode() for word in found.texts] == [word for _, word, _ in rows]
+    assert [word.decode() for word in found.texts[0]] == [word for _, word, _ in rows]
     assert found.lines.tolist() == list(range(1, len(rows) + 1))
 
 
 def test_quotes_may_hold_delimiters_quotes_and_line_ends() -> None:
     found = scan('"a;b";1\n"say ""no""";"2"\r\n\n"two\nlines";3\n"";4', [TEXT, 0], ";")
-    assert found.texts == [b"a;b", b'say "no"', b"two\nlines", b""]
+    assert found.texts == [[b"a;b", b'say "no"', b"two\nlines", b""]]
     assert found.numbers.ravel().tolist() == [1, 2, 3, 4]
     assert found.lines.tolist() == [1, 2, 4, 6]
-    assert scan('5" pipe,1', [TEXT, 0]).texts == [b'5" pipe']
+    assert scan('5" pipe,1', [TEXT, 0]).texts == [[b'5" pipe']]
+
+
+def test_several_columns_of_text() -> None:
+    found = scan("a,1,b,2\nc,3,d,4", [TEXT - 1, 0, TEXT, IGNORED])
+    assert found.texts == [[b"b", b"d"], [b"a", b"c"]]
+    assert found.numbers.tolist() == [[1], [3]]
+
+
+def test_missing_numbers() -> None:
+    content = b"1,,?\n NA ,2, \n"
+    numbers = read_cells(content, 0, 1, ",", np.arange(3), list("abc"), "f", ["?", "NA"]).numbers
+    assert np.isnan(numbers).tolist() == [[False, True, True], [True, False, True]]
+    with pytest.raises(DataError, match=r"^f, line 1, c: '\?' is not a number"):
+        read_cells(content, 0, 1, ",", np.arange(3), list("abc"), "f", [])
+    with pytest.raises(DataError, match=r"^f, line 1, b: is empty, must be a number; data\.missing: mean or zero"):
+        read_cells(content, 0, 1, ",", np.arange(3), list("abc"), "f")
 
 
 def test_spaces_around_a_number_do_not_matter() -> None:
@@ -83,9 +99,9 @@ def test_fields_left_to_python_may_be_many(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("1,2\n3\n", "f, line 2: has 1 of 2 fields"),
         ("1,2\n3,4,5\n", "f, line 2: has more than 2 fields"),
-        ("1,2\n3,4\n5,", "f, line 3, column 2: is empty, must be a number"),
-        ("1,2\n\n,4\n", "f, line 3, column 1: is empty, must be a number"),
-        ("1,2\n3,  \n", "f, line 2, column 2: is empty, must be a number"),
+        ("1,2\n3,4\n5,", "f, line 3, column 2: is empty, must be a number; data.missing: mean or zero fills gaps"),
+        ("1,2\n\n,4\n", "f, line 3, column 1: is empty, must be a number; data.missing: mean or zero fills gaps"),
+        ("1,2\n3,  \n", "f, line 2, column 2: is empty, must be a number; data.missing: mean or zero fills gaps"),
         ("1,2\n3,abc\n", "f, line 2, column 2: 'abc' is not a number"),
         ("1,2\n3,4 5\n", "f, line 2, column 2: '4 5' is not a number"),
         ("1,2\n3,1_000\n", "f, line 2, column 2: '1_000' is not a number"),

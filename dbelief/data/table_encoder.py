@@ -1,0 +1,268 @@
+"""From the columns of a table to numbers: gaps filled, categories as indicator columns, dates as days, standardised.
+
+What is needed is computed from the training rows alone, and kept with the model, which applies it to new rows. Sums are
+exact before they are rounded once (`math.fsum`), so that all machines compute the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from dbelief.core.sample_form import MOST_CHARACTERS
+from dbelief.errors import DataError
+from dbelief.job.sources import TableFields
+
+Raw = np.ndarray | Sequence[str]
+"""A column as it was read: float32 numbers, NaN where one is missing; or texts, "" where one is missing."""
+Kind = Literal["number", "category", "hashed", "date"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """How one column becomes numbers.
+
+    Attributes
+    ----------
+    name
+        In messages, and of the columns that it becomes.
+    kind
+        "number" and "date" become one column, "category" one for each value, "hashed" one for each bucket.
+    fill, centre, factor
+        Of numbers and dates: what stands for a missing one; then (x - centre) * factor. Without unit.
+    values
+        Of a category: the values of the training rows, in the order of their characters. Others have no column: all 0.
+    buckets
+        Of a hashed one: a value has the bucket of its CRC-32 modulo this number.
+    """
+
+    name: str
+    kind: Kind
+    fill: float | None = None
+    centre: float = 0.0
+    factor: float = 1.0
+    values: tuple[str, ...] = ()
+    buckets: int = 0
+
+    @property
+    def width(self) -> int:
+        """Number of columns that it becomes."""
+        return {"category": len(self.values), "hashed": self.buckets}.get(self.kind, 1)
+
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        if self.kind == "category":
+            return [f"{self.name}={value}" for value in self.values]
+        return [f"{self.name}#{bucket}" for bucket in range(self.buckets)] if self.kind == "hashed" else [self.name]
+
+    def encode(self, raw: Raw, out: np.ndarray, where: str) -> None:
+        """Write the rows to (n, width) float32 `out`.
+
+        Raises
+        ------
+        DataError
+            A number is missing and none stands for it, or a text is no date; names the column and the row.
+        """
+        if self.kind in ("category", "hashed"):
+            out.fill(0)
+            known = {value: place for place, value in enumerate(self.values)}
+            for row, text in enumerate(raw):
+                place = known.get(text, -1) if self.kind == "category" else zlib.crc32(text.encode()) % self.buckets
+                if place >= 0:
+                    out[row, place] = 1.0
+            return
+        numbers = _days(raw, self.name, where) if self.kind == "date" else np.asarray(raw, np.float64)
+        gaps = np.isnan(numbers)
+        if gaps.any():
+            if self.fill is None:
+                row = int(np.argmax(gaps)) + 1
+                raise DataError(
+                    f"{where}: {self.name!r} is missing in row {row} ({int(gaps.sum())} of {len(gaps)}), and was in no "
+                    "training row; data.missing: mean or zero fills gaps"
+                )
+            numbers = np.where(gaps, self.fill, numbers)
+        out[:, 0] = (numbers - self.centre) * self.factor
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """How the inputs of a table become numbers.
+
+    Attributes
+    ----------
+    columns
+        In the order of the table's inputs.
+    markers
+        Texts that stand for a missing value.
+    """
+
+    columns: tuple[EncodedColumn, ...]
+    markers: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of numbers of a sample."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of these numbers."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    @classmethod
+    def fit(
+        cls,
+        fields: TableFields,
+        names: Sequence[str],
+        kinds: Sequence[Kind],
+        raw: Sequence[Raw],
+        train: np.ndarray,
+        where: str,
+    ) -> Self:
+        """The encoder of a table.
+
+        Parameters
+        ----------
+        fields
+            What the job says.
+        names, kinds, raw
+            Of each input, in their order.
+        train
+            Rows that it is computed from.
+
+        Raises
+        ------
+        DataError
+            A column has more values than `fields.vocabulary`, no value at all, or gaps that the job refuses.
+        """
+        fitted = [_fit(fields, *one, train, where) for one in zip(names, kinds, raw, strict=True)]
+        longest = max(fitted, key=lambda column: sum(map(len, column.values)))
+        made = cls(tuple(fitted), fields.missing_values)
+        if len(json.dumps(made.state())) > MOST_CHARACTERS // 2:  # names of the inputs have as many again
+            raise DataError(
+                f"{where}: the values of its categories are too long to be kept with the model, most of all those of "
+                f"{longest.name!r}; list it in data.hashed"
+            )
+        return made
+
+    def encode(self, raw: Sequence[Raw], where: str) -> np.ndarray:
+        """The rows of a table as float32, shape (n, width)."""
+        out = np.empty((len(raw[0]), self.width), np.float32)
+        first = 0
+        for column, values in zip(self.columns, raw, strict=True):
+            column.encode(values, out[:, first : first + column.width], where)
+            first += column.width
+        return out
+
+    def encode_rows(self, rows: Any, where: str) -> np.ndarray:
+        """Rows of raw values, each a number or a text, in the order of the columns; None or NaN where one is missing.
+
+        Raises
+        ------
+        DataError
+            A row has another length, or a value is not of its column's kind.
+        """
+        listed = [list(row) for row in rows]
+        for number, row in enumerate(listed, start=1):
+            if len(row) != len(self.columns):
+                names = ", ".join(column.name for column in self.columns)
+                raise DataError(f"{where}: row {number} has {len(row)} values, must have {len(self.columns)}: {names}")
+        return self.encode(
+            [self._column(column, [row[at] for row in listed], where) for at, column in enumerate(self.columns)], where
+        )
+
+    def _column(self, column: EncodedColumn, values: list[Any], where: str) -> Raw:
+        texts = ["" if _is_missing(value, self.markers) else str(value).strip() for value in values]
+        if column.kind != "number":
+            return texts
+        numbers = np.full(len(texts), np.nan, np.float32)
+        for row, text in enumerate(texts):
+            try:
+                numbers[row] = np.float32(float(text)) if text else np.nan
+            except ValueError:
+                raise DataError(f"{where}: {column.name!r} in row {row + 1} is {text[:40]!r}, no number") from None
+        return numbers
+
+    def state(self) -> dict[str, Any]:
+        """What JSON can hold of it."""
+        columns = [vars(column) | {"values": list(column.values)} for column in self.columns]
+        return {"columns": columns, "markers": list(self.markers)}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        """The encoder with this state.
+
+        Raises
+        ------
+        ValueError
+            It is no such state.
+        """
+        try:
+            columns = [EncodedColumn(**{**one, "values": tuple(one["values"])}) for one in state["columns"]]
+            return cls(tuple(columns), tuple(map(str, state["markers"])))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no encoder of a table: {error!r}") from None
+
+
+def _fit(fields: TableFields, name: str, kind: Kind, raw: Raw, train: np.ndarray, where: str) -> EncodedColumn:
+    if kind == "hashed":
+        return EncodedColumn(name, kind, buckets=fields.buckets)
+    if kind == "category":
+        values = tuple(sorted({raw[row] for row in train.tolist()}))
+        if len(values) > fields.vocabulary:
+            raise DataError(
+                f"{where}: {name!r} has {len(values):,} values in the training rows, and data.vocabulary allows "
+                f"{fields.vocabulary:,}; raise it, or list the column in data.hashed"
+            )
+        return EncodedColumn(name, kind, values=values)
+    numbers = (_days(raw, name, where) if kind == "date" else np.asarray(raw, np.float64))[train]
+    present = numbers[~np.isnan(numbers)]
+    if not len(present):
+        raise DataError(f"{where}: {name!r} has no value in the training rows; list it in data.ignore")
+    if len(present) < len(numbers) and fields.missing == "refuse":
+        gaps = len(numbers) - len(present)
+        raise DataError(
+            f"{where}: {name!r} is missing in {gaps:,} of {len(numbers):,} training rows; data.missing: mean or zero "
+            "fills gaps"
+        )
+    mean = math.fsum(present.tolist()) / len(present)
+    fill = {"mean": mean, "zero": 0.0, "refuse": None}[fields.missing]
+    if not fields.standardize:
+        return EncodedColumn(name, kind, fill)
+    whole = np.where(np.isnan(numbers), fill if fill is not None else 0.0, numbers)
+    centre = math.fsum(whole.tolist()) / len(whole)
+    spread = math.sqrt(math.fsum(np.square(whole - centre).tolist()) / len(whole))
+    return EncodedColumn(name, kind, fill, centre, 1.0 / spread if spread > 0 else 1.0)
+
+
+def _is_missing(value: Any, markers: Sequence[str]) -> bool:
+    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
+        return True
+    return isinstance(value, str) and (not value.strip() or value.strip() in markers)
+
+
+def _days(raw: Raw, name: str, where: str) -> np.ndarray:
+    """Dates of ISO 8601 as days since 1970-01-01, UTC where they name no zone; NaN for ""."""
+    days = np.full(len(raw), np.nan)
+    for row, text in enumerate(raw):
+        if not text:
+            continue
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise DataError(
+                f"{where}: {name!r} in row {row + 1} is {text[:40]!r}, no date such as 2026-02-28 or 2026-02-28T13:30"
+            ) from None
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        days[row] = (moment - _EPOCH).total_seconds() / _DAY_S
+    return days
