@@ -17,7 +17,7 @@ from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS
 from dbelief.core.ranks import all_or_none
 from dbelief.errors import DataError, DbeliefError, ModelError, NonFinite, RankFailure, Rejected, Unavailable
-from dbelief.evaluation.evaluate import evaluate
+from dbelief.evaluation.evaluate import evaluate, measure
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Job, PythonModel, Sandblaster, SyncSgd
 from dbelief.nn import Model
@@ -26,6 +26,7 @@ from dbelief.process.runtime import Event
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
+from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import Session
 
 from .pipeline.buffers import ParameterBuffer
@@ -272,7 +273,11 @@ class Replica:
             raise
         copy.to_device()
         alive = self._reporter.report_alive
-        quality = evaluate(self._model, copy.views, split, session.part, session.backend, alive, session.metrics)
+        quality = evaluate(self._model, copy.views, split, session.part, session.backend, alive)
+        if session.metrics is not None:  # of a model on one rank
+            with keep_alive(session.member):
+                measured = measure(session.metrics, self._model, copy.views, split, session.backend)
+            quality = quality._replace(metrics=measured)
         found = wire.Evaluation(lease=message.lease, **quality._asdict())
         reply = self._broadcast_reply(lambda: self._reporter.report(evaluation=found), wire.ReportReply)
         if reply.store_as:

@@ -165,9 +165,11 @@ class LearningCurves:
         """Name, quantity on the x axis and points of every curve that has points."""
         found = []
         with self._lock:
-            for name, curve in self._now.curves.items():
-                points = curve.points()
+            now, before = self._now.curves, self._before.curves
+            for name, curve in (before | now).items():
+                points = now[name].points() if name in now else []
                 first = points[0][0] if points else math.inf
-                if points := [point for point in self._before.curves[name].points() if point[0] < first] + points:
+                earlier = before[name].points() if name in before else []
+                if points := [point for point in earlier if point[0] < first] + points:
                     found.append((name, curve.over, points))
         return found

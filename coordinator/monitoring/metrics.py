@@ -111,8 +111,8 @@ class CoordinatorMetrics:
             metrics.validation_loss.set(progress.last.loss)
             if progress.last.accuracy is not None:
                 metrics.validation_accuracy.set(progress.last.accuracy)
-            for name, value in progress.last.measured.items():
-                metrics.validation_metric.labels(name).set(value)
+            for name in progress.higher:
+                metrics.validation_metric.labels(name).set(progress.last.measured.get(name, math.nan))
 
     def _show_ages(self, machine: JobMachine) -> None:
         now_s, progress = self._clock.now(), machine.progress

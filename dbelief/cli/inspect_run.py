@@ -12,7 +12,7 @@ from rich.console import Console
 from dbelief.data import load
 from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
-from dbelief.evaluation.evaluate import evaluate, evaluate_groups
+from dbelief.evaluation.evaluate import evaluate, evaluate_groups, measure
 from dbelief.evaluation.metrics import metrics_of
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status import JobLocation, get_status, watch
@@ -87,12 +87,10 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     samples = data.validation if split == "validation" else data.test
     if samples is None:
         raise DataError(f"job {trained.job.name}: its data has no {split} set")
-    metrics = metrics_of(trained.job, trained.samples)
-    own = trained.model, trained.views, samples, trained.layout, trained.backend
-    quality = evaluate(*own, metrics=metrics)
+    quality = evaluate(trained.model, trained.views, samples, trained.layout, trained.backend)
     result = {"set": split, "samples": len(samples), "loss": quality.loss, "accuracy": quality.accuracy}
-    if metrics:
-        result["metrics"] = quality.metrics
+    if (metrics := metrics_of(trained.job, trained.samples)) is not None:
+        result["metrics"] = measure(metrics, trained.model, trained.views, samples, trained.backend)
     if (of_groups := evaluate_groups(trained.model, trained.views, samples, trained.backend)) is not None:
         result["groups"], result["group_accuracy"] = of_groups
     return result

@@ -71,8 +71,9 @@ class SampleForm:
             `about` is no mapping of texts to what JSON can hold, or is too long.
         """
         try:
-            if not isinstance(about, Mapping) or not all(isinstance(name, str) for name in about):
+            if not isinstance(about, Mapping):
                 raise TypeError("must be a mapping of names, which are texts")
+            _check_names(about)
             held = json.loads(json.dumps(dict(about), allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"about: {error}") from None
@@ -136,6 +137,17 @@ class SampleForm:
             if here != there:
                 return f"what is said about {_short(name)} is {_short(here)}, not {_short(there)}"
         return ""
+
+
+def _check_names(value: object) -> None:
+    """Raise TypeError where a mapping, at any depth, has a name that is no text: JSON would make it one."""
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise TypeError(f"must be a mapping of names, which are texts, and {_short(name)} is none")
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for part in parts:
+        _check_names(part)
 
 
 def _natural(value: object) -> int:

@@ -14,9 +14,8 @@ from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, HasLogProbabilities, Model
 from dbelief.nn.model import GivesOutputs
 
-from .metrics import Metric, measure
+from .metrics import Metrics
 
-NO_METRICS: Mapping[str, Metric] = {}
 BATCH = 1_000
 """Samples per forward pass: large enough for efficient BLAS, small relative to the data."""
 
@@ -46,21 +45,14 @@ def evaluate(
     layout: Layout | RankPart,
     backend: Backend,
     moved: Callable[[], None] = lambda: None,
-    metrics: Mapping[str, Metric] = NO_METRICS,
 ) -> Quality:
-    """Mean loss, the share of correct answers where the model reports it, and metrics of all outputs.
+    """Mean loss, and the share of correct answers where the model reports it.
 
     A model without `evaluate` computes only its loss; its gradient goes into a scratch vector. `moved` is called after
-    each batch. Cost: with metrics another forward pass, and memory for the outputs of all samples.
-
-    Raises
-    ------
-    ModelError
-        There are metrics, and the model gives no outputs; or a metric of the user's own fails.
+    each batch.
     """
     scratch: dict[str, Any] | None = None
     loss_sum, right, evaluates = 0.0, 0, isinstance(model, Evaluates)
-    outputs: list[np.ndarray] = []
     for batch in _batches(split, backend):
         if isinstance(model, Evaluates):
             loss, hits = model.evaluate(views, batch)
@@ -73,18 +65,35 @@ def evaluate(
             if scratch is None:
                 scratch = layout.views(backend.to_device(aligned(layout.size, np.float32)))
             loss_sum += model.loss_and_gradient(views, batch, scratch) * len(batch)
-        if metrics:
-            outputs.append(_outputs(model, views, batch, backend))
         moved()
-    measured = measure(metrics, np.concatenate(outputs), split.targets) if metrics else {}
-    return Quality(loss_sum / len(split), right / len(split) if evaluates else None, measured)
+    return Quality(loss_sum / len(split), right / len(split) if evaluates else None, {})
 
 
-def _outputs(model: Model, views: Mapping[str, Any], batch: Batch, backend: Backend) -> np.ndarray:
-    if not isinstance(model, GivesOutputs):
-        raise ModelError("evaluate.metrics: the model has no method last_layer, so it gives no outputs to measure")
-    found = np.array(backend.to_host(model.last_layer(views, batch)), np.float32)
-    return found.reshape(len(batch), -1)
+def measure(
+    metrics: Metrics, model: Model, views: Mapping[str, Any], split: Split, backend: Backend
+) -> Mapping[str, float]:
+    """The metrics of all samples of a split, by name; one that is not defined for them is left out.
+
+    Cost: a forward pass, and 4 bytes for each sample and output; some metrics take three float64 arrays of that shape.
+
+    Raises
+    ------
+    ModelError
+        The model gives no outputs, or outputs of another shape than the targets'; or a metric of the user's own fails.
+    """
+    metrics.check(model)
+    assert isinstance(model, GivesOutputs)
+    outputs, first = np.empty((len(split), metrics.outputs), np.float32), 0
+    for batch in _batches(split, backend):
+        found = np.asarray(backend.to_host(model.last_layer(views, batch)))
+        if found.shape != (len(batch), metrics.outputs):
+            raise ModelError(
+                f"evaluate.metrics: last_layer gives an array of shape {found.shape}, expected "
+                f"({len(batch)}, {metrics.outputs})"
+            )
+        outputs[first : first + len(batch)] = found
+        first += len(batch)
+    return metrics.values(outputs, split.targets)
 
 
 def evaluate_groups(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import JobError, ModelError
 from dbelief.job import Job, OwnMetric
-from dbelief.job.metrics import OF_CLASSES, OF_NUMBERS, TOP
+from dbelief.job.metrics import OF_CLASSES, OF_NUMBERS, TOP, name_of
+from dbelief.nn.model import GivesOutputs
 from dbelief.nn.python_file import load_object, raised
 
 from . import class_metrics, number_metrics
@@ -20,8 +22,40 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 """Of outputs, (n, k) float32, and targets: labels, (n,) int64, or numbers, (n, k) float32."""
 
 
-def metrics_of(job: Job, samples: SampleForm) -> Mapping[str, Metric]:
-    """The metrics of a job with samples of this form, by name.
+@dataclass(frozen=True)
+class Metrics:
+    """The metrics of a job.
+
+    Attributes
+    ----------
+    functions
+        By name.
+    outputs
+        Outputs of the model for a sample.
+    """
+
+    functions: Mapping[str, Metric]
+    outputs: int
+
+    def check(self, model: object) -> None:
+        """Check that a model gives outputs.
+
+        Raises
+        ------
+        ModelError
+            It does not.
+        """
+        if not isinstance(model, GivesOutputs):
+            raise ModelError("evaluate.metrics: the model has no method last_layer, so it gives no outputs to measure")
+
+    def values(self, outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+        """The finite values; a metric that is not defined for these samples is left out."""
+        found = {name: float(metric(outputs, targets)) for name, metric in self.functions.items()}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def metrics_of(job: Job, samples: SampleForm) -> Metrics | None:
+    """The metrics of a job with samples of this form; None where it lists none.
 
     Raises
     ------
@@ -30,18 +64,13 @@ def metrics_of(job: Job, samples: SampleForm) -> Mapping[str, Metric]:
     ModelError
         The file of a metric of the user's own cannot be run, or lacks the function.
     """
-    return {
-        metric if isinstance(metric, str) else metric.name: _own(job, metric)
-        if isinstance(metric, OwnMetric)
-        else _named(metric, samples)
+    if not job.evaluate.metrics:
+        return None
+    functions = {
+        name_of(metric): _own(job, metric) if isinstance(metric, OwnMetric) else _named(metric, samples)
         for metric in job.evaluate.metrics
     }
-
-
-def measure(metrics: Mapping[str, Metric], outputs: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-    """The finite values of the metrics; one that is not defined for these samples is left out."""
-    found = {name: float(metric(outputs, targets)) for name, metric in metrics.items()}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    return Metrics(functions, samples.outputs)
 
 
 def _named(name: str, samples: SampleForm) -> Metric:

@@ -24,8 +24,8 @@ from .document.section import (
     refusal,
 )
 from .document.yaml_document import to_yaml
-from .metrics import Metric, OwnMetric, name_of
-from .models.autoencoder import StacksModel
+from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
+from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, ScriptData, lacks_validation
@@ -285,6 +285,18 @@ class Job(Section):
                 )
             if returned and not script:
                 raise refusal("evaluate.metrics", f"must have python, file.py:function, for {name_of(metric)}")
+        if names and isinstance(self.data, NoData):
+            raise refusal("evaluate.metrics", "must be [] where data.source is none: nothing is evaluated")
+        if names and isinstance(self.model, AutoencoderModel | StacksModel):
+            raise refusal("evaluate.metrics", "must be [] with autoencoders: they have no outputs to compare with")
+        if self.evaluate.best_by is not None and lacks_validation(self.data):
+            raise refusal("evaluate.best_by", "needs validation data, and the data section gives none")
+        if getattr(self.model, "loss", None) == "one_vs_all":
+            for name in names:
+                if name in OF_CLASSES:
+                    raise refusal(
+                        "evaluate.metrics", f"must not have {name} with loss one_vs_all, which gives no probabilities"
+                    )
         if names and not script and math.prod(self.grid) != 1:
             raise refusal("evaluate.metrics", "must be [] where grid cuts the model: no rank has all its outputs")
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from .document.section import PythonName, Section, Words
 
@@ -36,12 +36,17 @@ class OwnMetric(Section):
         return None if self.python is None else self.python.rpartition(":")[2]
 
 
+NAMED = f"one of {', '.join([*OF_CLASSES, f'{TOP}5', *OF_NUMBERS])} (or {TOP} with another number)"
 NamedMetric = Annotated[
     str,
     Field(pattern=rf"^({'|'.join([*OF_CLASSES, *OF_NUMBERS])}|{TOP}[1-9][0-9]{{0,5}})$"),
-    Words(f"one of {', '.join([*OF_CLASSES, f'{TOP}5', *OF_NUMBERS])} (or {TOP} with another number)"),
+    Words(NAMED),
 ]
-Metric = NamedMetric | OwnMetric
+Metric = Annotated[
+    Annotated[NamedMetric, Tag("named")] | Annotated[OwnMetric, Tag("own")],
+    Discriminator(lambda value: "named" if isinstance(value, str) else "own"),
+    Words(f"{NAMED}, or a mapping with name, python and better"),
+]
 
 
 def name_of(metric: str | OwnMetric) -> str:

@@ -59,7 +59,8 @@ def _curves(curves: Mapping[str, Any]) -> Table | None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(no_wrap=True)
-    for name, title in _CURVES.items():
+    metrics = {name: name.replace("_", " ", 1) for name in curves if name not in _CURVES}
+    for name, title in (_CURVES | metrics).items():
         if name not in curves or (name == "validation_loss" and "validation_accuracy" in curves):
             continue
         values = curves[name]["y"]

@@ -19,8 +19,8 @@ from dbelief.errors import ModelError
 def load_object(path: Path, name: str) -> tuple[Any, str]:
     """Load what a name stands for in a user's Python file.
 
-    The file is run once, as a module of a private name; its folder is not put on the import path, since only
-    this one file is hashed. Nothing is written beside it.
+    The file is run once in a process, as a module of a private name. Its folder is added to the end of the import path;
+    only this one file is hashed. Nothing is written beside it.
 
     Parameters
     ----------
@@ -54,14 +54,17 @@ def load_object(path: Path, name: str) -> tuple[Any, str]:
 
 
 def _run(path: Path, source: bytes, sha256: str) -> ModuleType:
-    """Run exactly these bytes as a module (importing the path again could read others)."""
+    """Run exactly these bytes as a module (importing the path again could read others), unless that was done before."""
+    private = f"_dbelief_model_{sha256[:16]}"
+    held = sys.modules.get(private)
+    if held is not None and held.__file__ == str(path):
+        return held
     try:
         code = compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         cause = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ModelError(f"{path}{line}: not Python ({cause})") from error
-    private = f"_dbelief_model_{sha256[:16]}"
     loader = importlib.machinery.SourceFileLoader(private, str(path))
     spec = importlib.util.spec_from_file_location(private, path, loader=loader)
     assert spec is not None, f"a loader was given, yet no spec for {path}"

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
+
+from dbelief.errors import DataError
 
 
 class SeededDataset:
@@ -23,6 +25,12 @@ class SeededDataset:
     ----------
     dataset
         With a length and items by index. Its method `__getitems__`, where it has one, gets a batch's indices together.
+        This is the outermost dataset, which the data loader gets: `Subset` of it would pass on plain indices.
+
+    Raises
+    ------
+    DataError
+        The dataset is a stream.
 
     Notes
     -----
@@ -30,6 +38,8 @@ class SeededDataset:
     """
 
     def __init__(self, dataset: Any) -> None:
+        if not hasattr(dataset, "__len__") or isinstance(dataset, IterableDataset):
+            raise DataError(f"{type(dataset).__name__} is a stream: a SeededDataset needs a length and items by index")
         self.dataset = dataset
 
     def __len__(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -16,20 +15,18 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
 from dbelief.evaluation.evaluate import Quality
 from dbelief.job.metrics import name_of
-from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.script.drawn import DrawnBatch, Stepped
 from dbelief.script.job import ScriptJob
 from dbelief.script.membership import Membership
 from dbelief.script.user_code import located
+from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .module_state import ModuleState
 from .optimizer_rule import check_rule
 from .steps import ElasticStep, RuleStep, Step, step_of
 
-ALIVE_EVERY_S = 1.0
-"""Seconds between two reports while a script evaluates."""
 Score = Callable[[Any, Any], "float | tuple[float, float] | Mapping[str, float]"]
 """Given the module in evaluation mode, and the data: the mean loss; or it and the accuracy, as a pair or by name."""
 
@@ -59,7 +56,7 @@ class Sync:
 
     Notes
     -----
-    Memory: three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
+    Memory: two or three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
     """
 
     def __init__(
@@ -268,7 +265,7 @@ class Sync:
         evaluated = np.empty(self._state.pushed.size, np.float32)
         versions = np.full(len(parameters.placement.spans), -1, np.int64)
         parameters.pull(evaluated, versions, vector=lease.vector, exact=True)
-        with self._holding(evaluated), self._alive(), torch.no_grad():
+        with self._holding(evaluated), keep_alive(self._session.member), torch.no_grad():
             found = score(self._module, data)
         with located():
             quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
@@ -302,22 +299,6 @@ class Sync:
             self._state.restore(kept)
             for module, training in modes.items():
                 module.training = training
-
-    @contextmanager
-    def _alive(self) -> Iterator[None]:
-        """Report while a script evaluates, however long."""
-        ended = threading.Event()
-
-        def report() -> None:
-            while not ended.wait(ALIVE_EVERY_S):
-                self._session.member.call("Report", wire.ReportRequest())
-
-        thread = runtime.spawn(report, "alive")
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 class PushedStep:
@@ -395,6 +376,13 @@ def _is_sum(loss: torch.Tensor) -> bool:
 
 
 def _checked_score(found: Any, metrics: Sequence[str]) -> Quality:
+    """What `score` returned; a metric that is not finite is left out.
+
+    Raises
+    ------
+    UserError
+        It is none of the forms, or has not exactly the metrics that the job lists.
+    """
     rest: dict[str, Any] = {}
     try:
         if isinstance(found, Mapping):
@@ -404,14 +392,21 @@ def _checked_score(found: Any, metrics: Sequence[str]) -> Quality:
             loss, accuracy = found
         else:
             loss, accuracy = found, None
-        values = {name: float(value) for name, value in rest.items()}
-        quality = Quality(float(loss), None if accuracy is None else float(accuracy), values)
+        loss, accuracy = float(loss), None if accuracy is None else float(accuracy)
     except (TypeError, ValueError, KeyError) as error:
         raise UserError(
-            f"score returned {found!r}: give the mean loss, a pair of loss and accuracy, or a mapping of both"
+            f"score returned {found!r}: give the mean loss, a pair of loss and accuracy, or a mapping of "
+            f"{', '.join(['loss', 'accuracy', *metrics])}"
         ) from error
-    for name in rest:
-        if name not in metrics:
-            listed = ", ".join(metrics) or "none"
-            raise UserError(f"score returned {name!r}, which evaluate.metrics in the job file does not list ({listed})")
-    return quality._replace(metrics={name: value for name, value in values.items() if math.isfinite(value)})
+    if {*rest} != {*metrics}:
+        missing = [name for name in metrics if name not in rest]
+        what = f"no {missing[0]!r}" if missing else f"{next(iter(rest.keys() - {*metrics}))!r}"
+        listed = ", ".join(metrics) or "none"
+        raise UserError(f"score returned {what}, and evaluate.metrics in the job file lists {listed}")
+    values: dict[str, float] = {}
+    for name, value in rest.items():
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"score returned {value!r} as {name!r}: must be a number, NaN where it has none") from None
+    return Quality(loss, accuracy, {name: value for name, value in values.items() if math.isfinite(value)})

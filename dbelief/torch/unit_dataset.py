@@ -58,9 +58,11 @@ class UnitDataset:
     """
 
     def __init__(self, stream: ReadsUnits) -> None:
-        if not hasattr(stream, "units") or not callable(getattr(stream, "read", None)):
+        units = getattr(stream, "units", None)
+        listed = isinstance(units, Sequence) and not isinstance(units, str) and all(isinstance(u, str) for u in units)
+        if not listed or not callable(getattr(stream, "read", None)):
             raise DataError(
-                f"{type(stream).__name__} has no units that can be read again: it needs `units`, a sequence of names, "
+                f"{type(stream).__name__} has no units that can be read again: it needs `units`, a list of names, "
                 "and `read(unit)`, which gives the samples of one; without them no other replica can repeat what a "
                 "failed one has not trained"
             )

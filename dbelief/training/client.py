@@ -24,10 +24,11 @@ from dbelief.arrays.backend import aligned
 from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.data import Dataset
 from dbelief.errors import JobError, ModelError, Rejected, Unavailable
-from dbelief.evaluation.evaluate import evaluate
+from dbelief.evaluation.evaluate import evaluate, measure
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.keep_alive import keep_alive
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.schedule import learning_rate
 from dbelief.training.session import JobContext, Session
@@ -169,8 +170,11 @@ class Client:
         session.parameters.locate(lease.placement_epoch)  # as a worker does: see `worker.replica`
         session.parameters.pull(values, versions, vector=lease.vector, exact=True)
         views = session.layout.views(session.backend.to_device(values))
-        alive = self._report_alive
-        quality = evaluate(session.model, views, split, session.layout, session.backend, alive, session.metrics)
+        quality = evaluate(session.model, views, split, session.layout, session.backend, self._report_alive)
+        if session.metrics is not None:
+            with keep_alive(session.member):
+                measured = measure(session.metrics, session.model, views, split, session.backend)
+            quality = quality._replace(metrics=measured)
         reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, **quality._asdict()))
         if reply.store_as:
             session.parameters.locate(reply.placement_epoch)

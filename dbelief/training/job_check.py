@@ -11,12 +11,11 @@ import numpy as np
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, Split, load
-from dbelief.errors import ModelError
+from dbelief.evaluation.evaluate import measure
 from dbelief.evaluation.metrics import metrics_of
 from dbelief.job import Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
 from dbelief.monitor.format import plural
 from dbelief.nn import Model
-from dbelief.nn.model import GivesOutputs
 from dbelief.optim.gradients import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
 from dbelief.rundir.folder import check_resumed, check_start
@@ -25,6 +24,9 @@ from dbelief.training.session import build_model, initial_values, layout_over_ra
 
 LISTED_CLASSES = 10
 """Classes whose sizes are listed one by one."""
+
+FEW = 32
+"""Training samples that metrics are tried with."""
 
 SAMPLES_READ = 10_000
 """Training samples whose inputs are compared in size."""
@@ -116,6 +118,11 @@ def _strategy_lines(job: Job) -> list[str]:
     return lines + (_warm_start(strategy) if isinstance(strategy, Downpour) and job.replicas > 1 else [])
 
 
+def _few(split: Split) -> Split:
+    """The first samples of a set."""
+    return Split(split.inputs[:FEW], split.targets[:FEW], split.scale)
+
+
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
@@ -133,9 +140,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
         trial = ModelCheck(model, layout, flat, data.train, job.samples_at_once, backend)
         trial.check_gradient()
         assert data.form is not None
-        metrics_of(job, data.form)
-        if job.evaluate.metrics and not isinstance(model, GivesOutputs):
-            raise ModelError("evaluate.metrics: the model has no method last_layer, so it gives no outputs to measure")
+        if (metrics := metrics_of(job, data.form)) is not None:
+            measure(metrics, model, layout.views(backend.to_device(flat)), _few(data.train), backend)
         odd = trial.check_mean() if isinstance(job.model, PythonModel) else ""
     ranges = layout_over_ranks(job, model, layout).rank_ranges()
     placement = placed(layout_over_ranks(job, model, layout), job.shards)

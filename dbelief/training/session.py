@@ -6,7 +6,7 @@ Used by the worker and by custom training loops (`dbelief.connect`), which imple
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
-from dbelief.evaluation.metrics import Metric, metrics_of
+from dbelief.evaluation.metrics import Metrics, metrics_of
 from dbelief.job import AutoencoderModel, Job, PythonModel, ScriptData, ScriptModel, StacksModel, parse_job
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.optim.gradients import check_finite
@@ -198,7 +198,7 @@ class Session:
     sequences
         Sequence number of the last push, by named vector.
     metrics
-        What evaluations measure beside loss and accuracy.
+        What evaluations measure beside loss and accuracy; None: nothing.
     """
 
     job: Job
@@ -213,7 +213,7 @@ class Session:
     parameters: ShardedParameterClient
     pusher: Pusher
     sequences: dict[str, int]
-    metrics: Mapping[str, Metric]
+    metrics: Metrics | None = None
 
     @classmethod
     def open(
@@ -255,7 +255,9 @@ class Session:
             undo.callback(client.close)
             model, source, layout, begin = _model_of(task, ranks, brought)
             form = _form(task, brought)
-            metrics = metrics_of(job, form) if form is not None and brought is None else {}
+            metrics = metrics_of(job, form) if form is not None and brought is None else None
+            if metrics is not None:
+                metrics.check(model)
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
                 membership = MembershipClient(

@@ -101,13 +101,26 @@ def test_items_are_units() -> None:
     assert [batch.tolist() for batch in loader] == [[0, 0, 1], [0, 1, 2]]
 
 
+class Endless:
+    """A stream without units or a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(int, 1)
+
+
 def test_streams_without_units_are_refused() -> None:
-    from dbelief.torch import UnitDataset
+    from dbelief.torch import SeededDataset, UnitDataset
 
     with pytest.raises(DataError, match=r"^Noisy has no units that can be read again: it needs `units`"):
         UnitDataset(Noisy())  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"^Stream has two units of the name '3'$"):
         UnitDataset(Stream("3", "1", "3"))
+    odd = Stream("1")
+    odd.units = "12"  # type: ignore[assignment]
+    with pytest.raises(DataError, match=r"^Stream has no units that can be read again: it needs `units`, a list"):
+        UnitDataset(odd)
+    with pytest.raises(DataError, match=r"^Endless is a stream: a SeededDataset needs a length and items by index$"):
+        SeededDataset(Endless())
     with pytest.raises(DataError, match=r"^unit '0' of Stream has no samples$"):
         UnitDataset(Stream("0"))[0]
 

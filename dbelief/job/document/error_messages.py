@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from .section import Section
-from .type_names import allowed, discriminator, section_in, variants
+from .type_names import allowed, discriminator, section_in, tags, variants
 from .yaml_document import Document, Path, dotted, shortened
 
 _MOST_LINES = 50
@@ -95,18 +95,18 @@ def _locate(location: Iterable[str | int], job: type[Section]) -> _Place:
     """Follow an error's location through the sections; names of union members in it are in no file."""
     place = _Place()
     section: type[Section] | None = job
-    tags: dict[str, type[Section]] = {}
+    members: dict[str, type[Section] | None] = {}
     choices: tuple[type[Section], ...] = ()
     for part in location:
         if isinstance(part, int):
             place.path = (*place.path, part)
-        elif tags:
-            section, choices, tags = tags[part], tuple(tags.values()), {}
+        elif members:
+            section, choices, members = members[part], tuple(one for one in members.values() if one), {}
         elif section is not None:
             field = section.model_fields.get(part)
             place = _Place((*place.path, part), section, field, choices)
-            tags = variants(field) if field else {}
-            section, choices = (section_in(field) if field and not tags else None), ()
+            members = tags(field) if field else {}
+            section, choices = (section_in(field) if field and not members else None), ()
     return place
 
 

@@ -52,8 +52,13 @@ def _union(args: Sequence[Any]) -> str:
 
 def discriminator(sections: Sequence[type[Section]]) -> tuple[str, dict[str, type[Section]]]:
     """The field that distinguishes sections, the first of each, and the section of each of its values."""
-    (name,) = {next(iter(section.model_fields)) for section in sections}
+    name = next(name for name in sections[0].model_fields if all(_is_choice(section, name) for section in sections))
     return name, {value: section for section in sections for value in get_args(section.model_fields[name].annotation)}
+
+
+def _is_choice(section: type[Section], name: str) -> bool:
+    field = section.model_fields.get(name)
+    return field is not None and field.is_required() and get_origin(field.annotation) is Literal
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
@@ -80,15 +85,21 @@ def _number(value: float) -> str:
 
 def variants(field: FieldInfo) -> dict[str, type[Section]]:
     """Sections a field may hold, by what Pydantic calls them in an error; empty where there is no choice."""
-    annotation = _one(field)
-    found: dict[str, type[Section]] = {}
+    return {tag: section for tag, section in tags(field).items() if section is not None}
+
+
+def tags(field: FieldInfo) -> dict[str, type[Section] | None]:
+    """As `variants`, with what is no section: None."""
+    found: dict[str, type[Section] | None] = {}
     plain: list[type[Section]] = []
-    for arg in get_args(annotation):
+    for arg in get_args(_one(field)):
         if get_origin(arg) is Annotated:
-            found.update({mark.tag: get_args(arg)[0] for mark in get_args(arg) if isinstance(mark, Tag)})
+            kind = get_args(arg)[0]
+            section = kind if isinstance(kind, type) and issubclass(kind, Section) else None
+            found.update({mark.tag: section for mark in get_args(arg) if isinstance(mark, Tag)})
         elif isinstance(arg, type) and issubclass(arg, Section):
             plain.append(arg)
-    return found or (discriminator(plain)[1] if len(plain) > 1 else {})
+    return found or (dict(discriminator(plain)[1]) if len(plain) > 1 else {})
 
 
 def _one(field: FieldInfo) -> Any:

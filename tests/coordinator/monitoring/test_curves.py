@@ -84,6 +84,21 @@ def test_resumed_run_has_its_earlier_curves(tmp_path: Path) -> None:
     ]
 
 
+def test_metrics_have_curves_which_a_resume_keeps(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    event = {"event": "evaluation", "time": TIME, "set": "validation", "samples": 10, "loss": 1.0, "accuracy": None}
+    log.write_text(json.dumps(event | {"metrics": {"auc": 0.5, "old": 1.0}}) + "\n")
+    curves = LearningCurves(log, iterates=False)
+    for thread in threading.enumerate():
+        if thread.name == "curves":
+            thread.join(60)
+    curves.add("evaluation", event | {"samples": 20, "metrics": {"auc": 0.75, "new": 2.0}}, 1.7e9)
+    found = {name: points for name, _, points in curves.curves()}
+    assert found["validation_auc"] == [(10, 0.5), (20, 0.75)]
+    assert found["validation_old"] == [(10, 1.0)]
+    assert found["validation_new"] == [(20, 2.0)]
+
+
 def test_recent_events_are_text_lines_of_limited_number() -> None:
     events = RecentEvents()
     joined = {"role": "replica", "id": 2, "what": "joined", "reason": "", "name": "host:7"}

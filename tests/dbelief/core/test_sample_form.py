@@ -99,7 +99,8 @@ def test_what_a_script_says_is_kept(about: dict[str, Any]) -> None:
     ("about", "why"),
     [
         ([1], "about: must be a mapping of names, which are texts"),
-        ({1: 2}, "about: must be a mapping of names, which are texts"),
+        ({1: 2}, "about: must be a mapping of names, which are texts, and 1 is none"),
+        ({"a": [{1: 2}]}, "about: must be a mapping of names, which are texts, and 1 is none"),
         ({"a": {1, 2}}, "about: Object of type set is not JSON serializable"),
         ({"a": float("nan")}, "about: Out of range float values are not JSON compliant"),
         ({"a": "x" * (1 << 20)}, "about: 1,048,7"),

@@ -19,8 +19,8 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.data import Split
 from dbelief.errors import JobError, ModelError
 from dbelief.evaluation import class_metrics, number_metrics
-from dbelief.evaluation.evaluate import evaluate
-from dbelief.evaluation.metrics import measure, metrics_of
+from dbelief.evaluation.evaluate import evaluate, measure
+from dbelief.evaluation.metrics import Metrics, metrics_of
 from dbelief.job import Job, build_job
 from dbelief.nn.build import build_network
 
@@ -94,8 +94,8 @@ def test_what_is_not_defined_is_left_out() -> None:
     outputs, labels = np.zeros((3, 2), np.float32), np.ones(3, np.int64)
     assert math.isnan(class_metrics.auc(outputs, labels))
     assert class_metrics.auc(np.eye(3, dtype=np.float32)[:2], np.array([0, 1])) == 1.0, "of the classes that are there"
-    found = measure({"auc": class_metrics.auc, "top_1": partial(class_metrics.top, 1)}, outputs, labels)
-    assert found == {"top_1": 0.0}
+    metrics = Metrics({"auc": class_metrics.auc, "top_1": partial(class_metrics.top, 1)}, 2)
+    assert metrics.values(outputs, labels) == {"top_1": 0.0}
     assert math.isnan(number_metrics.r2(np.zeros((3, 1), np.float32), np.ones((3, 1), np.float32)))
     assert class_metrics.perplexity(np.array([[0.0, 5e3]], np.float32), np.array([0])) == math.inf
 
@@ -164,13 +164,20 @@ def test_a_function_of_the_users_own(tmp_path: Path) -> None:
     )
     views = model.parameters(np.random.default_rng(1))
     layout = Layout.of(views)
-    found = evaluate(model, views, split, layout, backend, metrics=metrics_of(own(tmp_path, "right"), CLASSES))
-    assert found.metrics == {"own": found.accuracy}
-    assert evaluate(model, views, split, layout, backend)._replace(metrics=found.metrics) == found
+    metrics = metrics_of(own(tmp_path, "right"), CLASSES)
+    assert metrics is not None
+    quality = evaluate(model, views, split, layout, backend)
+    assert measure(metrics, model, views, split, backend) == {"own": quality.accuracy}
+    with pytest.raises(ModelError, match=r"last_layer gives an array of shape \(1000, 3\), expected \(1000, 4\)$"):
+        measure(Metrics(metrics.functions, 4), model, views, split, backend)
+    with pytest.raises(ModelError, match="the model has no method last_layer, so it gives no outputs to measure"):
+        metrics.check(object())
 
 
 def test_errors_of_the_users_file_name_their_line(tmp_path: Path) -> None:
-    metric = metrics_of(own(tmp_path, "wrong"), CLASSES)["own"]
+    wrong = metrics_of(own(tmp_path, "wrong"), CLASSES)
+    assert wrong is not None
+    metric = wrong.functions["own"]
     with pytest.raises(ModelError, match=r"scores\.py, line 10: wrong\(outputs, targets\) raised IndexError"):
         metric(np.zeros((2, 3), np.float32), np.zeros(2, np.int64))
     with pytest.raises(ModelError, match=r"scores\.py: 'number' is no function, so no metric"):

@@ -71,6 +71,7 @@ class Place:
             data=SimpleNamespace(validation=split, test=split),
             backend=select_backend("cpu"),
             model=Mean(),
+            metrics=None,
             layout=Layout.of({"w": np.ones(1, np.float32)}),
             member=SimpleNamespace(over=False, state=wire.STATE_READY, call=partial(MemberView.call, member)),
             parameters=SimpleNamespace(
