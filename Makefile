@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-torch test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-torch test-trackers test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -69,6 +69,10 @@ test-long: .venv/ready-to-develop ## tests of half an hour: every process killed
 test-torch: .venv/ready-to-develop ## tests that need the torch extra, which `make test` skips where it is not installed
 	@$(BIN)/python -c 'import torch' || { echo "torch is not installed: see docs/how-to/pytorch_script.md" >&2; exit 1; }
 	@$(BIN)/pytest -m torch -n 2 --dist worksteal $(ARGS)
+
+test-trackers: .venv/ready-to-develop ## tests that need TensorBoard and MLflow, which `make test` skips where they are not installed
+	@$(BIN)/python -c 'import mlflow, tensorboard, tensorboardX' || { echo "missing: pip install '.[tensorboard,mlflow]' tensorboard" >&2; exit 1; }
+	@$(BIN)/pytest tests/dbelief/tools/track $(ARGS)
 
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)

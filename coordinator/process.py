@@ -37,6 +37,7 @@ from .rpc.status import build_status
 from .runtime.bootstrap import start
 from .runtime.event_loop import EventLoop
 from .runtime.leader_lease import LeaderLease
+from .tracking import tracking
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,10 @@ def _run_as_leader(
         stack.enter_context(found_at(begun.folder, server.address, job))
         if options.ready_file is not None:
             write_whole(options.ready_file, server.address.encode())
-        state = runner.run(interrupted, options.on_signal == "leave")
+        if options.resume:
+            (begun.folder / "summary.json").unlink(missing_ok=True)  # of the run that is resumed
+        with tracking(job, begun.folder):
+            state = runner.run(interrupted, options.on_signal == "leave")
         if state not in (State.DONE, State.FAILED):
             log.info(f"leaving job {job.name} ({state.value}) to the next coordinator")
             return 0

@@ -105,7 +105,7 @@ def show_topic(name: str, commands: Collection[str]) -> bool:
         return True
     if name in commands:
         return False
-    near = difflib.get_close_matches(topic, [*pages, *commands], n=3)
+    near = difflib.get_close_matches(topic, dict.fromkeys([*pages, *commands]), n=3)
     hint = f", did you mean {' or '.join(near)}?" if near else ""
     raise UserError(f"help: no topic or command {name!r}{hint} (`dbelief help` lists the topics)")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import sys
@@ -10,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import click
 
-from dbelief.cli.operator_commands import COMMANDS
+from dbelief.cli import operator_commands, run_commands
 from dbelief.cli.role_options import sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
 from dbelief.process.command_group import CommandGroup
-from dbelief.process.completion import job_files, run_folders
+from dbelief.process.completion import job_files
 from dbelief.process.console import cli_errors, debug
 from dbelief.process.log import configure
 from dbelief.process.overrides import parse_overrides, set_option
@@ -93,7 +92,7 @@ def main(wanted: bool) -> None:
         configure()
 
 
-for _command in (*COMMANDS, slurm_command, guard_command):
+for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, slurm_command, guard_command):
     main.add_command(_command)
 
 
@@ -270,89 +269,6 @@ def zoo_command(name: str | None) -> None:
 
     with cli_errors():
         print_zoo(name)
-
-
-@main.command("evaluate")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
-@click.option(
-    "--on",
-    "split",
-    type=click.Choice(["validation", "test"]),
-    default="test",
-    show_default=True,
-    help="Set to evaluate on.",
-)
-def evaluate_command(run: Path, split: str) -> None:
-    """Evaluate the model of a run folder on its job's data."""
-    from dbelief.cli.inspect_run import evaluate_run
-
-    with cli_errors():
-        print(json.dumps(evaluate_run(run, split)))
-
-
-@main.command("predict")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--outputs", is_flag=True, help="Print the outputs of the last layer too, with a first row of names.")
-def predict_command(run: Path, file: Path, outputs: bool) -> None:
-    """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
-
-    RUN is a run folder or a model file. FILE is text as of the job's data (CSV, LIBSVM), an IDX file of images, or a
-    NumPy file; targets may be missing.
-    """
-    from dbelief.cli.inspect_run import predict
-
-    with cli_errors():
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows(predict(run, file, outputs))
-
-
-@main.command("export")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["safetensors", "npz"]),
-    default="safetensors",
-    show_default=True,
-    help="Format of the file.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file; default: the job's name, in the current folder.",
-)
-@click.option(
-    "--vector",
-    metavar="NAME",
-    help="Of the newest snapshot set: w (newest parameters), best (of the best evaluation), or another that it holds; "
-    "default: the job's result.",
-)
-def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None) -> None:
-    """Export a run's model to a file: the final model, or that of the newest snapshot set if the run did not finish."""
-    from dbelief.rundir.export import export_run
-
-    with cli_errors():
-        print(export_run(run, form, output, vector))
-
-
-@main.command("report")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder of the pictures; default: RUN."
-)
-@click.option(
-    "--images",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="NPZ",
-    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron separates them.",
-)
-def report_command(run: Path, output: Path | None, images: Path | None) -> None:
-    """Report how the run of a folder went, or its progress so far, and draw its plots."""
-    from dbelief.cli.inspect_run import report_run
-
-    with cli_errors():
-        report_run(run, output or run, images)
 
 
 @main.command("certs")

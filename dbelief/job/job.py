@@ -173,6 +173,9 @@ class Job(Section):
     wire: Wire = Field(default_factory=Wire, description="How numbers travel between replicas and shards")
     limits: Limits = Field(default_factory=Limits, description="When the job ends")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
+    track: Annotated[tuple[Literal["tensorboard", "mlflow"], ...], Field(strict=False)] = Field(
+        default=(), description="Trackers of experiments that get curves, pictures and the model"
+    )
     divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
     grid: Annotated[Several[Members], AfterValidator(_two_axes)] = Field(
         default=(1,),

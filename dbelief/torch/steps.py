@@ -90,7 +90,7 @@ class Step(ABC):
         into: np.ndarray,
         push: Push,
         next_clock: int,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> PushResult:
         """Push a vector, and fetch the parameters with it."""
         self._sent_versions[:] = self._versions

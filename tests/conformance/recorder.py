@@ -136,10 +136,10 @@ class Recorder:
 
     # -- clients -------------------------------------------------------------------------------------------
 
-    def _run(self, real: Real, client: Any, calls: Any) -> None:
+    def _run(self, real: Real, client: Any, calls: Any, *more: Any) -> None:
         for call in calls:
             call.began_in = client.placement.epoch
-        real(client, calls)
+        real(client, calls, *more)
 
     def _begin(self, real: Real, client: Any, call: Any) -> None:
         if isinstance(call, PushCall) and call.push.vector == PARAMETERS and call.push.bundle is None:

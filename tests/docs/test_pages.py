@@ -28,6 +28,7 @@ NOT_RUN = {
     "docs/how-to/slurm.md": 1,
     "docs/how-to/tls.md": 1,
     "docs/how-to/torch_model.md": 2,
+    "docs/how-to/track.md": 1,
     "docs/how-to/use_the_model.md": 1,
     "docs/index.md": 1,
 }

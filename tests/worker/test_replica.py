@@ -7,6 +7,7 @@ import pytest
 
 from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.errors import Rejected, Unavailable
+from dbelief.evaluation.evaluate import Quality
 from dbelief.rpc.pb import coordination_pb2 as wire
 from worker.comm import Communicator, run_ranks
 from worker.replica import Replica
@@ -90,6 +91,7 @@ def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -
         part=None,
         backend=None,
         assign=lambda vector, values: order.append(("assign", vector)),
+        metrics=None,
     )
     replica: Any = object.__new__(Replica)
     replica._session, replica._ranks, replica._model, replica._unreadable = session, SingleRank(), None, 0
@@ -98,7 +100,7 @@ def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -
     replica._reporter = SimpleNamespace(report=lambda **_: next(replies), report_alive=None)
     copy = SimpleNamespace(host=None, versions=None, views=None, to_device=lambda: None)
     monkeypatch.setattr("worker.replica.ParameterBuffer.make", lambda *_: copy)
-    monkeypatch.setattr("worker.replica.evaluate", lambda *_: (0.5, None))
+    monkeypatch.setattr("worker.replica.evaluate", lambda *_: Quality(0.5, None, {}))
     replica._evaluate(wire.EvaluationLease(lease=7, set="test", vector="best.0", placement_epoch=3))
     assert order == [("locate", 3), ("pull", "best.0"), ("locate", 5), ("assign", "best.1")]
 

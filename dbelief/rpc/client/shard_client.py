@@ -212,12 +212,11 @@ class ShardedParameterClient:
         versions: np.ndarray,
         push: Push,
         fetch: Fetch | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> PushResult:
         """See `Parameters.push`; `values` may also be a source, which is read as messages are made, again on retries.
 
         `meanwhile` is called once, while the shards apply the push: for work that needs none of these arrays.
-
         Cost of `fetch`: a shard's segments are in the replies to its push. Where its stream broke or segments moved,
         they are pulled after all pushes. Where the fetch fails, the push may have been acknowledged.
 
@@ -307,7 +306,7 @@ class ShardedParameterClient:
 
     # -- shard calls -------------------------------------------------------------------------------------
 
-    def _run(self, calls: list[ShardCall], meanwhile: Callable[[], None] | None = None) -> None:
+    def _run(self, calls: list[ShardCall], meanwhile: Callable[[], None] = lambda: None) -> None:
         """Start all shard calls, then read replies in rotation until all are done.
 
         Calls after a migration are added, and pulls that follow a push in its stream. `meanwhile`: see `push`.
@@ -317,8 +316,7 @@ class ShardedParameterClient:
         try:
             for call in calls:
                 self._begin(call)
-            if meanwhile is not None:
-                meanwhile()
+            meanwhile()
             # What is left unsent goes first: a round at its shard may wait for it, and others for that round.
             left = deque(sorted(calls, key=lambda call: not call.unsent))
             while left:

@@ -1,0 +1,122 @@
+"""Commands on the folder of a run: evaluation, predictions, export, report, trackers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from dbelief.process.completion import run_folders
+from dbelief.process.console import cli_errors
+
+
+@click.command("evaluate")
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.option(
+    "--on",
+    "split",
+    type=click.Choice(["validation", "test"]),
+    default="test",
+    show_default=True,
+    help="Set to evaluate on.",
+)
+def evaluate_command(run: Path, split: str) -> None:
+    """Evaluate the model of a run folder on its job's data."""
+    from dbelief.cli.inspect_run import evaluate_run
+
+    with cli_errors():
+        print(json.dumps(evaluate_run(run, split)))
+
+
+@click.command("predict")
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--outputs", is_flag=True, help="Print the outputs of the last layer too, with a first row of names.")
+def predict_command(run: Path, file: Path, outputs: bool) -> None:
+    """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
+
+    RUN is a run folder or a model file. FILE is text as of the job's data (CSV, LIBSVM), an IDX file of images, or a
+    NumPy file; targets may be missing.
+    """
+    from dbelief.cli.inspect_run import predict
+
+    with cli_errors():
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows(predict(run, file, outputs))
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["safetensors", "npz"]),
+    default="safetensors",
+    show_default=True,
+    help="Format of the file.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file; default: the job's name, in the current folder.",
+)
+@click.option(
+    "--vector",
+    metavar="NAME",
+    help="Of the newest snapshot set: w (newest parameters), best (of the best evaluation), or another that it holds; "
+    "default: the job's result.",
+)
+def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None) -> None:
+    """Export a run's model to a file: the final model, or that of the newest snapshot set if the run did not finish."""
+    from dbelief.rundir.export import export_run
+
+    with cli_errors():
+        print(export_run(run, form, output, vector))
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder of the pictures; default: RUN."
+)
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="NPZ",
+    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron separates them.",
+)
+def report_command(run: Path, output: Path | None, images: Path | None) -> None:
+    """Report how the run of a folder went, or its progress so far, and draw its plots."""
+    from dbelief.cli.inspect_run import report_run
+
+    with cli_errors():
+        report_run(run, output or run, images)
+
+
+@click.command("track")
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.option(
+    "--to",
+    "names",
+    multiple=True,
+    type=click.Choice(["tensorboard", "mlflow"]),
+    help="A tracker; may be repeated. Default: those of the job file.",
+)
+def track_command(run: Path, names: tuple[str, ...]) -> None:
+    """Give the curves, pictures and model of a run to trackers of experiments, until it ends.
+
+    A coordinator does this by itself where the job file has `track`.
+    """
+    from dbelief.process.clock import SystemClock
+    from dbelief.process.console import interrupt_event
+    from dbelief.tools.track.follow import follow
+
+    with cli_errors(), interrupt_event() as interrupted:
+        follow(run, names, SystemClock(), interrupted)
+
+
+COMMANDS = (evaluate_command, predict_command, export_command, report_command, track_command)
