@@ -28,6 +28,7 @@ from dbelief.rundir.folder import found_at, held
 from dbelief.security import current, may_listen
 from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metrics import Metrics
+from dbelief.telemetry.trackers import check_usable
 
 from .core.states import State
 from .job.persistence import outcome
@@ -88,6 +89,8 @@ def run(options: Options, interrupted: Event) -> int:
     options.check()
     clock = SystemClock()
     job = load_job(options.job_file, parse_overrides(options.overrides))
+    for tracker in job.track:
+        check_usable(tracker)
     with ExitStack() as stack:
         registry = open_registry(options.registry_url, clock)
         stack.callback(registry.close)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.job import Job
-from dbelief.tools.track.sink import check_installed
+from dbelief.launch.child_process import PROGRAM, spawn
 
 log = logging.getLogger(__name__)
 
@@ -23,22 +22,13 @@ END_S = 60.0
 def tracking(job: Job, folder: Path) -> Iterator[None]:
     """Have the run of a folder tracked within the block, as the job file says; its output goes to `track.log`.
 
-    After the block the process ends by itself where the run is over, and is ended where another coordinator goes on. A
-    failure of the process is logged, and does not affect the run.
-
-    Raises
-    ------
-    UserError
-        The library of a tracker is not installed.
+    After the block the process ends by itself where the run is over, and is ended where another coordinator goes on, or
+    where this process ends for any reason. A failure of the process is logged, and does not affect the run.
     """
     if not job.track:
         yield
         return
-    for name in job.track:
-        check_installed(name)
-    with (folder / LOG).open("ab") as output:
-        command = [sys.executable, "-m", "dbelief", "track", str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    process = spawn([*PROGRAM, "track", str(folder)], folder / LOG)
     log.info(f"tracked by {', '.join(job.track)}: see {folder / LOG}")
     over = False
     try:

@@ -24,6 +24,7 @@ from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import prepare_folder
+from dbelief.telemetry.trackers import check_usable
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class LocalCluster:
         self._site = site or Loopback()
         self._page = page
         self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
+        for tracker in job.track:
+            check_usable(tracker)
         self.folder = prepare_folder(job, resume)
         self._job_file = job_file
         self._overrides = overrides

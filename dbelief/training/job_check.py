@@ -19,6 +19,7 @@ from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
 from dbelief.rundir.folder import check_resumed, check_start
+from dbelief.telemetry.trackers import check_usable
 from dbelief.training.model_check import ModelCheck
 from dbelief.training.session import build_model, initial_values, layout_over_ranks, load_initial_from_run
 
@@ -126,6 +127,8 @@ def _few(split: Split) -> Split:
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
+    for tracker in job.track:
+        check_usable(tracker)
     if isinstance(job.data, ScriptData):
         check_start(job)
         return [

@@ -13,7 +13,7 @@ from typing import Any
 from mlflow.entities import Metric, Param, RunStatus
 from mlflow.tracking import MlflowClient
 
-from dbelief.errors import UserError
+from dbelief.telemetry.trackers import ADDRESS
 
 AT_ONCE = 500
 """Numbers of a request; a server takes 1,000 at most, and 100 parameters."""
@@ -24,13 +24,8 @@ class MlflowSink:
     """See `Sink`. A resume goes on in the same run of MLflow."""
 
     def __init__(self, run: Path, state: Mapping[str, Any]) -> None:
-        address = os.environ.get("MLFLOW_TRACKING_URI")
-        if not address:
-            raise UserError(
-                "track: mlflow needs the environment variable MLFLOW_TRACKING_URI, such as http://HOST:5000"
-            )
         self.state = dict(state)
-        self._client = MlflowClient(tracking_uri=address)
+        self._client = MlflowClient(tracking_uri=os.environ[ADDRESS])
         self._name = run.name
         self._waiting: list[Metric] = []
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from dbelief.errors import UserError
-
-NEEDS = {"tensorboard": "tensorboardX", "mlflow": "mlflow"}
-"""Trackers, and the module that each needs."""
+from dbelief.telemetry.trackers import check_usable
 
 
 class Sink(Protocol):
@@ -49,18 +45,6 @@ class Sink(Protocol):
         ...
 
 
-def check_installed(name: str) -> None:
-    """Check that a tracker's own library is installed.
-
-    Raises
-    ------
-    UserError
-        It is not.
-    """
-    if find_spec(NEEDS[name]) is None:
-        raise UserError(f"track: {name} needs {NEEDS[name]}: pip install 'dbelief[{name}]'")
-
-
 def open_sink(name: str, run: Path, state: Mapping[str, Any]) -> Sink:
     """The sink of a tracker for a run folder; `state`: of an earlier sink of the run, or empty.
 
@@ -69,7 +53,7 @@ def open_sink(name: str, run: Path, state: Mapping[str, Any]) -> Sink:
     UserError
         The tracker's library is not installed, or where it stores is not said.
     """
-    check_installed(name)
+    check_usable(name)
     if name == "mlflow":
         from .mlflow_sink import MlflowSink
 

@@ -15,9 +15,9 @@ from dbelief.errors import RuntimeFailure, UserError
 from dbelief.process.clock import SystemClock
 from dbelief.process.runtime import runtime
 from dbelief.rundir.events import EventLog
+from dbelief.telemetry.trackers import NEEDS
 from dbelief.tools.track import follow as follow_module
 from dbelief.tools.track.follow import STATE, Follower, follow
-from dbelief.tools.track.sink import NEEDS
 from tests.dbelief.monitor.test_status import SUMMARY
 
 JOB = """
