@@ -634,9 +634,13 @@ class JobMachine:
     # -- shutdown ----------------------------------------------------------------------------------------
 
     def stop(self, reason: str, now_s: float) -> None:
-        """Stop the job on request: like `close`, without a last evaluation."""
+        """Stop the job on request: like `close`, without a last evaluation; one that closes goes on without it."""
         if self.state is State.READY:
             self.close(reason, evaluate=False)
+            self._advance(now_s)
+        elif self.state is State.CLOSING:
+            self.shutdown.stop_evaluating()
+            self.commit_due = True
             self._advance(now_s)
         elif self.state in (State.EMPTY, State.INITIALISING):
             self.fail(f"{reason}, before training began")

@@ -41,8 +41,8 @@ class Shutdown:
         """Enter the next phase if nothing blocks the current one; returns whether it did."""
         blocked = {
             ShutdownPhase.DRAIN: not drained,
-            ShutdownPhase.VALIDATE: self._evaluations.busy,
-            ShutdownPhase.TEST: self._evaluations.busy or set_running,
+            ShutdownPhase.VALIDATE: self._evaluating,
+            ShutdownPhase.TEST: self._evaluating or set_running,
             ShutdownPhase.SNAPSHOT: set_running,
             ShutdownPhase.EXPORT: not self.exported,
             ShutdownPhase.DONE: True,
@@ -56,6 +56,15 @@ class Shutdown:
         elif self.phase is ShutdownPhase.TEST:
             self._test()
         return True
+
+    @property
+    def _evaluating(self) -> bool:
+        return self._evaluations.under_way or (self.evaluate and self._evaluations.queued)
+
+    def stop_evaluating(self) -> None:
+        """Leave out the evaluations that no replica has begun: none is left that could."""
+        self.evaluate = False
+        self._evaluations.clear()
 
     @property
     def evaluates(self) -> bool:

@@ -284,7 +284,7 @@ class Job(Section):
             if script and not returned:
                 raise refusal(
                     "evaluate.metrics",
-                    f"must have a name and better alone with a script, whose score returns it: {name_of(metric)}",
+                    f"must be {{name: {name_of(metric)}, better: ...}} with a script, whose score returns the value",
                 )
             if returned and not script:
                 raise refusal("evaluate.metrics", f"must have python, file.py:function, for {name_of(metric)}")

@@ -18,7 +18,9 @@ TOP = "top_"
 class OwnMetric(Section):
     """A metric of the user's own."""
 
-    name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,39}$")] = Field(description="Its name in results")
+    name: Annotated[
+        str, Field(pattern="^[a-z][a-z0-9_]{0,39}$"), Words("a name of a-z, 0-9 and _ that begins with a letter")
+    ] = Field(description="Its name in results")
     python: PythonName | None = Field(
         default=None,
         description="file.py:function, called with outputs (n, k) and targets; null for one that a script returns",

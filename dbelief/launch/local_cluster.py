@@ -15,7 +15,15 @@ from typing import Any, Protocol
 
 from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
 from dbelief.job import Job
-from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, ChildProcess, describe_exit, terminate_all
+from dbelief.launch.child_process import (
+    ASKED_S,
+    BACK_OFF_S,
+    RESTARTS,
+    ChildProcess,
+    Direct,
+    describe_exit,
+    terminate_all,
+)
 from dbelief.launch.site import Loopback, Site
 from dbelief.monitor.status import to_dict
 from dbelief.process.console import interrupt_event
@@ -36,6 +44,10 @@ SILENT_S = 60.0
 SCRIPT_LOG_S = 5.0
 """Seconds for which scripts go on after the job before the launcher says that it waits for them."""
 STOP_S = 60.0
+_ALL_LEFT = (
+    "all scripts have ended, and the job needs more samples: does each loop until its loader is empty, and call "
+    "sync.step in place of optimizer.step(), for the rest of an accumulation too?"
+)
 """Time limit for a clean shutdown after Ctrl-C, in seconds."""
 
 
@@ -88,6 +100,8 @@ class LocalCluster:
     ) -> None:
         self.job = job
         self._script = ["--", *script] if script else []
+        self._joined: set[str] = set()  # process ids of members, as text
+        self._unevaluated = False
         self._site = site or Loopback()
         self._page = page
         self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
@@ -253,7 +267,8 @@ class LocalCluster:
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:
-                    self._restart_failed(client, needed, ended, status.state == wire.STATE_READY)
+                    self._joined |= {member.name.rpartition(":")[2] for member in status.members}
+                    self._restart_failed(client, needed, ended, status.state)
             except DbeliefError as error:  # if the coordinator has just ended, the loop's condition detects that
                 if time.monotonic() - heard_s > SILENT_S:
                     raise RuntimeFailure(
@@ -269,7 +284,14 @@ class LocalCluster:
         return coordinator.code or (self._site.stopped if interrupted() else 0)
 
     def _wait_for_scripts(self, interrupted: Callable[[], bool]) -> None:
-        """Wait until the scripts have ended, however long: they may go on after the job. Ctrl-C ends the wait."""
+        """Wait until the scripts have ended, however long: they may go on after the job. Ctrl-C ends the wait.
+
+        One that has not joined has nothing to go on with, and is terminated.
+        """
+        for child in self._workers.values() if self._script else ():
+            pid = child.process.pid if isinstance(child.way, Direct) and child.process is not None else None
+            if pid is not None and str(pid) not in self._joined:
+                child.ask_to_end()
         logged_s = time.monotonic() + SCRIPT_LOG_S
         while self._script and not interrupted():
             left = [child for child in self._workers.values() if child.code is None]
@@ -314,7 +336,11 @@ class LocalCluster:
             log.warning(f"the stop request to the coordinator failed: {error}")
 
     def _restart_failed(
-        self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int], training: bool
+        self,
+        client: CoordinatorClient,
+        needed: Collection[int],
+        ended: Collection[int],
+        state: wire.State.ValueType,
     ) -> None:
         """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart."""
         workers = list(self._workers.values())
@@ -324,15 +350,25 @@ class LocalCluster:
             shard = self._shards.get(number)
             if shard is not None and (shard.code == 0 or not self._revive(shard)) and number in needed:
                 reason = f"{shard.fate()}; its part of the parameters is gone"
+        if self._script and state == wire.STATE_CLOSING and not reason:
+            self._close_without_scripts(client, workers)
+            return
         if workers and not any(alive):
             reason = f"no worker is left: {workers[-1].fate()}"
-        if self._script and training and workers and all(child.code == 0 for child in workers):
-            reason = (
-                "all scripts have ended, and the job needs more samples: does each loop until its loader is empty, and "
-                "call sync.step for the rest of an accumulation?"
-            )
+        if self._script and workers and all(child.code == 0 for child in workers):
+            reason = _ALL_LEFT if state == wire.STATE_READY else "all scripts have ended without dbelief.join()"
         if reason:
             client.call("Report", wire.ReportRequest(trouble=reason))
+
+    def _close_without_scripts(self, client: CoordinatorClient, scripts: Sequence[ChildProcess]) -> None:
+        """Have a job whose samples are trained end without evaluations, once no script is left to make them."""
+        if self._unevaluated or not all(child.code == 0 or child.name in self._abandoned for child in scripts):
+            return
+        self._unevaluated = True
+        log.warning(
+            "all scripts have ended, and none made the last evaluation by sync.evaluate: the job ends without it"
+        )
+        client.call("Stop", wire.StopRequest(reason="no script is left to evaluate"))
 
     def _revive(self, child: ChildProcess) -> bool:
         """Restart a failed process after its back-off and log it; False where no restarts are left."""

@@ -174,6 +174,11 @@ class DrawnBatches:
             left -= sizes[-1]
         if left or samples <= 0:
             drawn = [batch.stop - batch.start for batch in self._drawn]
+            if not drawn:
+                raise UserError(
+                    f"{call} with samples={samples}, and no batch of the job is drawn: make the loader with "
+                    "batch_sampler=job.sampler(dataset, batch_size), and call sync.step once for a batch"
+                )
             held = ", ".join(map(str, drawn[: len(sizes) + 1])) or "none"
             raise UserError(
                 f"{call} with samples={samples}, and the batches that are drawn and not stepped have {held}: give the "

@@ -143,7 +143,8 @@ class LeasedBatchSampler:
         if len(self._dataset) != self._size:
             raise DataError(
                 f"the dataset has {len(self._dataset):,} samples, and data.train in the job file says "
-                f"{self._size:,}: all replicas draw from one order of so many, so its length may not change"
+                f"{self._size:,}: all replicas draw from one order of so many, so its length may not change; where "
+                f"it is that, write data.train: {len(self._dataset)}"
             )
 
 

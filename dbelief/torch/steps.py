@@ -9,21 +9,30 @@ Changes of buffers travel in the same push, and are added once; with elastic ave
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
 from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, PushResult
+from dbelief.errors import UserError
 from dbelief.job import AddRule, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
+from dbelief.script.user_code import located
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from .module_state import ModuleState
+
+log = logging.getLogger(__name__)
+
+_CHANGES = ("params", "lr", "initial_lr", "max_lr", "min_lr")
+"""Of an optimiser's group: what it holds, and what changes with the rate."""
 
 
 class Step(ABC):
@@ -40,9 +49,25 @@ class Step(ABC):
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         self._session, self._state, self._optimizer = session, state, optimizer
         self._part = state.pushed
+        self._stepping = False
+        optimizer.register_step_pre_hook(self._refuse)
         self._versions = np.full(len(session.parameters.placement.spans), -1, np.int64)
         self._sent_versions = self._versions.copy()
         self.clock = 0  # the last one that was fetched for
+
+    def _refuse(self, *_: object) -> None:
+        """Refuse a step that the script makes beside those of `run`."""
+        if not self._stepping:
+            with located():
+                raise UserError("optimizer.step() was called: sync.step makes the step, with the other replicas")
+
+    def _make_step(self) -> None:
+        """Have the optimiser step on the module."""
+        self._stepping = True
+        try:
+            self._optimizer.step()
+        finally:
+            self._stepping = False
 
     def _room(self) -> np.ndarray:
         return self._session.parameters.array(self._part.size)
@@ -108,6 +133,8 @@ class RuleStep(Step):
         self.values = self._room()
         state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
+        self._group, self._warned = optimizer.param_groups[0], False
+        self._held = _beside_rate(self._group)
         vars(optimizer)["_opt_called"] = True  # the shards step: no scheduler of torch is to warn that it does not
 
     def fetch(self, clock: int) -> None:
@@ -121,7 +148,13 @@ class RuleStep(Step):
     ) -> PushResult:
         """See `Step.run`; the next gradients are cleared while the shards apply these."""
         gradient = self._state.collect_gradients()
-        check_finite(gradient, self._part)
+        norm = check_finite(gradient, self._part)
+        if norm == 0.0 and not self._warned:
+            self._warned = True
+            log.warning(
+                "all gradients are 0: is loss.backward() called before sync.step, and zero_grad() not between them?"
+            )
+        self._check_unchanged()
         rate = self._optimizer.param_groups[0]["lr"] * self._factor(stepped.samples_before)
         push = self._push(stepped, samples, clock, rate)
 
@@ -132,6 +165,23 @@ class RuleStep(Step):
         pushed = self._send(gradient, self.values, push, next_clock, prepare)
         self._state.load()
         return pushed
+
+    def _check_unchanged(self) -> None:
+        """Check that only the rate has changed: it travels with each push, and the rest is the shards' rule."""
+        now = _beside_rate(self._group)
+        if now != self._held:
+            name = next(name for name in now if now[name] != self._held.get(name))
+            with located():
+                raise UserError(
+                    f"{type(self._optimizer).__name__} has {name} {now[name]} now, and the job's rule keeps "
+                    f"{self._held.get(name)}: a scheduler may change the rate alone (cycle_momentum=False); or choose "
+                    "rule: {name: add}, with which this optimiser steps itself"
+                )
+
+
+def _beside_rate(group: dict[str, Any]) -> dict[str, Any]:
+    """What a group of an optimiser says, without its parameters, its rate, and what a scheduler of it notes."""
+    return {name: value for name, value in group.items() if name not in _CHANGES}
 
 
 class DifferenceStep(Step):
@@ -158,7 +208,7 @@ class DifferenceStep(Step):
     ) -> PushResult | None:
         """See `Step.run`."""
         self._state.check_bound()
-        self._optimizer.step()
+        self._make_step()
         self._state.drop_gradients()
         self._done += 1
         self._samples += samples
@@ -220,7 +270,7 @@ class ElasticStep(Step):
         if self._done % self._strategy.period == 0 or stepped.position == stepped.lease.samples:
             pushed = self._exchange(stepped, clock)
             self._done = self._samples = 0
-        self._optimizer.step()
+        self._make_step()
         self._state.drop_gradients()
         if pushed is not None:
             self._move()

@@ -317,6 +317,9 @@ class PushedStep:
     def __init__(self, staleness: float, pushed: bool) -> None:
         self.staleness, self.pushed = staleness, pushed
 
+    def __repr__(self) -> str:
+        return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed})"
+
 
 def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
     try:
@@ -398,6 +401,8 @@ def _checked_score(found: Any, metrics: Sequence[str]) -> Quality:
             f"score returned {found!r}: give the mean loss, a pair of loss and accuracy, or a mapping of "
             f"{', '.join(['loss', 'accuracy', *metrics])}"
         ) from error
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        raise UserError(f"score returned accuracy {accuracy:g}: give a share, 0 to 1")
     if {*rest} != {*metrics}:
         missing = [name for name in metrics if name not in rest]
         what = f"no {missing[0]!r}" if missing else f"{next(iter(rest.keys() - {*metrics}))!r}"

@@ -77,5 +77,9 @@ with dbelief.join() as job:
     for x, y in DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate):  # FAULT shrinks
         loss = criterion(model(x), y)
         loss.sum().backward()
-        sync.step(loss, samples=len(x) + (FAULT == "samples"))  # FAULT sum shape samples
+        if FAULT == "stepped":
+            optimizer.step()  # FAULT stepped
+        if FAULT == "cycled" and STEPS:
+            optimizer.param_groups[0]["momentum"] = 0.25
+        sync.step(loss, samples=len(x) + (FAULT == "samples"))  # FAULT sum shape samples cycled
         STEPS += 1

@@ -61,7 +61,9 @@ def test_a_step_is_of_whole_batches(samples: int) -> None:
 
 
 def test_without_a_batch_there_is_no_step() -> None:
-    with pytest.raises(UserError, match="have none"):
+    with pytest.raises(
+        UserError, match=r"no batch of the job is drawn: make the loader with batch_sampler=job\.sampler"
+    ):
         received(4).step(2)
 
 

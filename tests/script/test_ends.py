@@ -47,3 +47,41 @@ def test_an_early_stop_while_samples_are_held(workers: int, tmp_path: Path) -> N
     assert summary["died"] == []
     assert "validation accuracy" in summary["reason"]
     assert summary["samples"] < 60 * 70
+
+
+UNEVALUATED = """
+import sys
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dbelief
+
+module = torch.nn.Linear(2, 1)
+data = TensorDataset(torch.zeros(40, 2))
+with dbelief.join() as job:
+    sync = dbelief.torch.Sync(job, module, torch.optim.SGD(module.parameters(), lr=0.1))
+    for (x,) in DataLoader(data, batch_sampler=job.sampler(data, 10)):
+        loss = (module(x) - 1).square().mean()
+        loss.backward()
+        sync.step(loss, samples=len(x))
+    if sys.argv[1] == "fails":
+        sync.evaluate(lambda module, data: 1 / 0)
+"""
+WITH_VALIDATION = """
+name: unevaluated
+model: {source: script}
+data: {source: script, train: 40, validation: 5}
+strategy: {name: downpour, batch: 10, rule: {name: sgd, rate: 0.1}, warm_start: null}
+limits: {epochs: 2}
+"""
+
+
+@pytest.mark.parametrize("way", ["never", "fails"])
+def test_scripts_that_do_not_evaluate_leave_their_model(way: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNEVALUATED)
+    summary = launch(tmp_path, WITH_VALIDATION, 2, script, way)
+    assert summary["samples"] == 80
+    assert summary["validation_loss"] is None
+    assert (tmp_path / "runs/unevaluated/model.safetensors").exists()

@@ -34,6 +34,8 @@ limits: {{epochs: {epochs}}}
         ("optimizer", "no rule of the shards makes the steps of RMSprop"),
         ("groups", "SGD has 2 groups, and a rule of the shards has one"),
         ("other", "SGD makes the steps of `rule: {name: momentum, rate: 0.1, mu: 0.5}`"),
+        ("stepped", "optimizer.step() was called: sync.step makes the step"),
+        ("cycled", "SGD has momentum 0.25 now, and the job's rule keeps 0"),
         ("lacks", "the optimiser lacks parameter 'layer.bias' of the module"),
     ],
 )

@@ -355,6 +355,31 @@ def test_missing_replica_for_last_validation_fails_the_job(a_world: MakeWorld) -
     assert world.machine.reason == "no replica for 60 s; waiting for: a replica to join"
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_stopped_while_it_waits_for_an_evaluation_it_ends_without(a_world: MakeWorld, begun: bool) -> None:
+    """No replica is left; one had begun the evaluation before it failed, or none."""
+    world = a_world(limits={"samples": 60}).started()
+    first, second = world.replicas
+    for replica in (first, second):
+        replica.work()
+    for replica in (first, second):
+        replica.train()
+    world.settle()
+    second.leave()
+    if begun:
+        assert isinstance(first.ask(), EvaluationLease)
+        first.die()
+    else:
+        first.leave()
+    world.settle()
+    assert world.state() is State.CLOSING
+    world.machine.stop("no script is left", world.now_s)
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.reason == "60 samples trained"
+    assert world.events("evaluation") == []
+
+
 def test_a_failure_is_final(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas

@@ -76,7 +76,7 @@ def test_names_and_functions() -> None:
         (
             {"metrics": ["auc"]},
             {"model": {"source": "script"}, "data": {"source": "script", "train": 10}},
-            "evaluate.metrics: must have a name and better alone with a script, whose score returns it: auc",
+            "evaluate.metrics: must be {name: auc, better: ...} with a script, whose score returns the value",
         ),
         (
             {"metrics": ["auc"]},
