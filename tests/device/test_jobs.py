@@ -80,8 +80,8 @@ def test_job_matches_numpy_without_steady_allocations(
     assert len(steps.fresh[:last]) >= 2
     # A push may meet a step for the first time, and find the pool's few bytes in use; or another worker evaluates.
     assert sum(map(bool, steps.fresh[:last])) <= 2, steps
-    # A push may overlap the next one, or that of another rank, for the first time: the second has buffers of its own then,
-    # together as large as the model.
+    # A push may overlap the next one, or that of another rank, for the first time: the second has buffers of its own
+    # then, together as large as the model.
     own_buffers = sum(values.nbytes for values in found.values())
     assert sum(steps.fresh[:last]) <= 2048 + own_buffers or example.replicas > 1, steps
     # What is left are a loss's few numbers for each sample, or a few for each neuron.

@@ -27,7 +27,7 @@ RUNS = "--coordinator 127.0.0.1:1 --patience 0.1"
 
 WORDS = [
     Wrong("a command that is not known", "trian job.yaml",
-          r"No such command 'trian'\. Did you mean 'train'\? \(see dbelief --help\)"),
+          r"No such command 'trian'\. \(Did you mean one of: 'track', 'train'\?\) \(see dbelief --help\)"),
     Wrong("a command of a group that is not known", "job chekc",
           r"No such command 'chekc'\. .*\(see dbelief job --help\)"),
     Wrong("no job", "train", r"Missing argument 'JOB'\. \(see dbelief train --help\)"),
