@@ -76,10 +76,11 @@ class EncodedColumn:
         if self.kind in ("category", "hashed"):
             out.fill(0)
             known = {value: place for place, value in enumerate(self.values)}
-            for row, text in enumerate(raw):
-                place = known.get(text, -1) if self.kind == "category" else zlib.crc32(text.encode()) % self.buckets
-                if place >= 0:
-                    out[row, place] = 1.0
+            if self.kind == "hashed":
+                known = {text: zlib.crc32(text.encode()) % self.buckets for text in {*raw}}
+            places = np.fromiter((known.get(text, -1) for text in raw), np.int64, len(raw))
+            rows = np.flatnonzero(places >= 0)
+            out[rows, places[rows]] = 1.0
             return
         numbers = _days(raw, self.name, where) if self.kind == "date" else np.asarray(raw, np.float64)
         gaps = np.isnan(numbers)
