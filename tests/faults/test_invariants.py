@@ -22,8 +22,8 @@ from tests.faults.invariants import (
 )
 
 WHO = Pusher(1, 11)
-SLEEPER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-"""A process that ends when its input does."""
+SLEEPER = [sys.executable, "-c", "import sys; print('started', flush=True); sys.stdin.read()"]
+"""A process that reports its start and ends when its input does."""
 
 
 def stats(lowest: int, highest: int, vector: str = "w") -> wire.StatsReply:
@@ -62,15 +62,16 @@ def test_samples_are_counted_once() -> None:
 @pytest.mark.processes
 def test_processes_are_known_by_pid_and_by_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, "this test")
-    child = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE)
-    assert child.stdin is not None
-    child.stdin.write(b"")
-    with pytest.raises(AssertionError, match=f"{child.pid}"):
-        check_gone([child.pid])
-    # A new process carries its parent's environment until it is what it was started for.
-    assert list(marked_processes("this test")) == [child.pid]
-    assert marked_processes("another test") == {}
-    child.communicate()
+    with subprocess.Popen(SLEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with pytest.raises(AssertionError, match=f"{child.pid}"):
+            check_gone([child.pid])
+        # The environment in /proc is empty while the kernel replaces the program, which Popen does not wait for.
+        child.stdout.readline()
+        assert list(marked_processes("this test")) == [child.pid]
+        assert marked_processes("another test") == {}
+        child.stdin.close()
     check_gone([child.pid])
     assert marked_processes("this test") == {}
 
