@@ -186,7 +186,7 @@ class ModuleState:
         """Set the gradients to 0, in another vector than the one that was collected last."""
         self._gradients.rotate()
         gradients = self._gradients[0]
-        gradients.vector.fill(0)
+        gradients.clear()
         for name, own in self._trained.items():
             if name in self._bound:
                 own.grad = gradients.tensors[name]
@@ -209,9 +209,13 @@ class _Gradients:
     """A vector, all 0, and its parts by tensor."""
 
     def __init__(self, vector: np.ndarray, part: RankPart, trained: Iterable[str]) -> None:
-        vector.fill(0)
         self.vector, self.views = vector, part.views(vector)
         self.tensors = {name: torch.from_numpy(self.views[name]) for name in trained}
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all to 0, as bytes: `memset` does not read what it overwrites, which halves the traffic of long vectors."""
+        self.vector.view(np.uint8).fill(0)
 
 
 def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:
