@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,11 +44,11 @@ SILENT_S = 60.0
 SCRIPT_LOG_S = 5.0
 """Seconds for which scripts go on after the job before the launcher says that it waits for them."""
 STOP_S = 60.0
+"""Time limit for a clean shutdown after Ctrl-C, in seconds."""
 _ALL_LEFT = (
     "all scripts have ended, and the job needs more samples: does each loop until its loader is empty, and call "
     "sync.step in place of optimizer.step(), for the rest of an accumulation too?"
 )
-"""Time limit for a clean shutdown after Ctrl-C, in seconds."""
 
 
 class Pictures(Protocol):
@@ -252,7 +252,9 @@ class LocalCluster:
             if stop_by_s and time.monotonic() > stop_by_s:
                 raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of the stop request; it was killed")
             self._restart_registry()
+            # Both before the status is requested: it is that of a job in which these had ended.
             ended = [number for number, child in self._shards.items() if child.code is not None]
+            left = {child.name for child in self._workers.values() if child.code == 0}
             try:
                 status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
                 heard_s = time.monotonic()
@@ -268,7 +270,7 @@ class LocalCluster:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:
                     self._joined |= {member.name.rpartition(":")[2] for member in status.members}
-                    self._restart_failed(client, needed, ended, status.state)
+                    self._restart_failed(client, needed, ended, left, status.state)
             except DbeliefError as error:  # if the coordinator has just ended, the loop's condition detects that
                 if time.monotonic() - heard_s > SILENT_S:
                     raise RuntimeFailure(
@@ -340,9 +342,13 @@ class LocalCluster:
         client: CoordinatorClient,
         needed: Collection[int],
         ended: Collection[int],
+        left: Set[str],
         state: wire.State.ValueType,
     ) -> None:
-        """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart."""
+        """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart.
+
+        `needed`, `ended`: as in `_scale_shards`. `left`: names of the scripts that had ended before `state` was read.
+        """
         workers = list(self._workers.values())
         alive = [self._revive(child) for child in workers]
         reason = ""
@@ -355,7 +361,8 @@ class LocalCluster:
             return
         if workers and not any(alive):
             reason = f"no worker is left: {workers[-1].fate()}"
-        if self._script and workers and all(child.code == 0 for child in workers):
+        # A script that ends now has reported its last samples, which may be all that the job needed.
+        if self._script and workers and left >= {child.name for child in workers}:
             reason = _ALL_LEFT if state == wire.STATE_READY else "all scripts have ended without dbelief.join()"
         if reason:
             client.call("Report", wire.ReportRequest(trouble=reason))
