@@ -1,5 +1,4 @@
-"""The end of a local run: what fails after the job has succeeded is logged, and changes no exit code; and scripts that
-end are compared with a status that was read after their end."""
+"""The end of a local run: of scripts before the job, and of pictures after it."""
 
 from __future__ import annotations
 
