@@ -43,7 +43,6 @@ from threadpoolctl import threadpool_limits
 from benchmarks.harness import checkout, options, report
 from dbelief.arrays.backend import select_backend
 from dbelief.data import load
-from dbelief.data.dataset import BatchBuffer
 from dbelief.job import Downpour, Job, load_job
 from dbelief.optim import make_rule
 from dbelief.optim.apply import apply_rule, warm_up
@@ -119,7 +118,7 @@ def alone(job: Job, epochs: int) -> dict[str, float]:
     views, out = views_of(drawn, w), views_of(drawn, gradient)
     warm_up(rule)
     size = batch_of(job)
-    buffer = BatchBuffer(train, size)
+    buffer = train.buffer(size)
     began_s, began_cpu_s, samples = time.perf_counter(), time.process_time(), 0
     for _ in range(epochs):
         order = rng.permutation(len(train.inputs))

@@ -2,6 +2,7 @@
 
 from .dataset import BatchBuffer, Dataset, Split
 from .load import load, sizes
+from .samples import Order, Samples
 from .splits import Parts, cut, permutation
 
-__all__ = ["BatchBuffer", "Dataset", "Parts", "Split", "cut", "load", "permutation", "sizes"]
+__all__ = ["BatchBuffer", "Dataset", "Order", "Parts", "Samples", "Split", "cut", "load", "permutation", "sizes"]

@@ -15,10 +15,12 @@ import numpy as np
 from dbelief.core.sample_form import SampleForm
 from dbelief.nn import Batch
 
+from .samples import Samples
+
 
 @dataclass(frozen=True, eq=False)
-class Split:
-    """One set of samples.
+class Split(Samples):
+    """One set of samples in memory.
 
     Attributes
     ----------
@@ -55,27 +57,40 @@ class Split:
         """Number of samples n."""
         return len(self.inputs)
 
+    @property
+    def features(self) -> tuple[int, ...]:
+        """See `Samples`."""
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def whole(self) -> bool:
+        """See `Samples`."""
+        return self.inputs.dtype == np.int64
+
+    @property
+    def width(self) -> int | None:
+        """See `Samples`."""
+        return self.targets.shape[1] if self.targets.ndim == 2 else None
+
+    @property
+    def nbytes(self) -> int:
+        """See `Samples`."""
+        return self.inputs.nbytes + self.targets.nbytes
+
+    def class_counts(self, classes: int) -> np.ndarray:
+        """See `Samples`."""
+        return np.bincount(self.targets, minlength=classes)
+
+    def head(self, n: int) -> "Split":
+        """See `Samples`; these are views, without groups."""
+        return Split(self.inputs[:n], self.targets[:n], self.scale)
+
+    def buffer(self, size: int) -> "BatchBuffer":
+        """See `Samples`."""
+        return BatchBuffer(self, size)
+
     def gather(self, indices: np.ndarray, out: "BatchBuffer") -> Batch:
-        """Gather a mini-batch on the host.
-
-        Parameters
-        ----------
-        indices : int64, shape (m,)
-            Samples, each from 0 to n - 1; 1 to `out.size` of them.
-        out : BatchBuffer
-            Made for this split, or for one whose samples have the same types and shapes.
-
-        Returns
-        -------
-        Batch
-            inputs float32, or int64 as stored, (m, features...), targets (m,) or (m, k): views into `out`, until the
-            next call.
-
-        Raises
-        ------
-        ValueError
-            An index is out of range, there are too many or none, or the buffer is for other samples.
-        """
+        """See `Samples`: inputs float32, or int64 as stored."""
         m = len(indices)
         if indices.dtype != np.int64 or indices.ndim != 1 or not 1 <= m <= out.size:
             raise ValueError(f"indices are {_kind(indices)}, must be int64 of shape (m,), m from 1 to {out.size}")
@@ -130,7 +145,7 @@ class Dataset:
 
     Attributes
     ----------
-    train, validation, test : Split or None
+    train, validation, test : Samples or None
         None where it was not requested, or does not exist.
     classes : int or None
         Number of labels; None where targets are numbers or there is no data.
@@ -144,9 +159,9 @@ class Dataset:
         State of the `TableEncoder` that made the inputs; None where they are the source's own numbers.
     """
 
-    train: Split | None
-    validation: Split | None
-    test: Split | None
+    train: Samples | None
+    validation: Samples | None
+    test: Samples | None
     classes: int | None
     features: tuple[int, ...]
     names: tuple[str, ...] | None = None
@@ -164,7 +179,6 @@ class Dataset:
         split, outputs = self.train or self.validation or self.test, self.outputs
         if split is None or outputs is None:
             return None
-        whole = split.inputs.dtype == np.int64
         form = SampleForm(
             self.features,
             outputs,
@@ -172,7 +186,7 @@ class Dataset:
             split.scale,
             self.names,
             self.columns,
-            whole,
+            split.whole,
             encoder=self.encoder,
         )
         return form.shortened()
@@ -180,7 +194,7 @@ class Dataset:
     @property
     def outputs(self) -> int | None:
         """Number of model outputs per sample: the classes, or the width of the targets; None without data."""
-        widths = [s.targets.shape[1] for s in (self.train, self.validation, self.test) if s and s.targets.ndim == 2]
+        widths = [s.width for s in (self.train, self.validation, self.test) if s and s.width is not None]
         return self.classes if self.classes is not None or not widths else widths[0]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Layout, RankPart
-from dbelief.data import BatchBuffer, Split
+from dbelief.data import Samples
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, HasLogProbabilities, Model
 from dbelief.nn.model import GivesOutputs
@@ -41,7 +41,7 @@ class Quality(NamedTuple):
 def evaluate(
     model: Model,
     views: Mapping[str, Any],
-    split: Split,
+    split: Samples,
     layout: Layout | RankPart,
     backend: Backend,
     moved: Callable[[], None] = lambda: None,
@@ -70,7 +70,7 @@ def evaluate(
 
 
 def measure(
-    metrics: Metrics, model: Model, views: Mapping[str, Any], split: Split, backend: Backend
+    metrics: Metrics, model: Model, views: Mapping[str, Any], split: Samples, backend: Backend
 ) -> Mapping[str, float]:
     """The metrics of all samples of a split, by name; one that is not defined for them is left out.
 
@@ -83,7 +83,7 @@ def measure(
     """
     metrics.check(model)
     assert isinstance(model, GivesOutputs)
-    outputs, first = np.empty((len(split), metrics.outputs), np.float32), 0
+    outputs, targets, first = np.empty((len(split), metrics.outputs), np.float32), list[np.ndarray](), 0
     for batch in _batches(split, backend):
         found = np.asarray(backend.to_host(model.last_layer(views, batch)))
         if found.shape != (len(batch), metrics.outputs):
@@ -92,12 +92,13 @@ def measure(
                 f"({len(batch)}, {metrics.outputs})"
             )
         outputs[first : first + len(batch)] = found
+        targets.append(np.array(backend.to_host(batch.targets)))
         first += len(batch)
-    return metrics.values(outputs, split.targets)
+    return metrics.values(outputs, np.concatenate(targets))
 
 
 def evaluate_groups(
-    model: Model, views: Mapping[str, Any], split: Split, backend: Backend
+    model: Model, views: Mapping[str, Any], split: Samples, backend: Backend
 ) -> tuple[int, float | None] | None:
     """Number of groups, and the share of them that are classified correctly; None where the split has no groups.
 
@@ -106,23 +107,25 @@ def evaluate_groups(
     """
     if split.groups is None:
         return None
-    groups, firsts, place = np.unique(split.groups, return_index=True, return_inverse=True)
+    groups, place = np.unique(split.groups, return_inverse=True)
     if not isinstance(model, HasLogProbabilities):
         return len(groups), None
-    sums, first = None, 0
+    sums, labels, first = None, np.zeros(len(groups), np.int64), 0
     for batch in _batches(split, backend):
         logs = backend.to_host(model.log_probabilities(views, batch))
         if sums is None:
             sums = np.zeros((len(groups), logs.shape[1]))
-        np.add.at(sums, place[first : first + len(logs)], logs)
+        places = place[first : first + len(logs)]
+        np.add.at(sums, places, logs)
+        labels[places] = backend.to_host(batch.targets)  # of one group all are equal
         first += len(logs)
     assert sums is not None, "a split has samples"
-    return len(groups), float(np.mean(sums.argmax(axis=1) == split.targets[firsts]))
+    return len(groups), float(np.mean(sums.argmax(axis=1) == labels))
 
 
-def _batches(split: Split, backend: Backend) -> Iterator[Batch]:
+def _batches(split: Samples, backend: Backend) -> Iterator[Batch]:
     """All samples in order, on the backend's device; a batch is valid until the next one is requested."""
-    buffer = BatchBuffer(split, min(BATCH, len(split)))
+    buffer = split.buffer(min(BATCH, len(split)))
     for first in range(0, len(split), BATCH):
         batch = split.gather(np.arange(first, min(first + BATCH, len(split))), buffer)
         yield Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))

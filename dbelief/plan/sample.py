@@ -33,7 +33,7 @@ class Sample:
     def data_bytes(self) -> int:
         """Bytes of all sets in memory; 0 where they were not loaded."""
         splits = [] if self.data is None else [self.data.train, self.data.validation, self.data.test]
-        return sum(split.inputs.nbytes + split.targets.nbytes for split in splits if split is not None)
+        return sum(split.nbytes for split in splits if split is not None)
 
 
 def sample_of(job: Job) -> Sample:

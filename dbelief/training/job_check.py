@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
-from dbelief.data import Dataset, Split, load
+from dbelief.data import Dataset, Samples, load
 from dbelief.evaluation.evaluate import measure
 from dbelief.evaluation.metrics import metrics_of
 from dbelief.job import Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
@@ -70,7 +70,7 @@ def _data_lines(data: Dataset) -> list[str]:
     if data.names is not None:
         lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
     if data.train is not None and data.classes is not None:
-        counts = np.bincount(data.train.targets, minlength=data.classes)
+        counts = data.train.class_counts(data.classes)
         listed = ", ".join(f"{count:,}" for count in counts)
         lines.append(
             f"training samples per class: {listed if len(counts) <= LISTED_CLASSES else _range_of_counts(counts)}"
@@ -85,12 +85,12 @@ def _range_of_counts(counts: np.ndarray) -> str:
     return f"{counts[least]:,} (class {least}) to {counts[most]:,} (class {most})"
 
 
-def _uneven_inputs(split: Split, names: Sequence[str] | None) -> list[str]:
+def _uneven_inputs(samples: Samples, names: Sequence[str] | None) -> list[str]:
     """A note where the largest values of two inputs differ by a factor of 1,000 or more, read from the first samples.
 
     Inputs that are always 0 do not count.
     """
-    first = split.inputs[:SAMPLES_READ].astype(np.float32)
+    first = _inputs(samples.head(SAMPLES_READ))
     largest = np.maximum(first.max(axis=0), -first.min(axis=0))
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
     if largest[great] < UNEVEN * largest[small]:
@@ -119,9 +119,9 @@ def _strategy_lines(job: Job) -> list[str]:
     return lines + (_warm_start(strategy) if isinstance(strategy, Downpour) and job.replicas > 1 else [])
 
 
-def _few(split: Split) -> Split:
-    """The first samples of a set."""
-    return Split(split.inputs[:FEW], split.targets[:FEW], split.scale)
+def _inputs(samples: Samples) -> np.ndarray:
+    """The inputs of all samples, as models get them."""
+    return np.asarray(samples.gather(np.arange(len(samples)), samples.buffer(len(samples))).inputs)
 
 
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
@@ -144,7 +144,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
         trial.check_gradient()
         assert data.form is not None
         if (metrics := metrics_of(job, data.form)) is not None:
-            measure(metrics, model, layout.views(backend.to_device(flat)), _few(data.train), backend)
+            measure(metrics, model, layout.views(backend.to_device(flat)), data.train.head(FEW), backend)
         odd = trial.check_mean() if isinstance(job.model, PythonModel) else ""
     ranges = layout_over_ranks(job, model, layout).rank_ranges()
     placement = placed(layout_over_ranks(job, model, layout), job.shards)

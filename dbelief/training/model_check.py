@@ -14,7 +14,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Kind, Layout
-from dbelief.data import BatchBuffer, Split
+from dbelief.data import Samples
 from dbelief.errors import ModelError, NonFinite
 from dbelief.nn import Batch, Evaluates, Model
 from dbelief.optim.gradients import check_finite
@@ -41,7 +41,7 @@ class ModelCheck:
     """
 
     def __init__(
-        self, model: Model, layout: Layout, flat: np.ndarray, train: Split, size: int, backend: Backend
+        self, model: Model, layout: Layout, flat: np.ndarray, train: Samples, size: int, backend: Backend
     ) -> None:
         self._model = model
         self._train, self._size, self._backend = train, min(size, len(train)), backend
@@ -109,7 +109,7 @@ class ModelCheck:
         return self._run("evaluate", samples, lambda batch: model.evaluate(self._views, batch)[0]) / len(samples)
 
     def _run(self, what: str, samples: np.ndarray, compute: Callable[[Batch], float]) -> float:
-        batch = self._train.gather(samples, BatchBuffer(self._train, len(samples)))
+        batch = self._train.gather(samples, self._train.buffer(len(samples)))
         batch = Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
         try:
             return float(compute(batch))

@@ -13,7 +13,7 @@ import pytest
 
 from dbelief.core.layout import nominal_length
 from dbelief.core.lease import FetchPushSchedule
-from dbelief.data import BatchBuffer, load, permutation
+from dbelief.data import load, permutation
 from dbelief.errors import JobError, RuntimeFailure
 from dbelief.job import Job, build_job
 from dbelief.optim import make_rule
@@ -55,7 +55,7 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
     assert data.train is not None
     strategy: Any = job.strategy
     order = np.concatenate([permutation(len(data.train), job.seed, epoch) for epoch in range(2)])
-    samples = data.train.gather(order, BatchBuffer(data.train, len(order)))
+    samples = data.train.gather(order, data.train.buffer(len(order)))
     problem = Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
     total = total_samples(job.limits, len(data.train))
     chosen = Settings(

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import nominal_length
 from dbelief.core.lease import FetchPushSchedule
-from dbelief.data import BatchBuffer, load, permutation
+from dbelief.data import load, permutation
 from dbelief.errors import DataError, JobError, RuntimeFailure
 from dbelief.job import Job, build_job, load_job
 from dbelief.optim import make_rule
@@ -114,7 +114,7 @@ def run(tmp_path: Path) -> tuple[Path, np.ndarray]:
     data = load(job.data, job.folder)
     assert data.train is not None
     order = np.concatenate([permutation(len(data.train), job.seed, epoch) for epoch in range(2)])
-    samples = data.train.gather(order, BatchBuffer(data.train, len(order)))
+    samples = data.train.gather(order, data.train.buffer(len(order)))
     problem = Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
     nominal = nominal_length(len(problem.start), job.shards)
     w = free_running(problem, False, tmp_path / "record", nominal, batch=7, clip_norm=0.8)

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from dbelief.arrays.backend import select_backend
-from dbelief.data import BatchBuffer, load, permutation
+from dbelief.data import load, permutation
 from dbelief.job import Downpour, load_job
 from dbelief.optim import make_rule
 from dbelief.rundir.model_metadata import ModelMetadata
@@ -47,7 +47,7 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
     layout, w = initial_values(job, model)
     assert data.train is not None
     assert isinstance(job.strategy, Downpour)
-    gradient, buffer = np.zeros_like(w), BatchBuffer(data.train, job.strategy.batch)
+    gradient, buffer = np.zeros_like(w), data.train.buffer(job.strategy.batch)
     rule = make_rule(job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
     states = tuple(np.full_like(w, value) for value in rule.state.values())
     step = 0

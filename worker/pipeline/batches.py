@@ -1,31 +1,30 @@
-"""Mini-batches of one split, for leases of a range of an epoch's permutation."""
+"""Mini-batches of one set of samples, for leases of a range of an epoch's order."""
 
 from __future__ import annotations
 
 from dbelief.arrays.backend import Backend
-from dbelief.data import BatchBuffer, Split, permutation
+from dbelief.data import Samples
 from dbelief.nn import Batch
 
 
 class BatchLoader:
-    """Mini-batches of one split, by epoch and range of the epoch's seeded permutation.
+    """Mini-batches of one set of samples, by epoch and range of the epoch's seeded order.
 
     A mini-batch is valid until the next call: its arrays, also those on a device, are allocated once.
     """
 
-    def __init__(self, split: Split, batch: int, seed: int, backend: Backend) -> None:
-        self._split = split
-        self._buffer = BatchBuffer(split, batch)
+    def __init__(self, samples: Samples, batch: int, seed: int, backend: Backend) -> None:
+        self._samples = samples
+        self._buffer = samples.buffer(batch)
         self._seed = seed
         self._there = [backend.to_device(array) for array in (self._buffer.inputs, self._buffer.targets)]
-        self._epoch = -1
-        self._order = permutation(0, seed, 0)
+        self._epoch, self._order = 0, samples.order(seed, 0)
 
     def __call__(self, epoch: int, start: int, stop: int) -> Batch:
         """The samples [start, stop) of an epoch, on the device of the model."""
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, permutation(len(self._split), self._seed, epoch)
-        batch = self._split.gather(self._order[start:stop], self._buffer)
+            self._epoch, self._order = epoch, self._samples.order(self._seed, epoch)
+        batch = self._samples.gather(self._order[start:stop], self._buffer)
         if self._there[0] is self._buffer.inputs:
             return batch
         there = [array[: len(batch)] for array in self._there]

@@ -11,7 +11,7 @@ import numpy as np
 from dbelief import job
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Push, PushResult
-from dbelief.data import Split
+from dbelief.data import Samples
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.training.schedule import learning_rate, total_samples
@@ -34,7 +34,7 @@ def downpour(
     session: Session,
     model: Model,
     strategy: job.Downpour | job.Asynchronous | job.SyncSgd,
-    train: Split,
+    train: Samples,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
@@ -65,7 +65,7 @@ def elastic(
     session: Session,
     model: Model,
     strategy: job.Elastic,
-    train: Split,
+    train: Samples,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
@@ -98,7 +98,7 @@ def synchronous(
     session: Session,
     model: Model,
     strategy: job.SyncSgd | job.Elastic,
-    train: Split,
+    train: Samples,
     phases: PhaseTimer,
     rendezvous: Rendezvous,
     acknowledged: Callable[[PushStats], None],
@@ -146,7 +146,7 @@ def sandblaster(
     session: Session,
     model: Model,
     strategy: job.Sandblaster,
-    train: Split,
+    train: Samples,
     phases: PhaseTimer,
     reporter: BundleReporter,
 ) -> BundleWorker:
@@ -166,6 +166,6 @@ def sandblaster(
     )
 
 
-def _rate(session: Session, train: Split) -> Callable[[int], float]:
+def _rate(session: Session, train: Samples) -> Callable[[int], float]:
     """Learning rate by samples leased before."""
     return functools.partial(learning_rate, session.job, total=total_samples(session.job.limits, len(train)))

@@ -14,7 +14,7 @@ from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.checkpoint.snapshot_set import complete_sets, read_set
 from dbelief.core.layout import Layout, SegmentSpan, nominal_length
 from dbelief.core.lease import FetchPushSchedule
-from dbelief.data import BatchBuffer, Split, load, permutation
+from dbelief.data import Order, Samples, load
 from dbelief.errors import JobError
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, load_job
 from dbelief.nn import Batch, Model
@@ -111,13 +111,13 @@ def _check_job(job: Job, run_folder: Path) -> None:
 Gather = Callable[[ComputedBatch], Batch]
 
 
-def _gather(job: Job, train: Split, backend: Backend) -> Gather:
+def _gather(job: Job, train: Samples, backend: Backend) -> Gather:
     """The mini-batch of a row; it is valid until the next one is requested."""
-    buffer = BatchBuffer(train, job.samples_at_once)
+    buffer = train.buffer(job.samples_at_once)
 
     @functools.lru_cache(maxsize=4)
-    def order(epoch: int) -> np.ndarray:
-        return permutation(len(train), job.seed, epoch)
+    def order(epoch: int) -> Order:
+        return train.order(job.seed, epoch)
 
     def gather(row: ComputedBatch) -> Batch:
         batch = train.gather(order(row.epoch)[row.start : row.stop], buffer)

@@ -11,7 +11,7 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from dbelief.arrays.backend import Backend, select_backend
-from dbelief.data import BatchBuffer, Split, load
+from dbelief.data import Samples, load
 from dbelief.errors import DataError, UserError, WriteFailed
 from dbelief.job import AutoencoderModel, Filters, Job, NpzData, StacksModel, load_job
 from dbelief.nn import image_of
@@ -112,7 +112,7 @@ def _draw_filters(job: Job, own: dict[str, np.ndarray], output: Path, title: str
 
 
 def _tell(
-    network: _Network, backend: Backend, seed: int, output: Path, title: str, shown: Split, labelled: Path | None
+    network: _Network, backend: Backend, seed: int, output: Path, title: str, shown: Samples, labelled: Path | None
 ) -> Path:
     """Print the table where images are labelled, and draw the neurons selected by it, or by their kurtosis."""
     neurons = network.neurons(backend)
@@ -155,7 +155,7 @@ def _network(job: Job, features: tuple[int, ...], own: dict[str, np.ndarray]) ->
     return _Network(image_of("autoencoder", features, layer.image), [(Eq1(**layer.eq1), Lcn())], own)
 
 
-def _images_of(job: Job) -> Split:
+def _images_of(job: Job) -> Samples:
     """Images of the test set; without one, of the validation set, or else of the training set."""
     data = load(job.data, job.folder)
     found = data.test or data.validation or data.train
@@ -164,7 +164,7 @@ def _images_of(job: Job) -> Split:
     return found
 
 
-def _labelled(path: Path, neurons: Neurons) -> Split:
+def _labelled(path: Path, neurons: Neurons) -> Samples:
     """All images of a file, labelled.
 
     Raises
@@ -183,9 +183,9 @@ def _labelled(path: Path, neurons: Neurons) -> Split:
     return split
 
 
-def _gathered(split: Split, neurons: Neurons, n: int) -> np.ndarray:
+def _gathered(split: Samples, neurons: Neurons, n: int) -> np.ndarray:
     """The first n images (n, height, width, channels), scaled as in training."""
-    inputs = split.gather(np.arange(n), BatchBuffer(split, n)).inputs
+    inputs = split.gather(np.arange(n), split.buffer(n)).inputs
     return np.asarray(inputs).reshape(n, *neurons.image)
 
 

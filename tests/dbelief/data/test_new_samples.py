@@ -15,8 +15,7 @@ import dbelief
 from dbelief.arrays.backend import select_backend
 from dbelief.cli.inspect_run import predict
 from dbelief.core.sample_form import SampleForm
-from dbelief.data import Split, load
-from dbelief.data.dataset import BatchBuffer
+from dbelief.data import Samples, load
 from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
 from dbelief.job import build_job
@@ -131,8 +130,8 @@ def test_predictions_are_those_that_evaluation_judges_sample_by_sample(
     assert [row[:1] for row in rows[1:]] == list(predict(file, new, with_outputs=False))
 
 
-def whole(split: Split) -> Any:
-    return split.gather(np.arange(len(split)), BatchBuffer(split, len(split)))
+def whole(split: Samples) -> Any:
+    return split.gather(np.arange(len(split)), split.buffer(len(split)))
 
 
 TWICE = SampleForm((2,), 3, 3, 1.0, NAMES, ("x", "x"))

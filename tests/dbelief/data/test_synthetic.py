@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.data import Dataset, Split, load
+from dbelief.data import Dataset, Samples, load
 from dbelief.job import NoData, SyntheticData
 
 
@@ -15,7 +15,7 @@ def drawn(**options: Any) -> Dataset:
     return load(SyntheticData(source="synthetic", **{**defaults, **options}), Path())
 
 
-def splits(data: Dataset) -> list[Split]:
+def splits(data: Dataset) -> list[Samples]:
     assert data.train is not None
     assert data.validation is not None
     assert data.test is not None

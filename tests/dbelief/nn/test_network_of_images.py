@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import select_backend
-from dbelief.data import BatchBuffer, load
+from dbelief.data import load
 from dbelief.job import DigitsData
 from dbelief.nn import Batch, Network, build_network
 
@@ -102,12 +102,12 @@ def test_digits_are_learnt() -> None:
     assert data.train is not None
     assert data.test is not None
     out, speed = ({name: np.zeros_like(p) for name, p in views.items()} for _ in range(2))
-    buffer = BatchBuffer(data.train, 32)
+    buffer = data.train.buffer(32)
     for _ in range(20):
         for indices in np.split(rng.permutation(len(data.train))[:1248], 39):
             network.loss_and_gradient(views, data.train.gather(indices, buffer), out)
             for name, view in views.items():
                 speed[name] = 0.9 * speed[name] - 0.02 * out[name]
                 view += speed[name]
-    test = data.test.gather(np.arange(len(data.test)), BatchBuffer(data.test, len(data.test)))
+    test = data.test.gather(np.arange(len(data.test)), data.test.buffer(len(data.test)))
     assert network.evaluate(views, test)[1] / len(test) >= 0.97

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.data import Dataset, Split, load
+from dbelief.data import Dataset, Samples, load
 from dbelief.errors import DataError
 from dbelief.job import CsvData
 
@@ -26,14 +26,14 @@ def spec(folder: Path, text: str | bytes = FLOWERS, **options: Any) -> CsvData:
     return CsvData.model_validate({"source": "csv", "file": "t", **fields})
 
 
-def sets(data: Dataset) -> tuple[Split, Split, Split]:
+def sets(data: Dataset) -> tuple[Samples, Samples, Samples]:
     assert data.train is not None
     assert data.validation is not None
     assert data.test is not None
     return data.train, data.validation, data.test
 
 
-def train(data: Dataset) -> Split:
+def train(data: Dataset) -> Samples:
     assert data.train is not None
     return data.train
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.data import BatchBuffer, load
+from dbelief.data import load
 from dbelief.errors import DataError
 from dbelief.job import NpzData
 
@@ -83,9 +83,9 @@ def test_whole_numbers_become_int64_and_keep_all_their_digits(tmp_path: Path, dt
     assert data.train is not None
     assert data.form is not None
     assert data.form.whole
-    buffer = BatchBuffer(data.train, 5)
-    assert buffer.stored is buffer.inputs
+    buffer = data.train.buffer(5)
     batch = data.train.gather(np.arange(5), buffer)
+    assert np.shares_memory(batch.inputs, buffer.inputs)
     assert batch.inputs.dtype == np.int64
     assert np.array_equal(batch.inputs, data.train.inputs[:5])
     assert set(data.train.inputs[:, 0].tolist()) == set(inputs[:, 0].tolist())

@@ -1,0 +1,127 @@
+"""One set of samples, wherever it is kept: in memory as rows, sparse, or in files that are read unit by unit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import numpy as np
+
+from dbelief.nn import Batch
+
+from .splits import permutation
+
+
+class Order(Protocol):
+    """Order of the samples in one epoch; an array is one."""
+
+    def __getitem__(self, places: slice, /) -> np.ndarray:
+        """Indices of the samples at places [start, stop): int64, shape (stop - start,)."""
+        ...
+
+
+class BatchArrays(Protocol):
+    """Arrays that one set gathers its mini-batches into.
+
+    Attributes
+    ----------
+    size : int
+        Most samples of a mini-batch.
+    inputs, targets
+        As `Batch` has them, of `size` samples.
+    """
+
+    size: int
+    inputs: Any
+    targets: np.ndarray
+
+
+class Samples(ABC):
+    """One set of samples.
+
+    Attributes
+    ----------
+    inputs
+        All inputs as they are stored, in the order of the source. Where they are not in memory, this reads them.
+    targets : int64, shape (n,), labels from 0; or float32, shape (n, k)
+        The like.
+    groups : int64, shape (n,), or None
+        Samples with the same number form a group and have the same label: frames of one recording, for example.
+    scale : float
+        Factor that inputs are multiplied by when they are gathered, without unit; 1/255 for pixels.
+    """
+
+    inputs: Any
+    targets: np.ndarray
+    groups: np.ndarray | None
+    scale: float
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of samples n."""
+
+    @property
+    @abstractmethod
+    def features(self) -> tuple[int, ...]:
+        """Shape of one sample's inputs."""
+
+    @property
+    @abstractmethod
+    def whole(self) -> bool:
+        """Whether inputs are whole numbers, int64, as they are stored."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int | None:
+        """Numbers in a sample's target; None where it is a label."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+
+    @abstractmethod
+    def buffer(self, size: int) -> BatchArrays:
+        """Arrays for mini-batches of up to `size` samples."""
+
+    @abstractmethod
+    def gather(self, indices: np.ndarray, out: Any) -> Batch:
+        """Gather a mini-batch on the host.
+
+        Parameters
+        ----------
+        indices : int64, shape (m,)
+            Samples, each from 0 to n - 1; 1 to `out.size` of them.
+        out
+            Made by `buffer`, of this set or of one whose samples have the same types and shapes.
+
+        Returns
+        -------
+        Batch
+            Views into `out`, valid until the next call.
+
+        Raises
+        ------
+        ValueError
+            An index is out of range, there are too many or none, or the buffer is for other samples.
+        """
+
+    @abstractmethod
+    def class_counts(self, classes: int) -> np.ndarray:
+        """Samples of each label: int64, shape (classes,)."""
+
+    @abstractmethod
+    def head(self, n: int) -> Samples:
+        """The first n samples in memory, or all where there are fewer."""
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """Order of the samples in one epoch: the same in every process.
+
+        Parameters
+        ----------
+        seed : int
+            The job's.
+        epoch : int
+            From 0.
+        """
+        return permutation(len(self), seed, epoch)
