@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -30,8 +31,15 @@ class ShutdownPhase(IntEnum):
 
 @dataclass(frozen=True)
 class DatasetSizes:
-    """Samples in each data set; zeros where the job has no data."""
+    """Samples in each data set; zeros where the job has no data.
+
+    Attributes
+    ----------
+    block_ends
+        By epoch, the places of its order at which a block of data ends that is read as a whole; None: there are none.
+    """
 
     train: int
     validation: int
     test: int
+    block_ends: Callable[[int], Sequence[int]] | None = None

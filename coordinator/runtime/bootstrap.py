@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dbelief.checkpoint.snapshot_set import latest_valid_set, newest_count, quarantine_set
-from dbelief.data import sizes
+from dbelief.data import sizes, units
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.process.runtime import runtime
@@ -88,7 +89,7 @@ def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) 
 
 def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     """The job's machine, with the sizes of its data and a new run id."""
-    shape = DatasetSizes(*sizes(job.data, job.folder))
+    shape = DatasetSizes(*sizes(job.data, job.folder), _block_ends(job))
     run_id = runtime.random_id()
     if not resume:
         return JobMachine(job, shape, run_id=run_id)
@@ -103,6 +104,20 @@ def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:
         raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job state: {error!r}") from error
+
+
+def _block_ends(job: Job) -> Callable[[int], Sequence[int]] | None:
+    """By epoch, the places at which a block of the training data ends; None where it is not read in blocks."""
+    read_as = units(job.data, job.folder)
+    if read_as is None:
+        return None
+
+    @lru_cache(maxsize=4)
+    def ends(epoch: int) -> list[int]:
+        found: list[int] = read_as.order(job.seed, epoch).ends.tolist()
+        return found
+
+    return ends
 
 
 def _check_leases(state: Mapping[str, Any], folder: Path) -> None:

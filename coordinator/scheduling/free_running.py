@@ -33,7 +33,7 @@ class FreeRunningPolicy(SyncPolicy):
         if self._pacing is not None:
             size = self._pacing.samples(incarnation, len(living), leases.left, now_s)
         room = self._warm_start.room(leases.leased, request.wants is Wants.TRAINING)
-        lease = leases.grant(request.replica, incarnation, room, size=size)
+        lease = leases.grant(request.replica, incarnation, room, size=size, in_blocks=True)
         if self._pacing is not None and lease is not None:
             self._pacing.granted(incarnation, lease.samples, now_s)
         return lease

@@ -9,8 +9,9 @@ push, which some segments had applied and others had not, is trained twice.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -107,6 +108,9 @@ class Leases:
         Samples in a mini-batch.
     expired
         Leases that this object has revoked unfinished.
+    ends
+        By epoch, the ascending places at which leases should end, the last one that of the epoch: data is read in
+        blocks, and a block is read for one lease where the policy allows. None: leases may end anywhere.
     outside
         Samples of the total that clients have trained, without leases.
     outstanding
@@ -121,6 +125,7 @@ class Leases:
     total: int
     size: int
     batch: int
+    ends: Callable[[int], Sequence[int]] | None = None
     epoch: int = 0
     position: int = 0
     leased: int = 0
@@ -146,15 +151,18 @@ class Leases:
         member_epoch: int = 0,
         stride: int = 1,
         size: int | None = None,
+        in_blocks: bool = False,
     ) -> DataLease | None:
         """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0).
 
-        `size`: samples in a full lease; None: those of the pool.
+        `size`: samples in a full lease; None: those of the pool. `in_blocks`: a lease may be larger or smaller than
+        that, to hold complete blocks.
         """
         room = self.room(at_most, size)
         if not room:
             return None
-        epoch, start, stop = self._next_range(room)
+        most = self.room(at_most, self.epoch_samples) if in_blocks and self.ends is not None else room
+        epoch, start, stop = self._next_range(room, most)
         lease = DataLease(self.next_id, epoch, start, stop, self.leased, clock, member_epoch, stride)
         self.next_id += 1
         self.leased += lease.samples
@@ -197,18 +205,28 @@ class Leases:
         room = min(full, self.left, full if at_most is None else at_most)
         return max(0, room) if self.epoch_samples else 0
 
-    def _next_range(self, room: int) -> tuple[int, int, int]:
+    def _next_range(self, room: int, most: int) -> tuple[int, int, int]:
+        """Epoch, start and stop of the next range, of `room` samples at most; in blocks, of `most`."""
         if self.returned:
             epoch, start, stop = self.returned.popleft()
-            if stop - start > room:
-                self.returned.appendleft((epoch, start + room, stop))
-                stop = start + room
-            return epoch, start, stop
+            end = min(stop, self._end(epoch, start, room, most))
+            if end < stop:
+                self.returned.appendleft((epoch, end, stop))
+            return epoch, start, end
         if self.position == self.epoch_samples:
             self.epoch, self.position = self.epoch + 1, 0
         start = self.position
-        self.position = min(self.epoch_samples, start + room)
+        self.position = min(self.epoch_samples, self._end(self.epoch, start, room, most))
         return self.epoch, start, self.position
+
+    def _end(self, epoch: int, start: int, room: int, most: int) -> int:
+        """Where a lease from `start` ends: with the last block that has room, or with the one in which it begins."""
+        if most == room or self.ends is None:
+            return start + room
+        ends = self.ends(epoch)
+        last = bisect_right(ends, start + room) - 1
+        end = ends[last] if last >= 0 and ends[last] > start else ends[last + 1]
+        return min(end, start + most)
 
     def find_granted(self, incarnation: int, last_lease: int) -> DataLease | None:
         """The lease that an incarnation holds and has not received: it repeats its request as the reply was lost.

@@ -1,8 +1,20 @@
-"""Data of a job's `data` section, as arrays in memory, split and ordered by seeds."""
+"""Data of a job's `data` section, split and ordered by seeds: in memory, or read unit by unit."""
 
 from .dataset import BatchBuffer, Dataset, Split
-from .load import load, sizes
+from .load import load, sizes, units
 from .samples import Order, Samples
 from .splits import Parts, cut, permutation
 
-__all__ = ["BatchBuffer", "Dataset", "Order", "Parts", "Samples", "Split", "cut", "load", "permutation", "sizes"]
+__all__ = [
+    "BatchBuffer",
+    "Dataset",
+    "Order",
+    "Parts",
+    "Samples",
+    "Split",
+    "cut",
+    "load",
+    "permutation",
+    "sizes",
+    "units",
+]

@@ -15,7 +15,7 @@ import numpy as np
 from dbelief.core.sample_form import SampleForm
 from dbelief.nn import Batch
 
-from .samples import Samples
+from .samples import Order, Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +128,9 @@ class BatchBuffer:
         self.inputs = np.empty(shape, np.float32 if kept == np.uint8 else kept)
         self.stored = np.empty(shape, kept) if kept == np.uint8 else self.inputs
         self.targets = np.empty((size, *split.targets.shape[1:]), split.targets.dtype)
+
+    def expect(self, order: Order, start: int, stop: int) -> None:
+        """Do nothing: all samples are in memory."""
 
     def check(self, split: Split) -> None:
         """Raise ValueError unless the buffer fits samples of this split."""

@@ -1,9 +1,20 @@
-"""Loading of a job's `data` section into memory."""
+"""Loading of a job's `data` section: into memory, or as sets that are read while they are used."""
 
 from collections.abc import Collection
 from pathlib import Path
 
-from dbelief.job import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, ScriptData, SyntheticData
+from dbelief.job import (
+    CsvData,
+    Data,
+    DigitsData,
+    IdxData,
+    LibsvmData,
+    NoData,
+    NpzData,
+    ParquetData,
+    ScriptData,
+    SyntheticData,
+)
 
 from .dataset import Dataset
 from .digits import load_digits
@@ -11,6 +22,8 @@ from .formats.csv import csv_sizes, load_csv
 from .formats.idx import idx_sizes, load_idx
 from .formats.libsvm import libsvm_sizes, load_libsvm
 from .formats.npz import SETS, load_npz, npz_sizes
+from .formats.parquet import load_parquet, parquet_sizes, parquet_units
+from .streams.unit_order import Units
 from .synthetic import load_synthetic, synthetic_sizes
 
 
@@ -48,6 +61,8 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_libsvm(spec, folder, need)
         case CsvData():
             return load_csv(spec, folder, need)
+        case ParquetData():
+            return load_parquet(spec, folder, need)
         case SyntheticData():
             return load_synthetic(spec, need)
         case NoData() | ScriptData():
@@ -82,9 +97,27 @@ def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
             return libsvm_sizes(spec, folder)
         case CsvData():
             return csv_sizes(spec, folder)
+        case ParquetData():
+            return parquet_sizes(spec, folder)
         case SyntheticData():
             return synthetic_sizes(spec)
         case NoData():
             return 0, 0, 0
         case ScriptData():
             return spec.train, spec.validation, 0
+
+
+def units(spec: Data, folder: Path) -> Units | None:
+    """Units in which the training set is read and shuffled; None: its samples are in memory, each by itself.
+
+    Parameters
+    ----------
+    spec, folder
+        See `load`.
+
+    Raises
+    ------
+    DataError, JobError
+        See `load`.
+    """
+    return parquet_units(spec, folder) if isinstance(spec, ParquetData) else None

@@ -9,13 +9,14 @@ import numpy as np
 
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError
-from dbelief.job import CsvData, Data, IdxData, LibsvmData
+from dbelief.job import CsvData, Data, IdxData, LibsvmData, ParquetData
 
 from .files import cause, missing
 from .formats.csv import read_inputs
 from .formats.idx import read_images
 from .formats.libsvm import read_dense
 from .formats.npz import read_arrays
+from .formats.parquet import read_parquet
 
 INPUTS = "inputs"
 
@@ -27,7 +28,7 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
     ----------
     path
         An .npy or .npz file (there the array `inputs`, or the only one), or a file as of the job's source: CSV, LIBSVM,
-        or IDX images; these plain or .gz.
+        IDX images, these plain or .gz, or Parquet.
     spec
         The data section of the model's job.
     form
@@ -47,6 +48,8 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
         inputs = _array(path)
     elif isinstance(spec, CsvData):
         inputs = read_inputs(path, spec, form)
+    elif isinstance(spec, ParquetData):
+        inputs = read_parquet(path, form)
     elif isinstance(spec, LibsvmData):
         inputs = read_dense(path, form.features[0])
     elif isinstance(spec, IdxData):

@@ -35,6 +35,10 @@ class BatchArrays(Protocol):
     inputs: Any
     targets: np.ndarray
 
+    def expect(self, order: Order, start: int, stop: int) -> None:
+        """Announce that the samples at places [start, stop) of an order are gathered next, in order."""
+        ...
+
 
 class Samples(ABC):
     """One set of samples.
@@ -113,6 +117,10 @@ class Samples(ABC):
     @abstractmethod
     def head(self, n: int) -> Samples:
         """The first n samples in memory, or all where there are fewer."""
+
+    def source_order(self) -> Order:
+        """The order of the source."""
+        return np.arange(len(self))
 
     def order(self, seed: int, epoch: int) -> Order:
         """Order of the samples in one epoch: the same in every process.

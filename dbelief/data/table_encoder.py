@@ -1,12 +1,11 @@
 """From the columns of a table to numbers: gaps filled, categories as indicator columns, dates as days, standardised.
 
-What is needed is computed from the training rows alone, and kept with the model, which applies it to new rows. Sums are
-exact before they are rounded once (`math.fsum`), so that all machines compute the same.
+What is needed is computed from the training rows alone (`table_statistics.py`), and kept with the model, which applies
+it to new rows.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,31 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from dbelief.core.sample_form import MOST_CHARACTERS
 from dbelief.errors import DataError
-from dbelief.job.sources import TableFields
 
-Raw = np.ndarray | Sequence[str]
-"""A column as it was read: float32 numbers, NaN where one is missing; or texts, "" where one is missing."""
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A column of texts, each stored once.
+
+    Attributes
+    ----------
+    values
+        The texts, "" for a missing one.
+    codes : integers, shape (n,)
+        Of each row, its place in `values`.
+    """
+
+    values: Sequence[str]
+    codes: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.codes)
+
+
+Raw = np.ndarray | Sequence[str] | Coded
+"""A column as it was read: float32 numbers, or float64 days since 1970, NaN if missing; or texts, "" if missing."""
 Kind = Literal["number", "category", "hashed", "date"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 86_400.0
@@ -75,14 +93,11 @@ class EncodedColumn:
         """
         if self.kind in ("category", "hashed"):
             out.fill(0)
-            known = {value: place for place, value in enumerate(self.values)}
-            if self.kind == "hashed":
-                known = {text: zlib.crc32(text.encode()) % self.buckets for text in {*raw}}
-            places = np.fromiter((known.get(text, -1) for text in raw), np.int64, len(raw))
+            places = self._places(raw)
             rows = np.flatnonzero(places >= 0)
             out[rows, places[rows]] = 1.0
             return
-        numbers = _days(raw, self.name, where) if self.kind == "date" else np.asarray(raw, np.float64)
+        numbers = days_of(raw, self.name, where) if self.kind == "date" else np.asarray(raw, np.float64)
         gaps = np.isnan(numbers)
         if gaps.any():
             if self.fill is None:
@@ -93,6 +108,15 @@ class EncodedColumn:
                 )
             numbers = np.where(gaps, self.fill, numbers)
         out[:, 0] = (numbers - self.centre) * self.factor
+
+    def _places(self, raw: Any) -> np.ndarray:
+        """Of each row the indicator column that is 1, or -1: int64, shape (n,)."""
+        texts = raw.values if isinstance(raw, Coded) else raw
+        known = {value: place for place, value in enumerate(self.values)}
+        if self.kind == "hashed":
+            known = {text: zlib.crc32(text.encode()) % self.buckets for text in {*texts}}
+        places = np.fromiter((known.get(text, -1) for text in texts), np.int64, len(texts))
+        return places[raw.codes] if isinstance(raw, Coded) else places
 
 
 @dataclass(frozen=True)
@@ -119,42 +143,6 @@ class TableEncoder:
     def names(self) -> tuple[str, ...]:
         """Names of these numbers."""
         return tuple(name for column in self.columns for name in column.names)
-
-    @classmethod
-    def fit(
-        cls,
-        fields: TableFields,
-        names: Sequence[str],
-        kinds: Sequence[Kind],
-        raw: Sequence[Raw],
-        train: np.ndarray,
-        where: str,
-    ) -> Self:
-        """The encoder of a table.
-
-        Parameters
-        ----------
-        fields
-            What the job says.
-        names, kinds, raw
-            Of each input, in their order.
-        train
-            Rows that it is computed from.
-
-        Raises
-        ------
-        DataError
-            A column has more values than `fields.vocabulary`, no value at all, or gaps that the job refuses.
-        """
-        fitted = [_fit(fields, *one, train, where) for one in zip(names, kinds, raw, strict=True)]
-        longest = max(fitted, key=lambda column: sum(map(len, column.values)))
-        made = cls(tuple(fitted), fields.missing_values)
-        if len(json.dumps(made.state())) > MOST_CHARACTERS // 2:  # names of the inputs have as many again
-            raise DataError(
-                f"{where}: the values of its categories are too long to be kept with the model, most of all those of "
-                f"{longest.name!r}; list it in data.hashed"
-            )
-        return made
 
     def encode(self, raw: Sequence[Raw], where: str) -> np.ndarray:
         """The rows of a table as float32, shape (n, width)."""
@@ -215,47 +203,23 @@ class TableEncoder:
             raise ValueError(f"no encoder of a table: {error!r}") from None
 
 
-def _fit(fields: TableFields, name: str, kind: Kind, raw: Raw, train: np.ndarray, where: str) -> EncodedColumn:
-    if kind == "hashed":
-        return EncodedColumn(name, kind, buckets=fields.buckets)
-    if kind == "category":
-        values = tuple(sorted({raw[row] for row in train.tolist()}))
-        if len(values) > fields.vocabulary:
-            raise DataError(
-                f"{where}: {name!r} has {len(values):,} values in the training rows, and data.vocabulary allows "
-                f"{fields.vocabulary:,}; raise it, or list the column in data.hashed"
-            )
-        return EncodedColumn(name, kind, values=values)
-    numbers = (_days(raw, name, where) if kind == "date" else np.asarray(raw, np.float64))[train]
-    present = numbers[~np.isnan(numbers)]
-    if not len(present):
-        raise DataError(f"{where}: {name!r} has no value in the training rows; list it in data.ignore")
-    if len(present) < len(numbers) and fields.missing == "refuse":
-        gaps = len(numbers) - len(present)
-        raise DataError(
-            f"{where}: {name!r} is missing in {gaps:,} of {len(numbers):,} training rows; data.missing: mean or zero "
-            "fills gaps"
-        )
-    mean = math.fsum(present.tolist()) / len(present)
-    fill = {"mean": mean, "zero": 0.0, "refuse": None}[fields.missing]
-    if not fields.standardize:
-        return EncodedColumn(name, kind, fill)
-    whole = np.where(np.isnan(numbers), fill if fill is not None else 0.0, numbers)
-    centre = math.fsum(whole.tolist()) / len(whole)
-    spread = math.sqrt(math.fsum(np.square(whole - centre).tolist()) / len(whole))
-    return EncodedColumn(name, kind, fill, centre, 1.0 / spread if spread > 0 else 1.0)
-
-
 def _is_missing(value: Any, markers: Sequence[str]) -> bool:
     if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
         return True
     return isinstance(value, str) and (not value.strip() or value.strip() in markers)
 
 
-def _days(raw: Raw, name: str, where: str) -> np.ndarray:
-    """Dates of ISO 8601 as days since 1970-01-01, UTC where they name no zone; NaN for ""."""
+def texts_of(raw: Any) -> Sequence[str]:
+    """The texts of a column that is no array."""
+    return [raw.values[code] for code in raw.codes.tolist()] if isinstance(raw, Coded) else raw
+
+
+def days_of(raw: Raw, name: str, where: str) -> np.ndarray:
+    """Dates of ISO 8601 as days since 1970-01-01, UTC where they name no zone; NaN for "". Days stay as they are."""
+    if isinstance(raw, np.ndarray):
+        return raw
     days = np.full(len(raw), np.nan)
-    for row, text in enumerate(raw):
+    for row, text in enumerate(texts_of(raw)):
         if not text:
             continue
         try:

@@ -125,7 +125,8 @@ def evaluate_groups(
 
 def _batches(split: Samples, backend: Backend) -> Iterator[Batch]:
     """All samples in order, on the backend's device; a batch is valid until the next one is requested."""
-    buffer = split.buffer(min(BATCH, len(split)))
+    buffer, order = split.buffer(min(BATCH, len(split))), split.source_order()
+    buffer.expect(order, 0, len(split))
     for first in range(0, len(split), BATCH):
-        batch = split.gather(np.arange(first, min(first + BATCH, len(split))), buffer)
+        batch = split.gather(order[first : min(first + BATCH, len(split))], buffer)
         yield Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))

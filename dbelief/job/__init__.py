@@ -11,7 +11,18 @@ from .models.layers import Layer
 from .models.model import LayersModel, PythonModel, ScriptModel, ZooModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Scale, StepSchedule
 from .schema import schema
-from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, ScriptData, SyntheticData
+from .sources import (
+    CsvData,
+    Data,
+    DigitsData,
+    IdxData,
+    LibsvmData,
+    NoData,
+    NpzData,
+    ParquetData,
+    ScriptData,
+    SyntheticData,
+)
 from .strategies.asynchronous import Asynchronous
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
@@ -45,6 +56,7 @@ __all__ = [
     "NoData",
     "NpzData",
     "OwnMetric",
+    "ParquetData",
     "PolySchedule",
     "PushCodec",
     "PythonModel",

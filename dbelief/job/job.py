@@ -396,7 +396,12 @@ class Job(Section):
         """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
         paths = ("folder", "file", "train", "test", "validation_file", "test_file")
         data = {name: getattr(self.data, name, None) for name in paths}
-        placed = {name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)}
+        placed: dict[str, object] = {
+            name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)
+        }
+        for name in ("files", "validation_files", "test_files"):
+            if texts := getattr(self.data, name, None):
+                placed[name] = tuple(anchor(text, self.folder) for text in texts)
         fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
         if isinstance(self.model, PythonModel):
             fields["model"] = self.model.model_copy(update={"python": anchor(self.model.python, self.folder)})

@@ -92,6 +92,23 @@ Columns = Annotated[
         json_schema_input_type=Column | tuple[Column, ...],
     ),
 ]
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(strict=False),
+    Words("the name of a column, or a list of names"),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
+    ),
+]
+Paths = Annotated[
+    tuple[PathText, ...],
+    Field(strict=False),
+    AfterValidator(not_empty),
+    Words("a path, or a list of paths: of files or folders, patterns such as part-*.parquet, or URLs"),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
+    ),
+]
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
 
 
@@ -161,6 +178,46 @@ class CsvData(TableFields):
         return self
 
 
+class ParquetData(TableFields):
+    """Parquet files, of which workers read the row groups that they lease; nulls and NaN are missing values."""
+
+    source: Literal["parquet"] = Field(description="Which source this is")
+    files: Paths = Field(
+        description="Files of all rows, or of those that the other files do not hold: paths, folders, patterns or URLs",
+        json_schema_extra={"minItems": 1},
+    )
+    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
+    target: Annotated[Names, AfterValidator(not_empty)] = Field(
+        description="Column of the classes, or columns of the numbers", json_schema_extra={"minItems": 1}
+    )
+    ignore: Names = Field(default=(), description="Columns that are neither inputs nor targets")
+    categories: Names = Field(default=(), description="Columns of which each value becomes a 0-or-1 input")
+    hashed: Names = Field(default=(), description="The like with many values, which share data.buckets inputs")
+    dates: Names = Field(default=(), description="Columns of texts that are ISO dates; others say so by their type")
+    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
+    validation_files: Paths | None = Field(default=None, description="Files of the validation rows; null for none")
+    test_files: Paths | None = Field(default=None, description="Files of the test rows; null for none")
+    validation: Portion = Field(
+        default=0.1, description="Row groups kept for validation where that has no files: share of all, or number"
+    )
+    test: Portion = Field(
+        default=0.1, description="Row groups kept for the test where that has no files: share of all, or number"
+    )
+    window: Count = Field(default=1, description="Row groups whose rows are shuffled together, and in memory together")
+    memory: Count = Field(default=256, description="Most MiB of rows in memory, for training and for an evaluation")
+    streamed: bool = Field(default=True, description="Whether rows are read when they are used; false: read once")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.standardize and self.scale != 1.0:
+            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
+        if self.kind == "classes" and len(self.target) != 1:
+            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
+        cut = ((self.validation, self.validation_files), (self.test, self.test_files))
+        _leave_samples(*(part for part, files in cut if files is None))
+        return self
+
+
 class SyntheticData(Section):
     """Samples drawn from a seed: Gaussian clusters, or a noisy linear map; split 80 / 10 / 10 percent."""
 
@@ -198,7 +255,7 @@ class ScriptData(Section):
 
 
 Data = Annotated[
-    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData | ScriptData,
+    DigitsData | IdxData | NpzData | LibsvmData | CsvData | ParquetData | SyntheticData | NoData | ScriptData,
     Field(discriminator="source"),
 ]
 
@@ -212,5 +269,7 @@ def lacks_validation(data: Data) -> bool:
             return data.validation == 0
         case CsvData():
             return data.validation == 0 and data.validation_file is None
+        case ParquetData():
+            return data.validation == 0 and data.validation_files is None
         case _:
             return False

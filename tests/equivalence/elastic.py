@@ -44,7 +44,7 @@ class Worker:
             HOST,
             centre,
             self.pusher,
-            problem.batch,
+            problem,
             settings,
             PhaseTimer(),
             self._acknowledged,

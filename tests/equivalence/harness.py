@@ -70,6 +70,11 @@ class Problem:
         before = epoch * (len(self.inputs) // self.epochs)
         return Batch(self.inputs[before + start : before + stop], self.targets[before + start : before + stop])
 
+    def expect(self, epoch: int, start: int, stop: int) -> None:
+        """As a loader of mini-batches; all samples are in memory."""
+
+    __call__ = batch
+
     def gradients(self) -> Callable[[np.ndarray, int, int], np.ndarray]:
         """gradient(w, start, stop): a fresh (N,) float32 array."""
         model, layout = self.make(), self.layout
@@ -183,7 +188,7 @@ class Replica:
             HOST,
             parameters,
             self.pusher,
-            problem.batch,
+            problem,
             settings,
             PhaseTimer(),
             self._acknowledged,

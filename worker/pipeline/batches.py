@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from dbelief.arrays.backend import Backend
 from dbelief.data import Samples
 from dbelief.nn import Batch
+
+
+class Batches(Protocol):
+    """Mini-batches by epoch and range of the epoch's order."""
+
+    def expect(self, epoch: int, start: int, stop: int) -> None:
+        """Announce that the samples [start, stop) of an epoch are loaded next, in order: they may be read ahead."""
+        ...
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Batch:
+        """The samples [start, stop) of an epoch, on the device of the model; valid until the next call."""
+        ...
 
 
 class BatchLoader:
@@ -19,11 +33,19 @@ class BatchLoader:
         self._seed = seed
         self._there = [backend.to_device(array) for array in (self._buffer.inputs, self._buffer.targets)]
         self._epoch, self._order = 0, samples.order(seed, 0)
+        self._expected = range(0)
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Batch:
-        """The samples [start, stop) of an epoch, on the device of the model."""
+    def expect(self, epoch: int, start: int, stop: int) -> None:
+        """See `Batches`."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._samples.order(self._seed, epoch)
+        self._buffer.expect(self._order, start, stop)
+        self._expected = range(start, stop)
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Batch:
+        """See `Batches`."""
+        if epoch != self._epoch or start not in self._expected:
+            self.expect(epoch, start, stop)
         batch = self._samples.gather(self._order[start:stop], self._buffer)
         if self._there[0] is self._buffer.inputs:
             return batch

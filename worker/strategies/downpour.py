@@ -30,6 +30,7 @@ from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 
+from ..pipeline.batches import Batches
 from ..pipeline.buffers import GradientBuffer, ParameterBuffer
 from ..pipeline.fetch_thread import FetchThread
 from ..pipeline.phases import PhaseTimer
@@ -68,7 +69,7 @@ class Downpour:
     Parameters
     ----------
     batches
-        Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
+        Returns the mini-batch for (epoch, start, stop) of an epoch's order.
     acknowledged
         Called for each completed push, on the push thread or in `train`.
     noted
@@ -85,7 +86,7 @@ class Downpour:
         backend: Backend,
         parameters: Parameters,
         pusher: Pusher,
-        batches: Callable[[int, int, int], Batch],
+        batches: Batches,
         settings: Settings,
         phases: PhaseTimer,
         acknowledged: Callable[[GradientBuffer, PushResult], None],
@@ -128,6 +129,7 @@ class Downpour:
         steps = cadence.steps(lease.samples)
         sequence = first_sequence
         slot: GradientBuffer | None = None
+        self._batches.expect(lease.epoch, lease.start, lease.stop)
         for step in range(steps):
             parameters = self._fetch(lease, step)
             if self._noted is not None:

@@ -25,11 +25,12 @@ from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Parameters
 from dbelief.core.push import Push, Pusher, PushResult
-from dbelief.nn import Batch, Model
+from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 
+from ..pipeline.batches import Batches
 from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 
@@ -76,7 +77,7 @@ class Elastic:
     Parameters
     ----------
     batches
-        Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
+        Returns the mini-batch for (epoch, start, stop) of an epoch's order.
     acknowledged
         Called for each exchange when the mini-batches up to it are done.
     noted
@@ -93,7 +94,7 @@ class Elastic:
         backend: Backend,
         centre: Centre,
         pusher: Pusher,
-        batches: Callable[[int, int, int], Batch],
+        batches: Batches,
         settings: Settings,
         phases: PhaseTimer,
         acknowledged: Callable[[PushStats, PushResult], None],
@@ -134,6 +135,7 @@ class Elastic:
         steps = cadence.steps(lease.samples)
         done = PushStats(sequence=first_sequence, lease=lease.id)
         self._begin(lease.clock)
+        self._batches.expect(lease.epoch, lease.start, lease.stop)
         for step in range(steps):
             first = lease.start + step * cadence.batch
             batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))

@@ -14,6 +14,7 @@ from dbelief.data.dataset import Dataset
 from dbelief.data.files import lines, read
 from dbelief.data.splits import cut, cut_sizes
 from dbelief.data.table_encoder import Kind, Raw, TableEncoder
+from dbelief.data.table_statistics import fit
 from dbelief.errors import DataError
 from dbelief.job import CsvData, nearest, resolve
 
@@ -162,7 +163,7 @@ def _encoder(spec: CsvData, table: Table, train: np.ndarray) -> TableEncoder:
     """The encoder of a table, computed from its training rows."""
     columns = table.columns
     raw = table.raw(spec.missing_values)
-    return TableEncoder.fit(spec, columns.input_names, columns.kinds, raw, train, table.where)
+    return fit(spec, columns.input_names, columns.kinds, raw, train, table.where)
 
 
 def _encoded(table: Table, encoder: TableEncoder | None) -> np.ndarray:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -23,13 +23,38 @@ def leases(epoch: int = 100, total: int = 200, size: int = 30, batch: int = 10) 
     return Leases(epoch, total, size, batch)
 
 
-def take(pool: Leases, life: int = 1, pushed: int = 0, **options: int) -> DataLease:
+def take(pool: Leases, life: int = 1, pushed: int = 0, **options: Any) -> DataLease:
     """A lease of an incarnation that has pushed so often before."""
     if pushed:
         pool.acknowledge(life, 0, 0, pushed)
     lease = pool.grant(0, life, **options)
     assert lease is not None
     return lease
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 60), st.integers(1, 200), st.data())
+def test_leases_in_blocks_hold_whole_blocks_and_each_sample_once(
+    blocks: list[int], size: int, total: int, data: st.DataObject
+) -> None:
+    ends = [sum(blocks[: place + 1]) for place in range(len(blocks))]
+    pool = Leases(ends[-1], total, size, 10, lambda epoch: ends)
+    places, life, allowed = list[tuple[int, int]](), 1, {*ends}
+    while pool.left:
+        at_most = data.draw(st.none() | st.integers(1, 100))
+        lease = take(pool, life, at_most=at_most, in_blocks=True)
+        if lease.samples == at_most or not pool.left:
+            allowed.add(lease.stop)  # it ends there, now or when it was returned
+        assert lease.stop in allowed
+        inside = [end for end in ends if lease.start < end < lease.stop]
+        assert not inside or lease.stop - lease.start <= size, "more than one block only within the size"
+        if data.draw(st.booleans()):
+            pool.revoke(life, Applied())
+            life += 1
+        else:
+            finish(pool, lease, life)
+            places += [(lease.epoch, place) for place in range(lease.start, lease.stop)]
+    assert len(places) == len({*places}) == total
+    assert {*places} == {(place // ends[-1], place % ends[-1]) for place in range(total)}
 
 
 def finish(pool: Leases, lease: DataLease, life: int = 1, sequence: int = 0) -> int:

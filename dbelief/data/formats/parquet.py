@@ -1,0 +1,318 @@
+"""Parquet files as sets of samples: the unit of reading is a row group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dbelief.core.sample_form import SampleForm
+from dbelief.data.dataset import Dataset
+from dbelief.data.samples import Samples
+from dbelief.data.streams.locations import find_files
+from dbelief.data.streams.scan_cache import scanned
+from dbelief.data.streams.streamed import StreamedSplit, read_all
+from dbelief.data.streams.unit_order import Units
+from dbelief.data.streams.unit_source import UnitArrays
+from dbelief.data.table_encoder import TableEncoder
+from dbelief.data.table_statistics import ColumnStatistics, encoder_of
+from dbelief.errors import DataError
+from dbelief.job import ParquetData
+
+from .parquet_columns import InputColumn, input_columns, matrix, numbers_of, raw_column
+from .parquet_files import ParquetFiles
+
+_SUFFIX = ".parquet"
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which row groups of which files each set has; () where it has none."""
+
+    train: tuple[ParquetFiles, tuple[int, ...]]
+    validation: tuple[ParquetFiles, tuple[int, ...]]
+    test: tuple[ParquetFiles, tuple[int, ...]]
+
+    def rows(self, name: str) -> tuple[int, ...]:
+        """Rows of each row group of a set."""
+        files, groups = getattr(self, name)
+        return tuple(files.groups[group].rows for group in groups)
+
+
+class RowGroups:
+    """Row groups as a `UnitSource`.
+
+    Parameters
+    ----------
+    files, groups
+        The files, and the row groups of this set.
+    columns
+        The inputs.
+    targets
+        Names of the target columns.
+    classes
+        Names of the classes in order; None: targets are numbers.
+    encoder
+        Makes numbers of the inputs; None: they are numbers.
+    """
+
+    def __init__(
+        self,
+        files: ParquetFiles,
+        groups: Sequence[int],
+        columns: Sequence[InputColumn],
+        targets: Sequence[str],
+        classes: Sequence[str] | None,
+        encoder: TableEncoder | None,
+    ) -> None:
+        self._files, self._groups, self._columns, self._targets = files, groups, columns, targets
+        self._classes = None if classes is None else {name: place for place, name in enumerate(classes)}
+        self._encoder = encoder
+        self.sizes: Sequence[int] = [files.groups[group].rows for group in groups]
+        width = sum(column.width for column in columns) if encoder is None else encoder.width
+        self.features: tuple[int, ...] = (width,)
+        self.dtype = np.dtype(np.uint8 if encoder is None and _is_bytes(files, columns) else np.float32)
+        self.width = len(targets) if classes is None else None
+
+    def called(self, unit: int) -> str:
+        """See `UnitSource`."""
+        return self._files.called(self._groups[unit])
+
+    def read(self, unit: int) -> UnitArrays:
+        """See `UnitSource`."""
+        where = self.called(unit)
+        table = self._files.read(
+            self._groups[unit], list(dict.fromkeys([*(one.name for one in self._columns), *self._targets]))
+        )
+        return UnitArrays(encoded(table, self._columns, self._encoder, where), self._target(table, where))
+
+    def _target(self, table: Any, where: str) -> np.ndarray:
+        if self._classes is None:
+            columns = [numbers_of(table.column(name), f"{where}, column {name!r}") for name in self._targets]
+            targets = np.stack(columns, axis=1)
+            gaps = np.isnan(targets).any(axis=1)
+            if gaps.any():
+                raise DataError(f"{where}: a target is missing in row {int(np.argmax(gaps))} (from 0)")
+            return targets
+        names, codes = class_codes(table.column(self._targets[0]), f"{where}, column {self._targets[0]!r}")
+        unknown = [name for name in names if name not in self._classes]
+        if unknown:
+            raise DataError(f"{where}: class {unknown[0][:40]!r} is in no training row")
+        places: np.ndarray = np.array([self._classes[name] for name in names], np.int64)[codes]
+        return places
+
+
+def encoded(table: Any, columns: Sequence[InputColumn], encoder: TableEncoder | None, where: str) -> np.ndarray:
+    """The inputs of a table as numbers, shape (n, width)."""
+    if encoder is None:
+        return matrix(table, columns, where)
+    raw = [
+        raw_column(table.column(column.name), column.kind, encoder.markers, f"{where}, column {column.name!r}")
+        for column in encoder.columns
+    ]
+    return encoder.encode(raw, where)
+
+
+def class_codes(column: Any, where: str) -> tuple[list[str], np.ndarray]:
+    """The distinct classes of a column, and the place of each row's among them.
+
+    Raises
+    ------
+    DataError
+        One is missing, or is a number that is not whole.
+    """
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        raise DataError(f"{where}: a class is missing")
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pyarrow.ChunkedArray) else encoded
+    values = encoded.dictionary.to_pylist()
+    for value in values:
+        if isinstance(value, float) and not value.is_integer():
+            raise DataError(f"{where}: class {value} is no whole number; for targets that are numbers say regression")
+    return [str(int(value)) if isinstance(value, float) else str(value) for value in values], encoded.indices.to_numpy()
+
+
+def load_parquet(spec: ParquetData, folder: Path, need: Collection[str]) -> Dataset:
+    """Open the files, and read them where the job says so.
+
+    Cost: the footers; with classes, or columns that need statistics, one pass over those columns of the training rows,
+    whose result is kept (see `scanned`).
+
+    Raises
+    ------
+    DataError
+    """
+    parts = _parts(spec, folder)
+    files, groups = parts.train
+    columns = input_columns(files, spec)
+    for name in spec.target:
+        files.place(name, "target")
+    classes, encoder = _scan(spec, files, groups, columns)
+    sets = dict[str, Samples | None]()
+    for name in ("train", "validation", "test"):
+        own, chosen = getattr(parts, name)
+        if name not in need or not chosen:
+            sets[name] = None
+            continue
+        source = RowGroups(own, chosen, columns, spec.target, classes, encoder)
+        units = Units(tuple(source.sizes), spec.window)
+        made = StreamedSplit(source, units, spec.memory * _MIB, spec.scale) if spec.streamed else None
+        sets[name] = made or read_all(source, units, spec.scale)
+    names = None if classes is None or classes == list(map(str, range(len(classes)))) else tuple(classes)
+    shown = tuple(name for column in columns for name in column.names) if encoder is None else encoder.names
+    width = sum(column.width for column in columns) if encoder is None else encoder.width
+    return Dataset(
+        sets["train"],
+        sets["validation"],
+        sets["test"],
+        None if classes is None else len(classes),
+        (width,),
+        names,
+        shown,
+        None if encoder is None else encoder.state(),
+    )
+
+
+def parquet_sizes(spec: ParquetData, folder: Path) -> tuple[int, int, int]:
+    """Samples of the three sets, from the files' footers.
+
+    Raises
+    ------
+    DataError
+    """
+    parts = _parts(spec, folder)
+    return sum(parts.rows("train")), sum(parts.rows("validation")), sum(parts.rows("test"))
+
+
+def parquet_units(spec: ParquetData, folder: Path) -> Units:
+    """Units of the training set, from the files' footers."""
+    return Units(_parts(spec, folder).rows("train"), spec.window)
+
+
+def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
+    """Read the inputs of new samples, (n, features): columns are found by their names, others are not read.
+
+    Raises
+    ------
+    DataError
+    """
+    files = ParquetFiles.open(find_files([str(path)], Path(), _SUFFIX))
+    encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
+    if encoder is not None:
+        columns = [InputColumn(column.name, column.kind) for column in encoder.columns]
+    else:
+        columns = _shown_columns(form)
+    for column in columns:
+        files.place(column.name, "target")
+    parts = [
+        encoded(files.read(group, [column.name for column in columns]), columns, encoder, files.called(group))
+        for group in range(len(files.groups))
+    ]
+    return np.concatenate(parts)
+
+
+def _shown_columns(form: SampleForm) -> list[InputColumn]:
+    """The columns behind names such as `length` and `pixels[0]`."""
+    if form.columns is None:
+        raise DataError("the names of the model's inputs were too long to be kept with it: give inputs as .npy")
+    widths = dict[str, int]()
+    for name in form.columns:
+        base, bracket, _ = name.rpartition("[")
+        widths[base if bracket and name.endswith("]") else name] = widths.get(base, 0) + 1
+    listed = {name for name in form.columns if not name.endswith("]")}
+    return [InputColumn(name, "number" if name in listed else "vector", width) for name, width in widths.items()]
+
+
+def _parts(spec: ParquetData, folder: Path) -> Parts:
+    files = ParquetFiles.open(find_files(spec.files, folder, _SUFFIX))
+    own = {"validation": spec.validation_files, "test": spec.test_files}
+    validation, test = (0 if own[name] else getattr(spec, name) for name in own)
+    cut = _cut(len(files.groups), validation, test, files.files[0].where)
+    sets = {"train": (files, cut[0]), "validation": (files, cut[1]), "test": (files, cut[2])}
+    for name, texts in own.items():
+        if texts is not None:
+            others = ParquetFiles.open(find_files(texts, folder, _SUFFIX), files)
+            sets[name] = others, tuple(range(len(others.groups)))
+    return Parts(**sets)
+
+
+def _cut(n: int, validation: float, test: float, where: str) -> tuple[tuple[int, ...], ...]:
+    """Places of the row groups of the three sets, chosen at random, each in order.
+
+    Raises
+    ------
+    DataError
+        Too few are left for the training.
+    """
+    counts = [part if isinstance(part, int) else max(1, round(part * n)) if part else 0 for part in (validation, test)]
+    if sum(counts) >= n:
+        raise DataError(
+            f"{where}: of {n} row groups, {counts[0]} for validation and {counts[1]} for the test leave none to train "
+            "on: write smaller row groups, or name data.validation_files and test_files, or set the shares to 0"
+        )
+    mixed = np.random.Generator(np.random.PCG64([0, n])).permutation(n).tolist()
+    test_from = n - counts[1]
+    parts = mixed[: test_from - counts[0]], mixed[test_from - counts[0] : test_from], mixed[test_from:]
+    return tuple(tuple(sorted(part)) for part in parts)
+
+
+def _scan(
+    spec: ParquetData, files: ParquetFiles, groups: Sequence[int], columns: Sequence[InputColumn]
+) -> tuple[list[str] | None, TableEncoder | None]:
+    """Classes of the training rows, and the encoder of the inputs, each None where the job needs none."""
+    encodes = spec.encoded or any(column.kind not in ("number", "vector") for column in columns)
+    vectors = [column.name for column in columns if column.kind == "vector"]
+    if encodes and vectors:
+        raise DataError(
+            f"{files.files[0].where}: column {vectors[0]!r} holds lists, to which data.scale applies and nothing else"
+        )
+    if not encodes and spec.kind != "classes":
+        return None, None
+    asked = {"source": "parquet", "spec": spec.model_dump(mode="json", exclude={"memory", "window", "streamed"})}
+    found = scanned(files.files, asked, lambda: _statistics(spec, files, groups, columns if encodes else ()))
+    encoder = TableEncoder.restore(found["encoder"]) if found["encoder"] is not None else None
+    return found["classes"], encoder
+
+
+def _statistics(
+    spec: ParquetData, files: ParquetFiles, groups: Sequence[int], columns: Sequence[InputColumn]
+) -> dict[str, Any]:
+    """One pass over the columns that need it."""
+    where, classes = files.files[0].where, set[str]()
+    kinds = [(column.name, column.kind) for column in columns if column.kind != "vector"]
+    statistics = [ColumnStatistics(spec, name, kind) for name, kind in kinds]
+    names = [name for name, _ in kinds] + list(spec.target if spec.kind == "classes" else ())
+    for group in groups:
+        table, called = files.read(group, list(dict.fromkeys(names))), files.called(group)
+        for (name, kind), column in zip(kinds, statistics, strict=True):
+            column.add(raw_column(table.column(name), kind, spec.missing_values, f"{called}, column {name!r}"), called)
+        if spec.kind == "classes":
+            classes.update(class_codes(table.column(spec.target[0]), f"{called}, column {spec.target[0]!r}")[0])
+    return {
+        "classes": _sorted(classes, where) if spec.kind == "classes" else None,
+        "encoder": encoder_of(spec, statistics, where).state() if statistics else None,
+    }
+
+
+def _sorted(classes: set[str], where: str) -> list[str]:
+    """Classes in order: whole numbers by their value, others by their characters."""
+    if len(classes) < 2:
+        raise DataError(f"{where}: all training rows have the same class, {next(iter(classes), '')!r}")
+    numbers = all(name.removeprefix("-").isdecimal() for name in classes)
+    return sorted(classes, key=int) if numbers else sorted(classes)
+
+
+def _is_bytes(files: ParquetFiles, columns: Sequence[InputColumn]) -> bool:
+    """Whether the inputs are one column of lists of uint8."""
+    if len(columns) != 1 or columns[0].kind != "vector":
+        return False
+    value_type = files.schema.field(files.place(columns[0].name, "ignore")).type.value_type
+    return str(value_type) == "uint8"

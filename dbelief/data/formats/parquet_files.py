@@ -1,0 +1,160 @@
+"""Parquet files with the same columns: their row groups, and checked reading of columns of one row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dbelief.data.streams.locations import DataFile
+from dbelief.errors import DataError
+from dbelief.job import nearest
+
+
+class RowGroup(NamedTuple):
+    """A row group.
+
+    Attributes
+    ----------
+    file
+        Place of its file.
+    number
+        In its file, from 0.
+    rows
+        Their number, 1 or more.
+    """
+
+    file: int
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetFiles:
+    """Several files as one table.
+
+    Attributes
+    ----------
+    files
+        In order.
+    footers
+        pyarrow's metadata of each.
+    schema
+        pyarrow's schema of the columns, from the first file.
+    groups
+        Row groups of all files, in order; those without rows are left out.
+    """
+
+    files: tuple[DataFile, ...]
+    footers: tuple[Any, ...]
+    schema: Any
+    groups: tuple[RowGroup, ...]
+
+    @classmethod
+    def open(cls, files: Sequence[DataFile], like: ParquetFiles | None = None) -> ParquetFiles:
+        """Read the footers.
+
+        Parameters
+        ----------
+        like
+            Files whose columns these must have.
+
+        Raises
+        ------
+        DataError
+            A file is none of Parquet, or damaged, or has other columns or types than the first; there are no rows;
+            or pyarrow is not installed.
+        """
+        footers, groups = [], list[RowGroup]()
+        schema, first = (None, None) if like is None else (like.schema, like.files[0].where)
+        for place, file in enumerate(files):
+            with parquet(file) as opened:
+                footer, own = opened.metadata, opened.schema_arrow.remove_metadata()
+            if schema is None:
+                schema, first = own, file.where
+            _check_schema(own, schema, file.where, str(first))
+            footers.append(footer)
+            rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+            groups += [RowGroup(place, number, count) for number, count in enumerate(rows) if count]
+        if not groups:
+            raise DataError(f"{files[0].where}{' and others' if len(files) > 1 else ''}: there are no rows")
+        return cls(tuple(files), tuple(footers), schema, tuple(groups))
+
+    def called(self, group: int) -> str:
+        """Name of a row group in messages."""
+        one = self.groups[group]
+        return f"{self.files[one.file].where}, row group {one.number}"
+
+    def read(self, group: int, columns: Sequence[str]) -> Any:
+        """Columns of a row group as a pyarrow Table; the file is opened for it.
+
+        Raises
+        ------
+        DataError
+            The row group is torn or damaged, or the file was written again.
+        """
+        one = self.groups[group]
+        file, footer = self.files[one.file], self.footers[one.file]
+        with parquet(file, footer) as opened, _named(self.called(group)):
+            table = opened.read_row_group(one.number, columns=list(columns), use_threads=False)
+        if table.num_rows != one.rows:
+            raise DataError(f"{self.called(group)}: holds {table.num_rows} rows, and its file said {one.rows}")
+        return table
+
+    def place(self, name: str, field: str) -> int:
+        """Place of a column that the job names.
+
+        Raises
+        ------
+        DataError
+            There is none, or there are several.
+        """
+        where, names = self.files[0].where, self.schema.names
+        if names.count(name) > 1:
+            raise DataError(f"{where}: {names.count(name)} columns are called {name!r}")
+        if name not in names:
+            near = nearest(name, names)
+            raise DataError(
+                f"{where}: no column is called {name!r} (data.{field})" + (f"; did you mean {near!r}?" if near else "")
+            )
+        return int(names.index(name))
+
+
+@contextmanager
+def parquet(file: DataFile, footer: Any = None) -> Iterator[Any]:
+    """A pyarrow ParquetFile, within the `with` block; raises DataError where the file is none, or without pyarrow."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{file.where}: needs pyarrow: pip install 'dbelief[parquet]'") from None
+    with file.open() as opened:
+        with _named(file.where):
+            reader = pyarrow.parquet.ParquetFile(opened, metadata=footer, pre_buffer=True)
+        yield reader
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Turn pyarrow's errors into ours, in one line."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+        said = " ".join(str(error).split())
+        raise DataError(f"{where}: is no Parquet data, or damaged: {said[:200] or type(error).__name__}") from None
+
+
+def _check_schema(own: Any, schema: Any, where: str, first: str) -> None:
+    """Check that a file's columns are those of the first file, in any order."""
+    lacking = [name for name in schema.names if name not in own.names]
+    if lacking:
+        raise DataError(f"{where}: has no column {lacking[0]!r}, which {first} has")
+    more = [name for name in own.names if name not in schema.names]
+    if more:
+        raise DataError(f"{where}: has a column {more[0]!r}, which {first} has not")
+    for name in schema.names:
+        kinds = own.field(own.names.index(name)).type, schema.field(schema.names.index(name)).type
+        if kinds[0] != kinds[1]:
+            raise DataError(f"{where}: column {name!r} is {kinds[0]}, and in {first} it is {kinds[1]}")

@@ -1,0 +1,130 @@
+"""Reading of units ahead of their use, on a thread of its own and within a bound of memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from dbelief.errors import DataError
+from dbelief.process.runtime import runtime
+
+from .unit_source import UnitArrays, UnitSource
+
+READ_S = 600.0
+"""Seconds that a unit may take to be read."""
+
+
+class ReadAhead:
+    """Units of one user's plan, in memory from their reading until the user is past their block.
+
+    The units of the block in use are always held, so that `bound` must have room for them. One unit is read at a time.
+
+    Parameters
+    ----------
+    source
+        Where units are read from.
+    bound
+        Bytes of the units in memory, with the one that is being read.
+    """
+
+    def __init__(self, source: UnitSource, bound: int) -> None:
+        self._source, self._bound = source, bound
+        self._changed = runtime.condition()
+        self._planned: deque[int] = deque()  # not read yet
+        self._block: dict[int, int] = {}  # of each unit of the plan
+        self._held: dict[int, UnitArrays] = {}
+        self._failed: dict[int, Exception] = {}
+        self._reading: int | None = None
+        self._running = False
+        self._in_use = 0
+
+    def plan(self, blocks: Sequence[Sequence[int]]) -> None:
+        """Set the units that are used next, block by block; those of an earlier plan are dropped."""
+        with self._changed:
+            self._block = {unit: number for number, units in enumerate(blocks) for unit in units}
+            self._in_use = 0
+            self._failed.clear()
+            self._held = {unit: arrays for unit, arrays in self._held.items() if unit in self._block}
+            known = self._held.keys() | {self._reading}
+            self._planned = deque(unit for unit in self._block if unit not in known)
+            self._start()
+
+    def get(self, unit: int) -> UnitArrays:
+        """A unit's arrays; units of earlier blocks are dropped.
+
+        Raises
+        ------
+        DataError
+            It cannot be read.
+        """
+        with self._changed:
+            block = self._block.get(unit, -1)
+            if block < self._in_use:  # no plan has it, or the user goes back
+                return self._source.read(unit)
+            if block > self._in_use:
+                self._pass_to(block)
+            if not self._changed.wait_for(lambda: unit in self._held or unit in self._failed, READ_S):
+                raise DataError(f"{self._source.called(unit)}: was not read within {READ_S:g} s")
+            if unit in self._failed:
+                raise self._failed[unit]
+            return self._held[unit]
+
+    def _pass_to(self, block: int) -> None:
+        """Drop the units of earlier blocks."""
+        self._in_use = block
+        for passed in [unit for unit in self._held if self._block[unit] < block]:
+            del self._held[passed]
+        while self._planned and self._block[self._planned[0]] < block:
+            self._planned.popleft()
+        self._start()
+
+    def _start(self) -> None:
+        """Start the reading thread, unless it runs or there is nothing to read now."""
+        if not self._running and self._may_read():
+            self._running = True
+            runtime.spawn(self._run, "read-ahead")
+
+    def _may_read(self) -> bool:
+        if not self._planned:
+            return False
+        unit = self._planned[0]
+        held = sum(arrays.nbytes for arrays in self._held.values())
+        return self._block[unit] <= self._in_use or held + self._bytes_of(unit) <= self._bound
+
+    def _bytes_of(self, unit: int) -> int:
+        """Bytes of a unit in memory, from its size."""
+        return self._source.sizes[unit] * bytes_per_sample(self._source)
+
+    def _run(self) -> None:
+        found: UnitArrays | Exception
+        while (unit := self._next()) is not None:
+            try:
+                found = self._source.read(unit)
+            except Exception as error:  # of any type: without it the user of the unit would wait for nothing
+                found = error
+            self._put(unit, found)
+
+    def _next(self) -> int | None:
+        """The unit to read now; None: the thread ends."""
+        with self._changed:
+            self._running = self._may_read()
+            self._reading = self._planned.popleft() if self._running else None
+            return self._reading
+
+    def _put(self, unit: int, found: UnitArrays | Exception) -> None:
+        with self._changed:
+            self._reading = None
+            if unit in self._block:  # else another plan was made meanwhile
+                if isinstance(found, Exception):
+                    self._failed[unit] = found
+                else:
+                    self._held[unit] = found
+            self._changed.notify_all()
+
+
+def bytes_per_sample(source: UnitSource) -> int:
+    """Bytes of one sample in memory."""
+    values = 1
+    for size in source.features:
+        values *= size
+    return values * source.dtype.itemsize + (8 if source.width is None else 4 * source.width)
