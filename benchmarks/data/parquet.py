@@ -2,8 +2,8 @@
 
     python -m benchmarks.data.parquet [--gib 8] [--rounds 3] [--most-mib 1024] [--folder DIR]
 
-The files are made from a seed: rows of 64 numbers that do not compress, in row groups of 100,000, 25.6 MB each. They are
-removed at the end.
+The files are made from a seed: rows of 64 numbers that do not compress, in row groups of 100,000, 25.6 MB each. They
+are removed at the end.
 
     reading     all rows once in the order of an epoch, as mini-batches, beside one-thread `ParquetFile.iter_batches`
                 with each column as a NumPy array; each with a cold page cache (needs root), in turn

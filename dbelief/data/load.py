@@ -8,21 +8,31 @@ from dbelief.job import (
     Data,
     DigitsData,
     IdxData,
+    ImagesData,
     LibsvmData,
+    LinesData,
     NoData,
     NpzData,
     ParquetData,
+    PythonData,
     ScriptData,
+    Streamed,
     SyntheticData,
+    TokensData,
 )
 
 from .dataset import Dataset
 from .digits import load_digits
 from .formats.csv import csv_sizes, load_csv
 from .formats.idx import idx_sizes, load_idx
+from .formats.images import open_images
 from .formats.libsvm import libsvm_sizes, load_libsvm
 from .formats.npz import SETS, load_npz, npz_sizes
-from .formats.parquet import load_parquet, parquet_sizes, parquet_units
+from .formats.parquet import open_parquet
+from .formats.python_samples import open_python
+from .formats.text_lines import open_lines
+from .formats.tokens import open_tokens
+from .streams.stream_sets import StreamSets
 from .streams.unit_order import Units
 from .synthetic import load_synthetic, synthetic_sizes
 
@@ -61,12 +71,12 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_libsvm(spec, folder, need)
         case CsvData():
             return load_csv(spec, folder, need)
-        case ParquetData():
-            return load_parquet(spec, folder, need)
         case SyntheticData():
             return load_synthetic(spec, need)
         case NoData() | ScriptData():
             return Dataset(None, None, None, None, ())
+        case _:
+            return _opened(spec, folder).dataset(spec, need)
 
 
 def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
@@ -97,14 +107,14 @@ def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
             return libsvm_sizes(spec, folder)
         case CsvData():
             return csv_sizes(spec, folder)
-        case ParquetData():
-            return parquet_sizes(spec, folder)
         case SyntheticData():
             return synthetic_sizes(spec)
         case NoData():
             return 0, 0, 0
         case ScriptData():
             return spec.train, spec.validation, 0
+        case _:
+            return _opened(spec, folder, prepared=False).sizes()
 
 
 def units(spec: Data, folder: Path) -> Units | None:
@@ -120,4 +130,19 @@ def units(spec: Data, folder: Path) -> Units | None:
     DataError, JobError
         See `load`.
     """
-    return parquet_units(spec, folder) if isinstance(spec, ParquetData) else None
+    return _opened(spec, folder, prepared=False).units(spec) if isinstance(spec, Streamed) else None
+
+
+def _opened(spec: Streamed, folder: Path, prepared: bool = True) -> StreamSets:
+    """The sets of a source that is read unit by unit; without `prepared` only their sizes are right."""
+    match spec:
+        case ParquetData():
+            return open_parquet(spec, folder, prepared)
+        case TokensData():
+            return open_tokens(spec, folder)
+        case LinesData():
+            return open_lines(spec, folder)
+        case ImagesData():
+            return open_images(spec, folder)
+        case PythonData():
+            return open_python(spec, folder)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dbelief.core.sample_form import MOST_CHARACTERS
 from dbelief.errors import DataError
-from dbelief.job.sources import TableFields
+from dbelief.job.table_fields import TableFields
 
 from .table_encoder import Coded, EncodedColumn, Kind, Raw, TableEncoder, days_of, texts_of
 

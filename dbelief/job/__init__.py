@@ -19,8 +19,8 @@ from .sources import (
     LibsvmData,
     NoData,
     NpzData,
-    ParquetData,
     ScriptData,
+    Streamed,
     SyntheticData,
 )
 from .strategies.asynchronous import Asynchronous
@@ -29,6 +29,7 @@ from .strategies.elastic import Elastic
 from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.synchronous import Reduction, SyncSgd
+from .streamed_sources import ImagesData, LinesData, ParquetData, PythonData, TokensData
 from .trials import ComparisonFile, Trial
 from .wire import PushCodec, Wire
 
@@ -48,17 +49,20 @@ __all__ = [
     "Every",
     "Filters",
     "IdxData",
+    "ImagesData",
     "Job",
     "Layer",
     "LayersModel",
     "LibsvmData",
     "Limits",
+    "LinesData",
     "NoData",
     "NpzData",
     "OwnMetric",
     "ParquetData",
     "PolySchedule",
     "PushCodec",
+    "PythonData",
     "PythonModel",
     "Reduction",
     "Sandblaster",
@@ -67,8 +71,10 @@ __all__ = [
     "ScriptModel",
     "StacksModel",
     "StepSchedule",
+    "Streamed",
     "SyncSgd",
     "SyntheticData",
+    "TokensData",
     "Trial",
     "Wire",
     "ZooModel",

@@ -394,7 +394,8 @@ class Job(Section):
 
     def anchored(self) -> Self:
         """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
-        paths = ("folder", "file", "train", "test", "validation_file", "test_file")
+        sets = ("validation_file", "test_file", "validation_folder", "test_folder")
+        paths = ("folder", "file", "train", "validation", "test", *sets)
         data = {name: getattr(self.data, name, None) for name in paths}
         placed: dict[str, object] = {
             name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)

@@ -1,11 +1,13 @@
-"""The `data` section: where samples come from."""
+"""The `data` section: where samples come from.
+
+Those that are read while they are used are in `streamed_sources.py`.
+"""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from .document.section import (
-    LARGEST,
     Count,
     Natural,
     NonNegative,
@@ -18,12 +20,8 @@ from .document.section import (
     not_empty,
     refusal,
 )
-
-
-def _leave_samples(*held: float) -> None:
-    shares = sum(part for part in held if isinstance(part, float))
-    if shares >= 1:
-        raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+from .streamed_sources import ImagesData, LinesData, ParquetData, PythonData, TokensData
+from .table_fields import Columns, TableFields, leave_samples
 
 
 class DigitsData(Section):
@@ -59,7 +57,7 @@ class NpzData(Section):
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:
-        _leave_samples(self.validation, self.test)
+        leave_samples(self.validation, self.test)
         return self
 
 
@@ -77,63 +75,7 @@ class LibsvmData(Section):
     )
 
 
-Column = Annotated[
-    Annotated[str, Field(min_length=1)]
-    | Annotated[int, Field(ge=1, le=LARGEST)]
-    | Annotated[int, Field(ge=-LARGEST, le=-1)],
-    Words("the name of a column, or its number from 1, or from -1 for the last backwards"),
-]
-Columns = Annotated[
-    tuple[Column, ...],
-    Field(strict=False),
-    Words("a column, or a list of columns: names, or numbers from 1, or from -1 for the last backwards"),
-    BeforeValidator(
-        lambda value: [value] if isinstance(value, str | int) else value,
-        json_schema_input_type=Column | tuple[Column, ...],
-    ),
-]
-Names = Annotated[
-    tuple[Annotated[str, Field(min_length=1)], ...],
-    Field(strict=False),
-    Words("the name of a column, or a list of names"),
-    BeforeValidator(
-        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
-    ),
-]
-Paths = Annotated[
-    tuple[PathText, ...],
-    Field(strict=False),
-    AfterValidator(not_empty),
-    Words("a path, or a list of paths: of files or folders, patterns such as part-*.parquet, or URLs"),
-    BeforeValidator(
-        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
-    ),
-]
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
-
-
-class TableFields(Section):
-    """How the inputs of a table become numbers; computed from the training rows, and kept with the model."""
-
-    missing: Literal["refuse", "mean", "zero"] = Field(
-        default="refuse", description="What stands for a missing number or date: none, the column's mean, or 0"
-    )
-    missing_values: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        default=(), description="Texts that mean a missing value, beside the empty one: ['?', NA]"
-    )
-    categories: Columns = Field(default=(), description="Columns of texts, each value of which becomes a 0-or-1 input")
-    hashed: Columns = Field(default=(), description="The like with many values, which share data.buckets inputs")
-    dates: Columns = Field(default=(), description="Columns of ISO dates, which become days since 1970")
-    vocabulary: Count = Field(default=1000, description="Most values of a column in categories")
-    buckets: Annotated[Whole, Field(ge=2, le=10**6)] = Field(default=256, description="Inputs of a column in hashed")
-    standardize: bool = Field(
-        default=False, description="Whether numbers and dates are shifted and scaled to mean 0 and deviation 1"
-    )
-
-    @property
-    def encoded(self) -> bool:
-        """Whether anything but plain numbers is read, or they are changed."""
-        return bool(self.categories or self.hashed or self.dates or self.standardize or self.missing != "refuse")
 
 
 class CsvData(TableFields):
@@ -174,47 +116,7 @@ class CsvData(TableFields):
     @model_validator(mode="after")
     def _something_left(self) -> Self:
         cut = ((self.validation, self.validation_file), (self.test, self.test_file))
-        _leave_samples(*(part for part, file in cut if file is None))
-        return self
-
-
-class ParquetData(TableFields):
-    """Parquet files, of which workers read the row groups that they lease; nulls and NaN are missing values."""
-
-    source: Literal["parquet"] = Field(description="Which source this is")
-    files: Paths = Field(
-        description="Files of all rows, or of those that the other files do not hold: paths, folders, patterns or URLs",
-        json_schema_extra={"minItems": 1},
-    )
-    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
-    target: Annotated[Names, AfterValidator(not_empty)] = Field(
-        description="Column of the classes, or columns of the numbers", json_schema_extra={"minItems": 1}
-    )
-    ignore: Names = Field(default=(), description="Columns that are neither inputs nor targets")
-    categories: Names = Field(default=(), description="Columns of which each value becomes a 0-or-1 input")
-    hashed: Names = Field(default=(), description="The like with many values, which share data.buckets inputs")
-    dates: Names = Field(default=(), description="Columns of texts that are ISO dates; others say so by their type")
-    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
-    validation_files: Paths | None = Field(default=None, description="Files of the validation rows; null for none")
-    test_files: Paths | None = Field(default=None, description="Files of the test rows; null for none")
-    validation: Portion = Field(
-        default=0.1, description="Row groups kept for validation where that has no files: share of all, or number"
-    )
-    test: Portion = Field(
-        default=0.1, description="Row groups kept for the test where that has no files: share of all, or number"
-    )
-    window: Count = Field(default=1, description="Row groups whose rows are shuffled together, and in memory together")
-    memory: Count = Field(default=256, description="Most MiB of rows in memory, for training and for an evaluation")
-    streamed: bool = Field(default=True, description="Whether rows are read when they are used; false: read once")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.standardize and self.scale != 1.0:
-            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
-        if self.kind == "classes" and len(self.target) != 1:
-            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
-        cut = ((self.validation, self.validation_files), (self.test, self.test_files))
-        _leave_samples(*(part for part, files in cut if files is None))
+        leave_samples(*(part for part, file in cut if file is None))
         return self
 
 
@@ -254,8 +156,10 @@ class ScriptData(Section):
     )
 
 
+Streamed = ParquetData | TokensData | LinesData | ImagesData | PythonData
+"""Sources that are read unit by unit."""
 Data = Annotated[
-    DigitsData | IdxData | NpzData | LibsvmData | CsvData | ParquetData | SyntheticData | NoData | ScriptData,
+    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData | ScriptData | Streamed,
     Field(discriminator="source"),
 ]
 
@@ -269,7 +173,11 @@ def lacks_validation(data: Data) -> bool:
             return data.validation == 0
         case CsvData():
             return data.validation == 0 and data.validation_file is None
-        case ParquetData():
+        case ParquetData() | TokensData() | LinesData():
             return data.validation == 0 and data.validation_files is None
+        case ImagesData():
+            return data.validation == 0 and data.validation_folder is None
+        case PythonData():
+            return data.validation is None
         case _:
             return False

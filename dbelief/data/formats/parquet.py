@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dbelief.core.sample_form import SampleForm
-from dbelief.data.dataset import Dataset
-from dbelief.data.samples import Samples
 from dbelief.data.streams.locations import find_files
 from dbelief.data.streams.scan_cache import scanned
-from dbelief.data.streams.streamed import StreamedSplit, read_all
-from dbelief.data.streams.unit_order import Units
+from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.data.table_encoder import TableEncoder
 from dbelief.data.table_statistics import ColumnStatistics, encoder_of
@@ -26,21 +22,10 @@ from .parquet_columns import InputColumn, input_columns, matrix, numbers_of, raw
 from .parquet_files import ParquetFiles
 
 _SUFFIX = ".parquet"
-_MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Which row groups of which files each set has; () where it has none."""
-
-    train: tuple[ParquetFiles, tuple[int, ...]]
-    validation: tuple[ParquetFiles, tuple[int, ...]]
-    test: tuple[ParquetFiles, tuple[int, ...]]
-
-    def rows(self, name: str) -> tuple[int, ...]:
-        """Rows of each row group of a set."""
-        files, groups = getattr(self, name)
-        return tuple(files.groups[group].rows for group in groups)
+Part = tuple[ParquetFiles, tuple[int, ...]]
+"""Files, and places of row groups of theirs."""
 
 
 class RowGroups:
@@ -140,61 +125,33 @@ def class_codes(column: Any, where: str) -> tuple[list[str], np.ndarray]:
     return [str(int(value)) if isinstance(value, float) else str(value) for value in values], encoded.indices.to_numpy()
 
 
-def load_parquet(spec: ParquetData, folder: Path, need: Collection[str]) -> Dataset:
-    """Open the files, and read them where the job says so.
+def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> StreamSets:
+    """Open the files.
 
     Cost: the footers; with classes, or columns that need statistics, one pass over those columns of the training rows,
-    whose result is kept (see `scanned`).
+    whose result is kept (see `scanned`). Without `prepared` there is no such pass, and only sizes are right.
 
     Raises
     ------
     DataError
     """
     parts = _parts(spec, folder)
-    files, groups = parts.train
+    files, groups = parts["train"]
     columns = input_columns(files, spec)
     for name in spec.target:
         files.place(name, "target")
-    classes, encoder = _scan(spec, files, groups, columns)
-    sets = dict[str, Samples | None]()
-    for name in ("train", "validation", "test"):
-        own, chosen = getattr(parts, name)
-        if name not in need or not chosen:
-            sets[name] = None
-            continue
-        source = RowGroups(own, chosen, columns, spec.target, classes, encoder)
-        units = Units(tuple(source.sizes), spec.window)
-        made = StreamedSplit(source, units, spec.memory * _MIB, spec.scale) if spec.streamed else None
-        sets[name] = made or read_all(source, units, spec.scale)
-    names = None if classes is None or classes == list(map(str, range(len(classes)))) else tuple(classes)
+    classes, encoder = _scan(spec, files, groups, columns) if prepared else (None, None)
+
+    def source(name: str) -> RowGroups | None:
+        own, chosen = parts[name]
+        return RowGroups(own, chosen, columns, spec.target, classes, encoder) if chosen else None
+
+    train = source("train")
+    assert train is not None, "row groups are left for it"
     shown = tuple(name for column in columns for name in column.names) if encoder is None else encoder.names
-    width = sum(column.width for column in columns) if encoder is None else encoder.width
-    return Dataset(
-        sets["train"],
-        sets["validation"],
-        sets["test"],
-        None if classes is None else len(classes),
-        (width,),
-        names,
-        shown,
-        None if encoder is None else encoder.state(),
-    )
-
-
-def parquet_sizes(spec: ParquetData, folder: Path) -> tuple[int, int, int]:
-    """Samples of the three sets, from the files' footers.
-
-    Raises
-    ------
-    DataError
-    """
-    parts = _parts(spec, folder)
-    return sum(parts.rows("train")), sum(parts.rows("validation")), sum(parts.rows("test"))
-
-
-def parquet_units(spec: ParquetData, folder: Path) -> Units:
-    """Units of the training set, from the files' footers."""
-    return Units(_parts(spec, folder).rows("train"), spec.window)
+    state = None if encoder is None else encoder.state()
+    names = None if classes is None else tuple(classes)
+    return StreamSets(train, source("validation"), source("test"), names, spec.scale, shown, state)
 
 
 def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
@@ -231,37 +188,15 @@ def _shown_columns(form: SampleForm) -> list[InputColumn]:
     return [InputColumn(name, "number" if name in listed else "vector", width) for name, width in widths.items()]
 
 
-def _parts(spec: ParquetData, folder: Path) -> Parts:
+def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
+    """The row groups of each set."""
     files = ParquetFiles.open(find_files(spec.files, folder, _SUFFIX))
-    own = {"validation": spec.validation_files, "test": spec.test_files}
-    validation, test = (0 if own[name] else getattr(spec, name) for name in own)
-    cut = _cut(len(files.groups), validation, test, files.files[0].where)
-    sets = {"train": (files, cut[0]), "validation": (files, cut[1]), "test": (files, cut[2])}
-    for name, texts in own.items():
-        if texts is not None:
-            others = ParquetFiles.open(find_files(texts, folder, _SUFFIX), files)
-            sets[name] = others, tuple(range(len(others.groups)))
-    return Parts(**sets)
-
-
-def _cut(n: int, validation: float, test: float, where: str) -> tuple[tuple[int, ...], ...]:
-    """Places of the row groups of the three sets, chosen at random, each in order.
-
-    Raises
-    ------
-    DataError
-        Too few are left for the training.
-    """
-    counts = [part if isinstance(part, int) else max(1, round(part * n)) if part else 0 for part in (validation, test)]
-    if sum(counts) >= n:
-        raise DataError(
-            f"{where}: of {n} row groups, {counts[0]} for validation and {counts[1]} for the test leave none to train "
-            "on: write smaller row groups, or name data.validation_files and test_files, or set the shares to 0"
-        )
-    mixed = np.random.Generator(np.random.PCG64([0, n])).permutation(n).tolist()
-    test_from = n - counts[1]
-    parts = mixed[: test_from - counts[0]], mixed[test_from - counts[0] : test_from], mixed[test_from:]
-    return tuple(tuple(sorted(part)) for part in parts)
+    cut = cut_units(len(files.groups), spec, "row groups", files.files[0].where)
+    sets: dict[str, Part] = {name: (files, groups) for name, groups in zip(SETS, cut, strict=True)}
+    for name, texts in other_files(spec).items():
+        others = ParquetFiles.open(find_files(texts, folder, _SUFFIX), files)
+        sets[name] = others, tuple(range(len(others.groups)))
+    return sets
 
 
 def _scan(

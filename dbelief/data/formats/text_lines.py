@@ -1,0 +1,138 @@
+"""Lines of text with a class in front: the unit of reading is a number of lines of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dbelief.data.streams.locations import DataFile, find_files
+from dbelief.data.streams.scan_cache import scanned
+from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
+from dbelief.data.streams.unit_source import UnitArrays
+from dbelief.errors import DataError
+from dbelief.job import LinesData
+
+_SUFFIX = ".txt"
+
+
+class Lines:
+    """Parts of files as a `UnitSource`.
+
+    Parameters
+    ----------
+    files
+        The files.
+    parts
+        Of each unit: place of its file, its first byte and the one behind its last, its first line from 1, and its
+        lines.
+    classes
+        Names of the classes in order.
+    """
+
+    width: int | None = None
+    dtype = np.dtype(np.int64)
+
+    def __init__(
+        self, files: Sequence[DataFile], parts: Sequence[Sequence[int]], spec: LinesData, classes: Sequence[str]
+    ) -> None:
+        self._files, self._parts, self._spec = files, parts, spec
+        self._classes = {name: place for place, name in enumerate(classes)}
+        self.sizes: Sequence[int] = [part[4] for part in parts]
+        self.features: tuple[int, ...] = (spec.length,)
+
+    def called(self, unit: int) -> str:
+        """See `UnitSource`."""
+        place, _, _, first, count = self._parts[unit]
+        return f"{self._files[place].where}, lines {first} to {first + count - 1}"
+
+    def read(self, unit: int) -> UnitArrays:
+        """See `UnitSource`."""
+        place, start, stop, first, count = self._parts[unit]
+        with self._files[place].open() as file:
+            file.seek(start)
+            lines = file.read(stop - start).splitlines()
+        if len(lines) != count:
+            raise DataError(f"{self.called(unit)}: has {len(lines)} lines, and had {count}: the file was written again")
+        inputs, targets = np.zeros((count, self._spec.length), np.uint8), np.empty(count, np.int64)
+        for row, line in enumerate(lines):
+            where = f"{self._files[place].where}, line {first + row}"
+            name, text = parted(line, self._spec.separator, where)
+            if name not in self._classes:
+                raise DataError(f"{where}: class {name[:40]!r} is in no training line")
+            targets[row] = self._classes[name]
+            kept = text[: self._spec.length]
+            inputs[row, : len(kept)] = np.frombuffer(kept, np.uint8)
+        return UnitArrays(inputs.astype(np.int64), targets)
+
+
+def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
+    """The class and the text of a line.
+
+    Raises
+    ------
+    DataError
+        There is no separator, or no class before it; or the class is not UTF-8.
+    """
+    name, found, text = line.partition(separator.encode())
+    if not found or not name.strip():
+        raise DataError(f"{where}: has no class before {separator!r} (data.separator)")
+    try:
+        return name.decode().strip(), text
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: its class is not UTF-8") from None
+
+
+def open_lines(spec: LinesData, folder: Path) -> StreamSets:
+    """Find the units of the files; lines are counted once, and the result is kept (see `scanned`).
+
+    Raises
+    ------
+    DataError
+    """
+    files = find_files(spec.files, folder, _SUFFIX)
+    found, where = _scan(files, spec), files[0].where
+    parts = found["parts"]
+    cut = cut_units(len(parts), spec, f"units of {spec.block} lines", where)
+    # Classes of the units of training: those of the others are checked when these are read.
+    classes = sorted({name for place in cut[0] for name in found["classes"][place]})
+    if len(classes) < 2:
+        raise DataError(f"{where}: all training lines have the same class, {classes[0]!r}")
+    made = {
+        name: Lines(files, [parts[place] for place in part], spec, classes) if part else None
+        for name, part in zip(SETS, cut, strict=True)
+    }
+    for name, texts in other_files(spec).items():
+        others = find_files(texts, folder, _SUFFIX)
+        made[name] = Lines(others, _scan(others, spec)["parts"], spec, classes)
+    train = made["train"]
+    assert train is not None, "units are left for it"
+    return StreamSets(train, made["validation"], made["test"], tuple(classes))
+
+
+def _scan(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
+    asked = {"source": "lines", "block": spec.block, "separator": spec.separator}
+    return scanned(files, asked, lambda: _count(files, spec))
+
+
+def _count(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
+    """The parts of all files, and of each the names of its classes."""
+    parts, classes = list[list[int]](), list[list[str]]()
+    for place, file in enumerate(files):
+        at, number = 0, 0
+        with file.open() as lines:
+            for line in lines:
+                if number % spec.block == 0:
+                    parts.append([place, at, at, number + 1, 0])
+                    classes.append([])
+                number += 1
+                at += len(line)
+                name, _ = parted(line.rstrip(b"\r\n"), spec.separator, f"{file.where}, line {number}")
+                if name not in classes[-1]:
+                    classes[-1].append(name)
+                parts[-1][2], parts[-1][4] = at, parts[-1][4] + 1
+    if not parts:
+        raise DataError(f"{files[0].where}: there are no lines")
+    return {"parts": parts, "classes": classes}

@@ -1,0 +1,116 @@
+"""Sequences of tokens in memory-mapped files: samples of a fixed context, whose target is the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.data.files import cause
+from dbelief.data.streams.locations import DataFile, find_files
+from dbelief.data.streams.ranges import Ranges
+from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
+from dbelief.data.streams.unit_source import UnitArrays
+from dbelief.errors import DataError
+from dbelief.job import TokensData
+
+_SUFFIX = ".npy"
+
+
+class Tokens:
+    """Samples of several files, as `Indexed`: no sample spans two files.
+
+    Parameters
+    ----------
+    files
+        In order.
+    spec
+        The job's section.
+    """
+
+    dtype = np.dtype(np.int64)
+    width: int | None = None
+
+    def __init__(self, files: Sequence[DataFile], spec: TokensData) -> None:
+        self.where = files[0].where
+        self.features: tuple[int, ...] = (spec.context,)
+        self._files, self._vocabulary = files, spec.vocabulary
+        self._stride = spec.stride or spec.context
+        self._arrays = [_mapped(file, spec) for file in files]
+        counts = [max(0, (len(array) - spec.context - 1) // self._stride + 1) for array in self._arrays]
+        self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        if not self._firsts[-1]:
+            raise DataError(
+                f"{self.where}: {len(self._arrays[0]):,} tokens are fewer than data.context and one more, "
+                f"{spec.context + 1:,}"
+            )
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return int(self._firsts[-1])
+
+    def read(self, indices: np.ndarray) -> UnitArrays:
+        """See `Indexed`."""
+        (context,) = self.features
+        rows = np.empty((len(indices), context + 1), np.int64)
+        file_of = np.searchsorted(self._firsts, indices, "right") - 1
+        for place in np.unique(file_of).tolist():
+            mine = file_of == place
+            starts = (indices[mine] - self._firsts[place]) * self._stride
+            rows[mine] = self._arrays[place][starts[:, None] + np.arange(context + 1)]
+            self._check(rows[mine], place, starts)
+        return UnitArrays(np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, -1]))
+
+    def _check(self, rows: np.ndarray, place: int, starts: np.ndarray) -> None:
+        wrong = (rows < 0) | (rows >= self._vocabulary)
+        if wrong.any():
+            row, at = (int(axis[0]) for axis in np.nonzero(wrong))
+            raise DataError(
+                f"{self._files[place].where}: token {int(starts[row]) + at} (from 0) is {rows[row, at]}, and "
+                f"data.vocabulary allows 0 to {self._vocabulary - 1}"
+            )
+
+
+def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
+    """Map the files; they are read when samples are.
+
+    Raises
+    ------
+    DataError
+    """
+    tokens = Tokens(find_files(spec.files, folder, _SUFFIX), spec)
+    blocks = -(-len(tokens) // spec.block)
+    cut = cut_units(blocks, spec, f"units of {spec.block} samples", tokens.where)
+    made = {
+        name: Ranges(tokens, _samples_of(part, spec.block, len(tokens)), spec.block) if part else None
+        for name, part in zip(SETS, cut, strict=True)
+    }
+    for name, texts in other_files(spec).items():
+        others = Tokens(find_files(texts, folder, _SUFFIX), spec)
+        made[name] = Ranges(others, np.arange(len(others)), spec.block)
+    train = made["train"]
+    assert train is not None, "units are left for it"
+    return StreamSets(train, made["validation"], made["test"], tuple(map(str, range(spec.vocabulary))))
+
+
+def _samples_of(blocks: Sequence[int], block: int, n: int) -> np.ndarray:
+    """Indices of all samples of some blocks, in order; only the last block of all may be smaller."""
+    return np.concatenate([np.arange(one * block, min(n, (one + 1) * block)) for one in blocks])
+
+
+def _mapped(file: DataFile, spec: TokensData) -> np.ndarray:
+    """The numbers of a file, not read yet."""
+    path = Path(file.where)
+    try:
+        if path.suffix == _SUFFIX:
+            array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise DataError(f"{path}: is {array.dtype} of shape {array.shape}, must be whole numbers of one axis")
+            return array
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        if file.size % dtype.itemsize:
+            raise DataError(f"{path}: {file.size} bytes are no whole number of {spec.dtype} (data.dtype)")
+        return np.memmap(path, dtype, "r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be mapped: {cause(error)}") from None

@@ -1,0 +1,124 @@
+"""The sets of a source of units: as a dataset that is streamed or held in memory, with their sizes and units."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dbelief.data.dataset import Dataset
+from dbelief.data.samples import Samples
+from dbelief.errors import DataError
+from dbelief.job.streamed_sources import FilesFields, StreamFields
+
+from .streamed import StreamedSplit, read_all
+from .unit_order import Units
+from .unit_source import UnitSource
+
+_MIB = 1 << 20
+SETS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class StreamSets:
+    """Sources of the three sets.
+
+    Attributes
+    ----------
+    train
+        Of the training set.
+    validation, test
+        The like; None where there is no such set.
+    classes
+        Names of the classes in order; None: targets are numbers.
+    scale
+        As in `Samples`.
+    columns, encoder
+        As in `Dataset`.
+    """
+
+    train: UnitSource
+    validation: UnitSource | None
+    test: UnitSource | None
+    classes: tuple[str, ...] | None
+    scale: float = 1.0
+    columns: tuple[str, ...] | None = None
+    encoder: Mapping[str, Any] | None = None
+
+    def dataset(self, spec: StreamFields, need: Collection[str]) -> Dataset:
+        """The sets that are needed, read into memory where the job says so.
+
+        Raises
+        ------
+        DataError
+            A unit cannot be read, or the units of a window take more memory than the job allows.
+        """
+        made = {name: self._samples(name, spec) if name in need else None for name in SETS}
+        numbered = self.classes is None or self.classes == tuple(map(str, range(len(self.classes))))
+        return Dataset(
+            **made,
+            classes=None if self.classes is None else len(self.classes),
+            features=self.train.features,
+            names=None if numbered else self.classes,
+            columns=self.columns,
+            encoder=self.encoder,
+        )
+
+    def _samples(self, name: str, spec: StreamFields) -> Samples | None:
+        source: UnitSource | None = getattr(self, name)
+        if source is None:
+            return None
+        units = Units(tuple(source.sizes), spec.window)
+        if not spec.streamed:
+            return read_all(source, units, self.scale)
+        return StreamedSplit(source, units, spec.memory * _MIB, self.scale)
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Samples of the three sets."""
+        train, validation, test = (sum(source.sizes) if source else 0 for source in self._sources())
+        return train, validation, test
+
+    def units(self, spec: StreamFields) -> Units:
+        """Units of the training set."""
+        return Units(tuple(self.train.sizes), spec.window)
+
+    def _sources(self) -> tuple[UnitSource | None, ...]:
+        return self.train, self.validation, self.test
+
+
+def cut_units(n: int, spec: FilesFields, what: str, where: str) -> tuple[tuple[int, ...], ...]:
+    """Places of the units of the training, validation and test sets, chosen at random, each in order.
+
+    Parameters
+    ----------
+    n
+        Units of all sets.
+    spec
+        Its shares for sets without files of their own: of all (float; one unit at least, if not 0), or units (int).
+    what, where
+        The units, and the name of the data, in messages.
+
+    Raises
+    ------
+    DataError
+        None is left for the training.
+    """
+    shares = [0 if spec.validation_files else spec.validation, 0 if spec.test_files else spec.test]
+    counts = [part if isinstance(part, int) else max(1, round(part * n)) if part else 0 for part in shares]
+    if sum(counts) >= n:
+        raise DataError(
+            f"{where}: of {n} {what}, {counts[0]} for validation and {counts[1]} for the test leave none to train on: "
+            "make them smaller, give validation and test files of their own, or set the shares to 0"
+        )
+    mixed = np.random.Generator(np.random.PCG64([0, n])).permutation(n).tolist()
+    test_from = n - counts[1]
+    parts = mixed[: test_from - counts[0]], mixed[test_from - counts[0] : test_from], mixed[test_from:]
+    return tuple(tuple(sorted(part)) for part in parts)
+
+
+def other_files(spec: FilesFields) -> dict[str, tuple[str, ...]]:
+    """The files of sets that have their own, as the job names them."""
+    own = {"validation": spec.validation_files, "test": spec.test_files}
+    return {name: texts for name, texts in own.items() if texts is not None}

@@ -1,0 +1,150 @@
+"""The `data` section: samples that are read unit by unit, while they are used."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from .document.section import (
+    Count,
+    PathText,
+    Portion,
+    Positive,
+    PythonName,
+    Section,
+    Whole,
+    Words,
+    not_empty,
+    refusal,
+)
+from .table_fields import Names, TableFields, leave_samples
+
+Paths = Annotated[
+    tuple[PathText, ...],
+    Field(strict=False),
+    AfterValidator(not_empty),
+    Words("a path, or a list of paths: of files or folders, patterns such as part-*.parquet, or URLs"),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
+    ),
+]
+
+
+class StreamFields(Section):
+    """How samples that are read unit by unit are shuffled, and kept in memory."""
+
+    window: Count = Field(default=1, description="Units whose samples are shuffled together, and in memory together")
+    memory: Count = Field(default=256, description="Most MiB of samples in memory, for training and for an evaluation")
+    streamed: bool = Field(default=True, description="Whether units are read when they are used; false: all at once")
+
+
+class FilesFields(StreamFields):
+    """Files of the three sets."""
+
+    files: Paths = Field(
+        description="Files of all samples, or of those that the other files do not hold: paths, folders, patterns or "
+        "URLs",
+        json_schema_extra={"minItems": 1},
+    )
+    validation_files: Paths | None = Field(default=None, description="Files for validation; null for none")
+    test_files: Paths | None = Field(default=None, description="Files for the test; null for none")
+    validation: Portion = Field(
+        default=0.1, description="Units kept for validation where that has no files: share of all, or number of units"
+    )
+    test: Portion = Field(
+        default=0.1, description="Units kept for the test where that has no files: share of all, or number of units"
+    )
+
+    @model_validator(mode="after")
+    def _something_left(self) -> Self:
+        cut = ((self.validation, self.validation_files), (self.test, self.test_files))
+        leave_samples(*(part for part, files in cut if files is None))
+        return self
+
+
+class ParquetData(TableFields, FilesFields):
+    """Parquet files, of which workers read the row groups that they lease; nulls and NaN are missing values."""
+
+    source: Literal["parquet"] = Field(description="Which source this is")
+    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
+    target: Annotated[Names, AfterValidator(not_empty)] = Field(
+        description="Column of the classes, or columns of the numbers", json_schema_extra={"minItems": 1}
+    )
+    ignore: Names = Field(default=(), description="Columns that are neither inputs nor targets")
+    categories: Names = Field(default=(), description="Columns of which each value becomes a 0-or-1 input")
+    hashed: Names = Field(default=(), description="The like with many values, which share data.buckets inputs")
+    dates: Names = Field(default=(), description="Columns of texts that are ISO dates; others say so by their type")
+    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.standardize and self.scale != 1.0:
+            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
+        if self.kind == "classes" and len(self.target) != 1:
+            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
+        return self
+
+
+class TokensData(FilesFields):
+    """Sequences of tokens in memory-mapped files; the target is the token that follows.
+
+    A file is .npy of one axis, or, whatever else it is called, bare numbers of `dtype`.
+    """
+
+    source: Literal["tokens"] = Field(description="Which source this is")
+    vocabulary: Annotated[Whole, Field(ge=2, le=2**24)] = Field(description="Number of tokens, which are 0, 1, ...")
+    context: Count = Field(description="Tokens of a sample's inputs")
+    stride: Count | None = Field(default=None, description="Tokens from a sample to the next; null: data.context")
+    dtype: Literal["uint8", "uint16", "int32", "uint32"] = Field(
+        default="uint16", description="Type of the numbers in files that are not .npy; little-endian"
+    )
+    block: Count = Field(default=4096, description="Samples of a unit, which is leased and shuffled as a whole")
+
+
+class LinesData(FilesFields):
+    """Lines of UTF-8 text, each the class, the separator and the text; inputs are its bytes, 0 behind its end."""
+
+    source: Literal["lines"] = Field(description="Which source this is")
+    separator: Annotated[str, Field(min_length=1, max_length=8), Words("1 to 8 characters")] = Field(
+        default="\t", description="What stands between the class and the text"
+    )
+    length: Count = Field(description="Bytes of a sample's inputs; longer texts are cut")
+    block: Count = Field(default=4096, description="Lines of a unit, which is leased and shuffled as a whole")
+
+
+class ImagesData(StreamFields):
+    """Image files, a folder for each class; pixels are bytes, scaled by 1/255 when a mini-batch is made."""
+
+    source: Literal["images"] = Field(description="Which source this is")
+    folder: PathText = Field(description="Folder with a folder of images for each class, of any depth")
+    height: Count = Field(description="Height of a sample in pixels; images of another size are resized")
+    width: Count = Field(description="Width of a sample in pixels; images of another size are resized")
+    channels: Literal[1, 3] = Field(default=3, description="1: grey; 3: red, green, blue")
+    block: Count = Field(default=256, description="Images of a unit, which is leased and shuffled as a whole")
+    validation_folder: PathText | None = Field(default=None, description="Folder for validation; null for none")
+    test_folder: PathText | None = Field(default=None, description="Folder for the test; null for none")
+    validation: Portion = Field(
+        default=0.1, description="Kept for validation where that has no folder: share of each class, or images"
+    )
+    test: Portion = Field(
+        default=0.1, description="Kept for the test where that has no folder: share of each class, or images"
+    )
+
+    @model_validator(mode="after")
+    def _something_left(self) -> Self:
+        cut = ((self.validation, self.validation_folder), (self.test, self.test_folder))
+        leave_samples(*(part for part, folder in cut if folder is None))
+        return self
+
+
+class PythonData(StreamFields):
+    """Samples of a Python object: by index, or in named units."""
+
+    source: Literal["python"] = Field(description="Which source this is")
+    train: PythonName = Field(description="file.py:name of the training set: an object, or a function that returns it")
+    validation: PythonName | None = Field(default=None, description="The like for validation; null for none")
+    test: PythonName | None = Field(default=None, description="The like for the test; null for none")
+    classes: Annotated[Whole, Field(ge=2, le=10**6)] | None = Field(
+        default=None, description="Number of classes, where targets are labels 0, 1, ...; null: targets are numbers"
+    )
+    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
+    block: Count = Field(default=256, description="Samples of a unit, where they are found by index")

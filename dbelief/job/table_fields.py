@@ -1,0 +1,62 @@
+"""Fields of tables: columns, and how their inputs become numbers."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from .document.section import LARGEST, Count, Section, Whole, Words, refusal
+
+Column = Annotated[
+    Annotated[str, Field(min_length=1)]
+    | Annotated[int, Field(ge=1, le=LARGEST)]
+    | Annotated[int, Field(ge=-LARGEST, le=-1)],
+    Words("the name of a column, or its number from 1, or from -1 for the last backwards"),
+]
+Columns = Annotated[
+    tuple[Column, ...],
+    Field(strict=False),
+    Words("a column, or a list of columns: names, or numbers from 1, or from -1 for the last backwards"),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str | int) else value,
+        json_schema_input_type=Column | tuple[Column, ...],
+    ),
+]
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(strict=False),
+    Words("the name of a column, or a list of names"),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | tuple[str, ...]
+    ),
+]
+
+
+def leave_samples(*held: float) -> None:
+    """Refuse shares for validation and test that leave nothing to train on."""
+    shares = sum(part for part in held if isinstance(part, float))
+    if shares >= 1:
+        raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+
+
+class TableFields(Section):
+    """How the inputs of a table become numbers; computed from the training rows, and kept with the model."""
+
+    missing: Literal["refuse", "mean", "zero"] = Field(
+        default="refuse", description="What stands for a missing number or date: none, the column's mean, or 0"
+    )
+    missing_values: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(), description="Texts that mean a missing value, beside the empty one: ['?', NA]"
+    )
+    categories: Columns = Field(default=(), description="Columns of texts, each value of which becomes a 0-or-1 input")
+    hashed: Columns = Field(default=(), description="The like with many values, which share data.buckets inputs")
+    dates: Columns = Field(default=(), description="Columns of ISO dates, which become days since 1970")
+    vocabulary: Count = Field(default=1000, description="Most values of a column in categories")
+    buckets: Annotated[Whole, Field(ge=2, le=10**6)] = Field(default=256, description="Inputs of a column in hashed")
+    standardize: bool = Field(
+        default=False, description="Whether numbers and dates are shifted and scaled to mean 0 and deviation 1"
+    )
+
+    @property
+    def encoded(self) -> bool:
+        """Whether anything but plain numbers is read, or they are changed."""
+        return bool(self.categories or self.hashed or self.dates or self.standardize or self.missing != "refuse")
