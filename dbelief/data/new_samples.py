@@ -9,14 +9,16 @@ import numpy as np
 
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError
-from dbelief.job import CsvData, Data, IdxData, LibsvmData, ParquetData
+from dbelief.job import CsvData, Data, IdxData, ImagesData, LibsvmData, LinesData, ParquetData
 
 from .files import cause, missing
 from .formats.csv import read_inputs
 from .formats.idx import read_images
+from .formats.images import read_image_files
 from .formats.libsvm import read_dense
 from .formats.npz import read_arrays
 from .formats.parquet import read_parquet
+from .formats.text_lines import read_texts
 
 INPUTS = "inputs"
 
@@ -28,7 +30,8 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
     ----------
     path
         An .npy or .npz file (there the array `inputs`, or the only one), or a file as of the job's source: CSV, LIBSVM,
-        IDX images, these plain or .gz, or Parquet.
+        IDX images, these plain or .gz; Parquet; an image, or a folder of images in the order of their paths; or lines of
+        text without a class in front.
     spec
         The data section of the model's job.
     form
@@ -54,6 +57,10 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
         inputs = read_dense(path, form.features[0])
     elif isinstance(spec, IdxData):
         inputs = read_images(path)
+    elif isinstance(spec, ImagesData):
+        inputs = read_image_files(path, spec)
+    elif isinstance(spec, LinesData):
+        inputs = read_texts(path, spec)
     else:
         raise DataError(f"{path}: new samples for a job with data of source {spec.source} come as .npy or .npz files")
     if inputs.shape[1:] != form.features:

@@ -77,6 +77,24 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
     return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE)
 
 
+def read_image_files(path: Path, spec: ImagesData) -> np.ndarray:
+    """Read an image, or all images below a folder in the order of their paths: uint8, (n, height width channels).
+
+    Raises
+    ------
+    DataError
+    """
+    paths = _images_below(path) if path.is_dir() else [path]
+    if not paths:
+        raise DataError(f"{path}: has no images ({', '.join(sorted(SUFFIXES))})")
+    images = Images(paths, np.zeros(len(paths), np.int64), spec, str(path))
+    return images.read(np.arange(len(paths))).inputs
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+
+
 def _mixed(samples: np.ndarray) -> np.ndarray:
     """Samples in a fixed random order: those of one class follow each other, and a unit should have all classes."""
     return np.random.Generator(np.random.PCG64([0, len(samples)])).permutation(samples)
@@ -94,7 +112,7 @@ def _listed(folder: Path, spec: ImagesData, known: tuple[str, ...] | None) -> tu
     classes = known or tuple(names)
     paths, labels = list[Path](), list[int]()
     for name in names:
-        own = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES)
+        own = _images_below(folder / name)
         if not own:
             raise DataError(f"{folder / name}: has no images ({', '.join(sorted(SUFFIXES))})")
         paths += own

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.data.files import read
 from dbelief.data.streams.locations import DataFile, find_files
 from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
@@ -56,15 +57,14 @@ class Lines:
             lines = file.read(stop - start).splitlines()
         if len(lines) != count:
             raise DataError(f"{self.called(unit)}: has {len(lines)} lines, and had {count}: the file was written again")
-        inputs, targets = np.zeros((count, self._spec.length), np.uint8), np.empty(count, np.int64)
+        inputs, targets = np.empty((count, self._spec.length), np.uint8), np.empty(count, np.int64)
         for row, line in enumerate(lines):
             where = f"{self._files[place].where}, line {first + row}"
             name, text = parted(line, self._spec.separator, where)
             if name not in self._classes:
                 raise DataError(f"{where}: class {name[:40]!r} is in no training line")
             targets[row] = self._classes[name]
-            kept = text[: self._spec.length]
-            inputs[row, : len(kept)] = np.frombuffer(kept, np.uint8)
+            inputs[row] = coded(text, self._spec.length)
         return UnitArrays(inputs.astype(np.int64), targets)
 
 
@@ -83,6 +83,24 @@ def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
         return name.decode().strip(), text
     except UnicodeDecodeError:
         raise DataError(f"{where}: its class is not UTF-8") from None
+
+
+def read_texts(path: Path, spec: LinesData) -> np.ndarray:
+    """Read lines of text without a class in front: int64, (n, length).
+
+    Raises
+    ------
+    DataError
+    """
+    texts = read(path).splitlines()
+    return np.stack([coded(text, spec.length) for text in texts]).astype(np.int64)
+
+
+def coded(text: bytes, length: int) -> np.ndarray:
+    """The first bytes of a text, 0 behind its end: uint8, shape (length,)."""
+    row, kept = np.zeros(length, np.uint8), text[:length]
+    row[: len(kept)] = np.frombuffer(kept, np.uint8)
+    return row
 
 
 def open_lines(spec: LinesData, folder: Path) -> StreamSets:
