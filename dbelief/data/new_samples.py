@@ -30,8 +30,8 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
     ----------
     path
         An .npy or .npz file (there the array `inputs`, or the only one), or a file as of the job's source: CSV, LIBSVM,
-        IDX images, these plain or .gz; Parquet; an image, or a folder of images in the order of their paths; or lines of
-        text without a class in front.
+        IDX images, these plain or .gz; Parquet; an image, or a folder of images in the order of their paths; or lines
+        of text without a class in front.
     spec
         The data section of the model's job.
     form
