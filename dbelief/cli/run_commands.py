@@ -34,13 +34,13 @@ def evaluate_command(run: Path, split: str) -> None:
 
 @click.command("predict")
 @click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("--outputs", is_flag=True, help="Print the outputs of the last layer too, with a first row of names.")
 def predict_command(run: Path, file: Path, outputs: bool) -> None:
     """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
 
-    RUN is a run folder or a model file. FILE is text as of the job's data (CSV, LIBSVM), an IDX file of images, or a
-    NumPy file; targets may be missing.
+    RUN is a run folder or a model file. FILE is like the job's data: CSV, LIBSVM, Parquet, an IDX file of images, an
+    image or a folder of images, lines of text, or a NumPy file; targets may be missing.
     """
     from dbelief.cli.inspect_run import predict
 

@@ -42,6 +42,11 @@ class Images:
             inputs[row] = self._pixels(self._paths[index])
         return UnitArrays(inputs, self.labels[indices])
 
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """See `Indexed`."""
+        labels: np.ndarray = self.labels[indices]
+        return labels
+
     def _pixels(self, path: Path) -> np.ndarray:
         from PIL import Image, UnidentifiedImageError
 

@@ -75,6 +75,10 @@ class RowGroups:
         )
         return UnitArrays(encoded(table, self._columns, self._encoder, where), self._target(table, where))
 
+    def targets(self, unit: int) -> np.ndarray:
+        """See `UnitSource`; other columns are not read."""
+        return self._target(self._files.read(self._groups[unit], list(self._targets)), self.called(unit))
+
     def _target(self, table: Any, where: str) -> np.ndarray:
         if self._classes is None:
             columns = [numbers_of(table.column(name), f"{where}, column {name!r}") for name in self._targets]

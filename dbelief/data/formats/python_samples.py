@@ -89,6 +89,10 @@ class ByIndex:
             raise DataError(f"{self.where}: samples {indices[0]} to {indices[-1]} are not of one shape") from None
         return self._converter.arrays(inputs, targets, f"a sample from {indices[0]} to {indices[-1]}")
 
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """See `Indexed`."""
+        return self.read(indices).targets
+
 
 class InUnits:
     """An object with `units`, samples by name, and `read(name)`, as a `UnitSource`."""
@@ -115,6 +119,10 @@ class InUnits:
         if len(arrays.targets) != self.sizes[unit]:
             raise DataError(f"{self.called(unit)}: has {len(arrays.targets)} samples, and units say {self.sizes[unit]}")
         return arrays
+
+    def targets(self, unit: int) -> np.ndarray:
+        """See `UnitSource`."""
+        return self.read(unit).targets
 
     def _read(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
         try:
@@ -158,7 +166,7 @@ def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:
         found, _ = load_object(path, name)
     except ModelError as error:
         raise DataError(str(error)) from error
-    if callable(found) and not hasattr(found, "__getitem__") and not hasattr(found, "units"):
+    if isinstance(found, type) or (callable(found) and not _is_data(found)):
         try:
             found = found()
         except Exception as error:
@@ -172,6 +180,11 @@ def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:
     raise DataError(
         f"{where}: is neither a data set with len() and items (inputs, target), nor one with units and read(name)"
     )
+
+
+def _is_data(found: Any) -> bool:
+    """Whether an object has samples, rather than making one that has."""
+    return hasattr(found, "__getitem__") or hasattr(found, "units")
 
 
 def _item(found: Any, index: int, path: Path, where: str) -> tuple[np.ndarray, np.ndarray]:

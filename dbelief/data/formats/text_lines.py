@@ -67,6 +67,10 @@ class Lines:
             inputs[row] = coded(text, self._spec.length)
         return UnitArrays(inputs.astype(np.int64), targets)
 
+    def targets(self, unit: int) -> np.ndarray:
+        """See `UnitSource`."""
+        return self.read(unit).targets
+
 
 def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
     """The class and the text of a line.

@@ -62,6 +62,10 @@ class Tokens:
             self._check(rows[mine], place, starts)
         return UnitArrays(np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, -1]))
 
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """See `Indexed`."""
+        return self.read(indices).targets
+
     def _check(self, rows: np.ndarray, place: int, starts: np.ndarray) -> None:
         wrong = (rows < 0) | (rows >= self._vocabulary)
         if wrong.any():

@@ -36,6 +36,10 @@ class Indexed(Protocol):
         """
         ...
 
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        """The targets of these samples alone."""
+        ...
+
 
 class Ranges:
     """Units of `block` samples each, the last one with the rest, as a `UnitSource`.
@@ -63,5 +67,13 @@ class Ranges:
 
     def read(self, unit: int) -> UnitArrays:
         """See `UnitSource`."""
+        return self._samples.read(self._of(unit))
+
+    def targets(self, unit: int) -> np.ndarray:
+        """See `UnitSource`."""
+        return self._samples.targets(self._of(unit))
+
+    def _of(self, unit: int) -> np.ndarray:
+        """Indices of the samples of a unit."""
         first = unit * self._block
-        return self._samples.read(self._indices[first : first + self._block])
+        return self._indices[first : first + self._block]

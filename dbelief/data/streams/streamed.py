@@ -76,25 +76,21 @@ class StreamedSplit(Samples):
         """See `Samples`: the bound, or all samples where they are fewer."""
         return min(self.memory, len(self) * bytes_per_sample(self.source))
 
-    @cached_property
-    def _whole_split(self) -> Split:
-        return read_all(self.source, self.units, self.scale)
-
     @property
     def inputs(self) -> np.ndarray:
-        """See `Samples`; reads all units, and keeps them in memory."""
-        return self._whole_split.inputs
+        """See `Samples`; each time it reads all units."""
+        return read_all(self.source, self.units, self.scale).inputs
 
-    @property
+    @cached_property
     def targets(self) -> np.ndarray:  # type: ignore[override]
-        """See `Samples`; reads all units, and keeps them in memory."""
-        return self._whole_split.targets
+        """See `Samples`; the first time it reads the targets of all units."""
+        return np.concatenate([self.source.targets(unit) for unit in range(len(self.units.sizes))])
 
     def class_counts(self, classes: int) -> np.ndarray:
-        """See `Samples`; reads all units, one at a time."""
+        """See `Samples`; reads the targets of all units."""
         counts = np.zeros(classes, np.int64)
         for unit in range(len(self.units.sizes)):
-            counts += np.bincount(self.source.read(unit).targets, minlength=classes)
+            counts += np.bincount(self.source.targets(unit), minlength=classes)
         return counts
 
     def head(self, n: int) -> Split:

@@ -56,6 +56,10 @@ class UnitSource(Protocol):
         """
         ...
 
+    def targets(self, unit: int) -> np.ndarray:
+        """The targets of a unit alone, as `read` gives them; raises as that does."""
+        ...
+
     def called(self, unit: int) -> str:
         """Name of a unit in messages."""
         ...

@@ -273,8 +273,9 @@ def test_an_object_with_items(tmp_path: Path) -> None:
     assert data.train.targets.tolist() == [index % 3 for index in range(10)]
 
 
-def test_an_object_with_units(tmp_path: Path) -> None:
-    data = loaded(tmp_path, **python(tmp_path, "units", scale=0.5))
+@pytest.mark.parametrize("name", ["units", "Units"])
+def test_an_object_with_units(tmp_path: Path, name: str) -> None:
+    data = loaded(tmp_path, **python(tmp_path, name, scale=0.5))
     assert data.train is not None
     assert data.train.inputs[:, 0].tolist() == [97] * 4 + [98] * 2
     assert data.train.targets[:, 0].tolist() == [0, 0.5, 1, 1.5, 0, 0.5]

@@ -39,6 +39,9 @@ class Counted:
     def called(self, unit: int) -> str:
         return f"unit {unit}"
 
+    def targets(self, unit: int) -> np.ndarray:
+        return self.read(unit).targets
+
     def read(self, unit: int) -> UnitArrays:
         assert self.gate.wait(30), "the test opens the gate"
         self.reads.append(unit)
