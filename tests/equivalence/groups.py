@@ -153,7 +153,7 @@ class Workers:
         meeting: Any = InHall(self.hall)
         done: list[PushStats] = []
         shards = ShardAccess(self._read, self._write)
-        batches, cadence = self.problem.batch, FetchPushSchedule(strategy.batch)
+        batches, cadence = self.problem, FetchPushSchedule(strategy.batch)
         together = GroupTrainer(method, meeting, shards, batches, cadence, self._rate, PhaseTimer(), done.append)
         worker = Worker(together, method, done)
         made = method.step

@@ -21,6 +21,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 
 from ..comm import Communicator
 from ..comm.tracing import ReceiveStats, TracingEngine
+from ..pipeline.batches import Batches
 from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import GroupSpec, Rendezvous
@@ -73,7 +74,7 @@ class GroupTrainer:
         method: GroupMethod,
         rendezvous: Rendezvous,
         shards: ShardAccess,
-        batches: Callable[[int, int, int], Batch],
+        batches: Batches,
         cadence: FetchPushSchedule,
         rate: Callable[[int], float],
         phases: PhaseTimer,
@@ -105,6 +106,7 @@ class GroupTrainer:
         """
         batch = self._cadence.batch
         self.steps, last = 0, None
+        self._batches.expect(lease.epoch, lease.start, lease.stop)
         try:
             self._meet(group, lease.clock)
             for step in range(self._cadence.steps(max(group.samples))):

@@ -120,6 +120,7 @@ def _gather(job: Job, train: Samples, backend: Backend) -> Gather:
         return train.order(job.seed, epoch)
 
     def gather(row: ComputedBatch) -> Batch:
+        buffer.expect(order(row.epoch), row.start, row.stop)
         batch = train.gather(order(row.epoch)[row.start : row.stop], buffer)
         return Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
 
