@@ -122,16 +122,26 @@ def raw_column(column: Any, kind: Kind, markers: Sequence[str], where: str) -> R
 
 def numbers_of(column: Any, where: str) -> np.ndarray:
     """A column of numbers as float32, NaN for a missing one; raises DataError for what is infinite in float32."""
+    numbers = _numbers(column)
+    _refuse_infinity(numbers, where)
+    return numbers
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """A column of numbers as float32: NaN for a missing one, and infinity for what is too large."""
     import pyarrow
 
     if pyarrow.types.is_decimal(column.type) or pyarrow.types.is_boolean(column.type):
         column = column.cast(pyarrow.float64() if pyarrow.types.is_decimal(column.type) else pyarrow.uint8())
     with np.errstate(over="ignore"):
         numbers: np.ndarray = column.to_numpy().astype(np.float32, copy=False)
+    return numbers
+
+
+def _refuse_infinity(numbers: np.ndarray, where: str) -> None:
     infinite = np.isinf(numbers)
     if infinite.any():
         raise DataError(f"{where}, row {int(np.argmax(infinite))} (from 0): is infinite, or too large for float32")
-    return numbers
 
 
 def _coded(column: Any, markers: Sequence[str]) -> Coded:
@@ -161,19 +171,23 @@ def matrix(table: Any, columns: Sequence[InputColumn], where: str) -> np.ndarray
     if len(columns) == 1 and columns[0].kind == "vector":
         return _vectors(table.column(columns[0].name), columns[0], f"{where}, column {columns[0].name!r}")
     out = np.empty((table.num_rows, sum(column.width for column in columns)), np.float32)
-    parts, first = list[tuple[int, np.ndarray]](), 0
+    parts, first = list[tuple[Any, np.ndarray]](), 0
     for column in columns:
-        called = f"{where}, column {column.name!r}"
+        place, first = first, first + column.width
+        found = table.column(column.name)
         if column.kind == "vector":
-            parts.append((first, _vectors(table.column(column.name), column, called)))
+            parts.append((slice(place, first), _vectors(found, column, f"{where}, column {column.name!r}")))
         else:
-            parts.append((first, numbers_of(table.column(column.name), called)[:, None]))
-        first += column.width
+            parts.append((place, _numbers(found)))
     for row in range(0, len(out), ROWS):
         block = out[row : row + ROWS]
-        for at, values in parts:
-            block[:, at : at + values.shape[1]] = values[row : row + ROWS]
-    _refuse_gaps(out, columns, where)
+        for places, values in parts:
+            block[:, places] = values[row : row + ROWS]
+    flat = out.reshape(-1)
+    with np.errstate(over="ignore"):
+        suspicious = not np.isfinite(flat.dot(flat))  # one pass; a sum of squares may overflow too
+    if suspicious:
+        _refuse_odd(out, columns, where)
     return out
 
 
@@ -192,11 +206,13 @@ def _vectors(column: Any, about: InputColumn, where: str) -> np.ndarray:
     return numbers
 
 
-def _refuse_gaps(out: np.ndarray, columns: Sequence[InputColumn], where: str) -> None:
-    gaps = np.isnan(out.sum(axis=1))  # a sum of finite numbers is infinite at most
-    if not gaps.any():
+def _refuse_odd(out: np.ndarray, columns: Sequence[InputColumn], where: str) -> None:
+    """Raise DataError where a number is missing or infinite; names the first such column and row."""
+    good = np.isfinite(out)
+    if good.all():
         return
-    row = int(np.argmax(gaps))
-    place = int(np.argmax(np.isnan(out[row])))
+    place = int(np.argmin(good.all(axis=0)))
     name = [column.name for column in columns for _ in range(column.width)][place]
+    _refuse_infinity(out[:, place], f"{where}, column {name!r}")
+    row = int(np.argmin(good[:, place]))
     raise DataError(f"{where}, column {name!r}, row {row} (from 0): is missing; data.missing: mean or zero fills gaps")
