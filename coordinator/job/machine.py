@@ -111,9 +111,8 @@ class JobMachine:
         self._resume = resume
         if resume is not None:
             set_id, state = resume
-            then, now = state["leases"]["epoch_samples"], self.leases.epoch_samples
-            if then != now:
-                raise UserError(f"snapshot set {set_id}: made of {then} training samples, and the job's data has {now}")
+            if what := self.leases.difference(state["leases"]):
+                raise UserError(f"snapshot set {set_id}: was made of {what}")
             # The set's ledgers have rows up to this incarnation: pushes of a reused one would be dropped as duplicates.
             self.members.incarnations = state["incarnations"]
             self.training.snapshots.count = state["sets"]

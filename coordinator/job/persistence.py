@@ -299,9 +299,8 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
-    then, now = parts["training"]["leases"]["epoch_samples"], machine.leases.epoch_samples
-    if then != now:
-        raise UserError(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
+    if what := machine.leases.difference(parts["training"]["leases"]):
+        raise UserError(f"the run began with {what}")
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
     machine.failures = Counter(state["deaths"])

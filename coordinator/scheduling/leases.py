@@ -9,10 +9,12 @@ push, which some segments had applied and others had not, is trained twice.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from dbelief.core.lease import DataLease
@@ -377,6 +379,7 @@ class Leases:
         """The state but for the rows of leases and incarnations, JSON-serialisable."""
         return {
             "epoch_samples": self.epoch_samples,
+            "blocks": self._blocks_digest,
             "epoch": self.epoch,
             "position": self.position,
             "next_id": self.next_id,
@@ -385,6 +388,23 @@ class Leases:
             "done": self.done,
             "returned": list(self.returned),
         }
+
+    @cached_property
+    def _blocks_digest(self) -> str:
+        """SHA-256 of the ends of the first epoch's blocks; "" where there are none."""
+        if self.ends is None:
+            return ""
+        return hashlib.sha256(" ".join(map(str, self.ends(0))).encode()).hexdigest()
+
+    def difference(self, state: Mapping[str, Any]) -> str:
+        """In what the data of a stored state differs from this one; "" where it is the same."""
+        then, now = state["epoch_samples"], self.epoch_samples
+        if then != now:
+            return f"{then:,} training samples, and the job's data holds {now:,} now"
+        # An earlier version stored none.
+        if state.get("blocks", self._blocks_digest) != self._blocks_digest:
+            return "training samples in units of other sizes than now: samples would be skipped or trained twice"
+        return ""
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Restore the state of another coordinator; a set that it had begun will not be complete."""

@@ -179,7 +179,7 @@ def test_job_resumes_with_another_shard_count(a_world: MakeWorld) -> None:
 def test_other_data_is_refused(a_world: MakeWorld) -> None:
     world = interrupted(a_world)
     set_id = max(world.disk)
-    with pytest.raises(UserError, match=f"set {set_id}: made of 100 training samples, and the job's data has 90"):
+    with pytest.raises(UserError, match=f"set {set_id}: was made of 100 training samples, and the job's data holds 90"):
         JobMachine(world.job, DatasetSizes(90, 20, 30), (set_id, world.disk[set_id].state))
 
 

@@ -57,6 +57,16 @@ def test_leases_in_blocks_hold_whole_blocks_and_each_sample_once(
     assert {*places} == {(place // ends[-1], place % ends[-1]) for place in range(total)}
 
 
+def test_data_in_other_blocks_are_other_data() -> None:
+    pools = [Leases(100, 200, 30, 10, ends) for ends in (lambda epoch: [40, 100], lambda epoch: [60, 100], None)]
+    state = pools[0].state()
+    assert [bool(pool.difference(state)) for pool in pools] == [False, True, True]
+    assert "units of other sizes" in pools[1].difference(state)
+    assert Leases(90, 200, 30, 10).difference(state) == "100 training samples, and the job's data holds 90 now"
+    del state["blocks"]  # an earlier version
+    assert not pools[1].difference(state)
+
+
 def finish(pool: Leases, lease: DataLease, life: int = 1, sequence: int = 0) -> int:
     return pool.acknowledge(life, lease.id, lease.samples, sequence)
 
