@@ -6,7 +6,7 @@ Cost of m samples of f features: m * f values read, written, read, written; no a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -84,6 +84,13 @@ class Split(Samples):
     def head(self, n: int) -> "Split":
         """See `Samples`; these are views, without groups."""
         return Split(self.inputs[:n], self.targets[:n], self.scale)
+
+    def largest(self, n: int) -> np.ndarray:
+        """See `Samples`."""
+        first = self.head(n)
+        inputs = first.gather(np.arange(len(first)), first.buffer(len(first))).inputs
+        found: np.ndarray = np.maximum(inputs.max(axis=0), -inputs.min(axis=0))
+        return found
 
     def buffer(self, size: int) -> "BatchBuffer":
         """See `Samples`."""
@@ -172,6 +179,11 @@ class Dataset:
     def inputs(self) -> int:
         """Number of input values per sample."""
         return prod(self.features)
+
+    def dense(self) -> "Dataset":
+        """The same, with sets whose inputs are arrays: see `Samples.dense`."""
+        sets = {name: split.dense() for name in ("train", "validation", "test") if (split := getattr(self, name))}
+        return replace(self, **sets)
 
     @property
     def form(self) -> SampleForm | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.nn import Batch
+from dbelief.nn import Batch, Model, ReadsSparse
 
 from .splits import permutation
 
@@ -32,8 +33,12 @@ class BatchArrays(Protocol):
     """
 
     size: int
-    inputs: Any
     targets: np.ndarray
+
+    @property
+    def inputs(self) -> Any:
+        """See above."""
+        ...
 
 
 class Samples(ABC):
@@ -113,6 +118,26 @@ class Samples(ABC):
     @abstractmethod
     def head(self, n: int) -> Samples:
         """The first n samples in memory, or all where there are fewer."""
+
+    @abstractmethod
+    def largest(self, n: int) -> np.ndarray:
+        """The largest absolute value of each input among the first n samples, as models get it: (features...)."""
+
+    def dense(self) -> Samples:
+        """The same set, whose inputs are arrays: itself, but for a sparse set."""
+        return self
+
+    def read_by(self, model: Model) -> Samples:
+        """The same set, whose mini-batches are as this model reads them: sparse rows, or arrays."""
+        return self if isinstance(model, ReadsSparse) and model.reads_sparse else self.dense()
+
+    def at_once(self, most: int) -> int:
+        """How many samples of the set to evaluate at a time, 1 to `most`; as arrays they are of bounded size."""
+        return max(1, min(most, len(self)))
+
+    def batch_bytes(self, size: int) -> int:
+        """The most that the inputs of a mini-batch of `size` samples take, in bytes."""
+        return size * prod(self.features) * (8 if self.whole else 4)
 
     def order(self, seed: int, epoch: int) -> Order:
         """Order of the samples in one epoch: the same in every process.

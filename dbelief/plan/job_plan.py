@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from dbelief.arrays.backend import device_bytes, select_backend
 from dbelief.core.layout import Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
@@ -173,6 +171,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     on_device, devices = _device(job)
     placement = placed(model.layout, job.shards)
     talks = _talks(model.layout, placement, grid.size)
+    batch = sample.batch_bytes(samples, model.reads_sparse and not on_device)
     ranks = []
     for rank in range(grid.size):
         part = model.layout.part(rank)
@@ -185,7 +184,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
             frozen=model.frozen[rank],
             activations=model.activations[rank],
             exchanged=exchange_bytes(step, rank),
-            batch=samples * int(np.prod(sample.features, dtype=np.int64)),
+            batch=batch,
             on_device=on_device,
         )
         sent = sum(int(passage.sent_bytes[rank].sum()) for passage in step)

@@ -92,7 +92,7 @@ def rank_memory(
     batch: int,
     on_device: bool,
 ) -> RankMemory:
-    """Memory of one rank, from counts of float32 numbers.
+    """Memory of one rank, from counts of float32 numbers, if nothing else is said.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def rank_memory(
     exchanged
         Bytes of the exchanges between ranks.
     batch
-        Numbers of a mini-batch's inputs.
+        Bytes of a mini-batch's inputs.
     """
     batches = 2 if isinstance(job.strategy, Sandblaster) else 1
     copies = _copies(job)
@@ -116,7 +116,7 @@ def rank_memory(
         "frozen parameters": frozen * FLOAT32,
         "activations": activations * FLOAT32,
         "exchange": exchanged,
-        "mini-batch": batches * batch * FLOAT32,
+        "mini-batch": batches * batch,
         "evaluation's copy": part * FLOAT32,
     }
     # Pushes are encoded on the host, for host and device gradients, and kept until they are acknowledged.

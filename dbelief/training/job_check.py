@@ -90,8 +90,7 @@ def _uneven_inputs(samples: Samples, names: Sequence[str] | None) -> list[str]:
 
     Inputs that are always 0 do not count.
     """
-    first = _inputs(samples.head(SAMPLES_READ))
-    largest = np.maximum(first.max(axis=0), -first.min(axis=0))
+    largest = samples.largest(SAMPLES_READ)
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
     if largest[great] < UNEVEN * largest[small]:
         return []
@@ -117,11 +116,6 @@ def _strategy_lines(job: Job) -> list[str]:
     what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
     lines = [f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}"]
     return lines + (_warm_start(strategy) if isinstance(strategy, Downpour) and job.replicas > 1 else [])
-
-
-def _inputs(samples: Samples) -> np.ndarray:
-    """The inputs of all samples, as models get them."""
-    return np.asarray(samples.gather(np.arange(len(samples)), samples.buffer(len(samples))).inputs)
 
 
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,8 @@ class BatchLoader:
         self._samples = samples
         self._buffer = samples.buffer(batch)
         self._seed = seed
-        self._there = [backend.to_device(array) for array in (self._buffer.inputs, self._buffer.targets)]
+        arrays = () if backend.name == "numpy" else (self._buffer.inputs, self._buffer.targets)
+        self._there = [backend.to_device(array) for array in arrays]
         self._epoch, self._order = 0, samples.order(seed, 0)
 
     def __call__(self, epoch: int, start: int, stop: int) -> Batch:
@@ -25,7 +26,7 @@ class BatchLoader:
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._samples.order(self._seed, epoch)
         batch = self._samples.gather(self._order[start:stop], self._buffer)
-        if self._there[0] is self._buffer.inputs:
+        if not self._there:
             return batch
         there = [array[: len(batch)] for array in self._there]
         for array, host in zip(there, (batch.inputs, batch.targets), strict=True):
