@@ -10,7 +10,7 @@ from typing import IO
 from dbelief.errors import DataError
 from dbelief.job import nearest
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 
 
 def read(path: Path, most: int = -1) -> bytes:

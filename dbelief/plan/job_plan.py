@@ -18,7 +18,7 @@ from dbelief.partition.traffic import Passage
 
 from .communication_cost import GIGABIT, Communication, Speeds, communication
 from .layers import PlannedLayer
-from .memory import PROCESS, RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
+from .memory import RankMemory, exchange_bytes, machine_bytes, process_bytes, rank_memory, shard_memory
 from .model_shapes import sketch
 from .sample import sample_of
 from .shard_traffic import fetched_bytes, pushed_bytes
@@ -97,6 +97,8 @@ class Plan:
         Whether the model is computed on a GPU.
     data_bytes
         Bytes of the job's data in each worker; 0 where the data was not loaded.
+    process_bytes
+        By role, of a process without parameters and data.
     """
 
     job: str
@@ -110,6 +112,7 @@ class Plan:
     communication: Communication
     on_device: bool
     data_bytes: int
+    process_bytes: Mapping[str, int]
     fits: Sequence[Fit]
     notes: Sequence[str]
 
@@ -135,7 +138,7 @@ class Plan:
             "shards": [{**asdict(shard), "bytes": shard.bytes} for shard in self.shards],
             "communication": self.communication.described(),
             "data_bytes": self.data_bytes,
-            "process_bytes": PROCESS,
+            "process_bytes": dict(self.process_bytes),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
             "notes": list(self.notes),
         }
@@ -209,6 +212,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         communication(volumes, speeds, job),
         on_device,
         sample.data_bytes,
+        process_bytes(job),
         fits,
         notes,
     )
@@ -294,7 +298,7 @@ def _fits(
             found.append(Fit("each rank at its start", max(memory.start for memory in memories), room))
     processes = {"coordinator": 1, "shard": job.replication * len(shards), "rank": job.replicas * len(ranks)}
     beside = job.replicas * data_bytes + job.replication * sum(shard.bytes for shard in shards)
-    beside += sum(count * PROCESS[name] for name, count in processes.items())
+    beside += sum(count * process_bytes(job)[name] for name, count in processes.items())
     training, starting = (sum(each) for each in zip(*((m.host_bytes, m.start) for m in memories), strict=True))
     machine = machine_bytes()
     found.append(Fit("coordinator, replicas and shards on this machine", job.replicas * training + beside, machine))

@@ -1,7 +1,7 @@
 """Text in LIBSVM format, as sparse rows: `label index:value index:value ...`, indices from 1 and ascending.
 
-A file is read in blocks, whose numbers are appended to arrays that grow in place: memory is that of the sparse rows, a
-sixteenth more while they grow, and a few blocks.
+A file is read in blocks, twice: once to count, so that memory is that of the sparse rows and of a few blocks. Arrays
+that grow would leave holes of their earlier lengths in the heap.
 """
 
 import math
@@ -124,19 +124,31 @@ def read_rows(path: Path, labelled: bool = True) -> Rows:
     """
     from .libsvm_rows import BlockParser  # imports numba
 
-    # As in `Rows`.
-    grown: list[array[Any]] = [array("q"), array("q", [0]), array("i"), array("f")]
-    parser, line = BlockParser(labelled), 1
+    most_rows, most = _counted(path)
+    labels, indptr = np.empty(most_rows, np.int64), np.zeros(most_rows + 1, np.int64)
+    columns, values = np.empty(most, np.int32), np.empty(most, np.float32)
+    parser, line, rows, count = BlockParser(labelled), 1, 0, 0
     for block in blocks(path):
-        count = len(grown[-1])
         found = parser.parse(block) or _parse(block, line, labelled, path)
-        np.add(found.ends, count, out=found.ends)
-        for numbers, more in zip(grown, found, strict=True):
-            numbers.frombytes(more.view(np.uint8).data)
+        row, end = rows + len(found.labels), count + len(found.values)
+        if row > most_rows or end > most:
+            raise DataError(f"{path}: has changed while it was read")
+        labels[rows:row], columns[count:end], values[count:end] = found.labels, found.columns, found.values
+        np.add(found.ends, count, out=indptr[rows + 1 : row + 1])
+        rows, count = row, end
         line += block.count(b"\n")
-    if not grown[0]:
+    if not rows:
         raise DataError(f"{path}: has no rows")
-    return Rows(str(path), *map(np.asarray, grown))
+    return Rows(str(path), labels[:rows], indptr[: rows + 1], columns[:count], values[:count])
+
+
+def _counted(path: Path) -> tuple[int, int]:
+    """The most rows and values that a file may have, from its lines and colons."""
+    rows, values = 1, 0
+    for block in blocks(path):
+        rows += block.count(b"\n")
+        values += block.count(b":")
+    return rows, values
 
 
 def _parse(block: bytes, first_line: int, labelled: bool, path: Path) -> "BlockRows":

@@ -76,6 +76,10 @@ def test_validation_is_cut_from_training_by_class(tmp_path: Path) -> None:
 def test_a_gz_file_is_unpacked(tmp_path: Path) -> None:
     (tmp_path / "t.gz").write_bytes(gzip.compress(TRAIN.encode()))
     assert len(read_rows(tmp_path / "t.gz").labels) == 4
+    whole = gzip.compress(b"1 1:1\n" * 200_000)
+    (tmp_path / "t.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"t\.gz: the gzip file is cut short"):
+        read_rows(tmp_path / "t.gz")
 
 
 ROWS = st.lists(
@@ -159,6 +163,14 @@ def test_a_file_is_the_same_in_blocks_of_any_size(tmp_path: Path, size: int, end
     assert found.labels.tolist() == [-1, 1, -1, 1, 1, 0]
     assert found.indptr.tolist() == [0, 2, 3, 3, 6, 8, 9]
     assert found.columns.tolist() == [0, 2, 1, 0, 1, 2, 1_999_999_999, 2_147_483_646, 6]
+
+
+def test_a_file_that_grows_while_it_is_read_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "t").write_text("1 1:1\n0 2:1\n")
+    for fewer in ((1, 2), (3, 1)):
+        monkeypatch.setattr(libsvm, "_counted", lambda path, fewer=fewer: fewer)
+        with pytest.raises(DataError, match="t: has changed while it was read"):
+            read_rows(tmp_path / "t")
 
 
 def read_in_blocks(monkeypatch: Any, path: Path, size: int) -> Rows:
