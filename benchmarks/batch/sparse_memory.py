@@ -5,8 +5,9 @@
 Real processes, by hand: coordinator, two shards, one replica; a softmax layer, by Sandblaster L-BFGS and by Downpour.
 The file is made from a seed: labels by a model of its own, columns as often as one over their number, so that some are
 frequent and most are rare. A figure is the most that was ever resident (VmHWM), from the start to the end of the job:
-reading, initial values, training, the export of the model. It is held against the same job on ten rows of as many
-columns: interpreter, compiled loops, parameters, gradients and the method's vectors, which do not depend on the rows.
+reading, initial values, training, the export of the model. It is held against the same job on forty rows of as many
+columns, in as many portions: interpreter, compiled loops, parameters, gradients and the method's vectors, which do not
+depend on the rows.
 What is more is to be at most twice the sparse data: 8 bytes for each number, and 16 for each row (its end, its label).
 The objective at the end, as `dbelief evaluate` computes it, is held against float64 on SciPy's matrix.
 """
@@ -32,20 +33,9 @@ from dbelief.data import load
 from dbelief.evaluation.evaluate import evaluate
 
 DEADLINE_S = 1800.0
-FEW = 10
-"""Rows of the job that others are held against."""
+FEW = 40
+"""Rows of the job that others are held against, and the portions of every job; there are five times as many batches."""
 TIMES, LOSS = 2.0, 1e-6
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "sandblaster": {
-        "strategy": {"name": "sandblaster", "portion": 5_000, "history": 3, "iterations": 5},
-        "evaluate": {"every": None, "keep": "last"},
-    },
-    "downpour": {
-        "strategy": {"name": "downpour", "batch": 1_000, "rule": {"name": "adagrad", "rate": 0.1}, "warm_start": None},
-        "limits": {"epochs": 1},
-        "evaluate": {"every": None, "keep": "last"},
-    },
-}
 
 
 def write_rows(path: Path, rows: int, each: int, columns: int, classes: int) -> None:
@@ -61,12 +51,21 @@ def write_rows(path: Path, rows: int, each: int, columns: int, classes: int) -> 
             file.write(f"{label} {numbers}\n")
 
 
-def job(name: str, path: Path, columns: int, classes: int) -> dict[str, Any]:
+def strategies(rows: int) -> list[dict[str, Any]]:
+    """Fields of the two jobs, for a set of so many rows."""
+    batch = max(1, rows // (5 * FEW))
+    downpour = {"name": "downpour", "batch": batch, "rule": {"name": "adagrad", "rate": 0.1}, "warm_start": None}
+    sandblaster = {"name": "sandblaster", "portion": rows // FEW, "history": 3, "iterations": 5}
+    return [{"strategy": sandblaster}, {"strategy": downpour, "limits": {"epochs": 1}}]
+
+
+def job(fields: dict[str, Any], path: Path, columns: int, classes: int) -> dict[str, Any]:
     return {
         "name": "sparse",
         "model": {"layers": [{"dense": classes}], "loss": "softmax_cross_entropy"},
         "data": {"source": "libsvm", "train": str(path), "features": columns, "validation": 0},
-        **STRATEGIES[name],
+        **fields,
+        "evaluate": {"every": None, "keep": "last"},
         "snapshots": {"every_s": None},
         "deadlines": {"beat_s": 60.0},
         "shards": 2,
@@ -75,10 +74,10 @@ def job(name: str, path: Path, columns: int, classes: int) -> dict[str, Any]:
     }
 
 
-def one(name: str, path: Path, columns: int, classes: int, measure: bool) -> dict[str, Any]:
+def one(fields: dict[str, Any], path: Path, columns: int, classes: int, measure: bool) -> dict[str, Any]:
     """Run the job once; the peaks of its processes in MB, and its objective at the end where it is wanted."""
     with runs.temporary_run("sparse") as run:
-        coordinator, members = run.coordinator(job(name, path, columns, classes), DEADLINE_S)
+        coordinator, members = run.coordinator(job(fields, path, columns, classes), DEADLINE_S)
         processes = {"coordinator": coordinator}
         for started, role in (("shard 0", "ps"), ("shard 1", "ps"), ("worker", "worker")):
             processes[started] = run.start(started.replace(" ", "-"), [role, *members])
@@ -90,7 +89,8 @@ def one(name: str, path: Path, columns: int, classes: int, measure: bool) -> dic
             return coordinator.poll()
 
         events = run.finish(ended, DEADLINE_S)
-        row: dict[str, Any] = {"strategy": name, "peak_mb": {key: round(value, 1) for key, value in peaks.items()}}
+        rounded = {key: round(value, 1) for key, value in peaks.items()}
+        row: dict[str, Any] = {"strategy": fields["strategy"]["name"], "peak_mb": rounded}
         if measure:
             row |= objective(run.run, path, columns)
             reported = [event["loss"] for event in events if event["event"] == "iteration"]
@@ -141,9 +141,9 @@ def main() -> None:
         write_rows(path, arguments.rows, arguments.each, *shape)
         write_rows(few, FEW, arguments.each, *shape)
         data_mb = sparse_mb(path)
-        for name in STRATEGIES:
-            base = one(name, few, *shape, measure=False)
-            results.append({**one(name, path, *shape, measure=True), "base_mb": base["peak_mb"]})
+        for base_fields, fields in zip(strategies(FEW), strategies(arguments.rows), strict=True):
+            base = one(base_fields, few, *shape, measure=False)
+            results.append({**one(fields, path, *shape, measure=True), "base_mb": base["peak_mb"]})
     good = show(results, data_mb, 4e-6 * (arguments.columns + 1) * arguments.classes)
     raise SystemExit(0 if good else 1)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dbelief.arrays.backend import Backend
 from dbelief.nn import Batch, Model, ReadsSparse
 
 from .splits import permutation
@@ -127,9 +128,10 @@ class Samples(ABC):
         """The same set, whose inputs are arrays: itself, but for a sparse set."""
         return self
 
-    def read_by(self, model: Model) -> Samples:
-        """The same set, whose mini-batches are as this model reads them: sparse rows, or arrays."""
-        return self if isinstance(model, ReadsSparse) and model.reads_sparse else self.dense()
+    def read_by(self, model: Model, backend: Backend) -> Samples:
+        """The same set, whose mini-batches are as this model reads them there: sparse rows on the host, or arrays."""
+        sparse = isinstance(model, ReadsSparse) and model.reads_sparse and backend.name == "numpy"
+        return self if sparse else self.dense()
 
     def at_once(self, most: int) -> int:
         """How many samples of the set to evaluate at a time, 1 to `most`; as arrays they are of bounded size."""

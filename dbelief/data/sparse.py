@@ -111,6 +111,11 @@ class SparseSplit(Samples):
         return self.targets.shape[1] if self.targets.ndim == 2 else None
 
     @property
+    def mean_numbers(self) -> float:
+        """Mean count of the numbers of a sample."""
+        return float(self._counts().mean()) if len(self) else 0.0
+
+    @property
     def nbytes(self) -> int:
         """See `Samples`; of rows that sets share, those of this set."""
         counts, kept = self._counts(), self.stored

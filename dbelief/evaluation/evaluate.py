@@ -131,7 +131,7 @@ def batches(model: Model, split: Samples, backend: Backend) -> Iterator[Batch]:
     DataError
         The model reads arrays, and one sample is too large as such: see `Samples.buffer`.
     """
-    samples = split.read_by(model)
+    samples = split.read_by(model, backend)
     most = samples.at_once(BATCH)
     buffer = samples.buffer(most)
     for first in range(0, len(samples), most):

@@ -37,7 +37,18 @@ class Batch:
         return len(self.inputs)
 
     def on(self, backend: Backend) -> "Batch":
-        """The same on the backend's device: itself on the host, else copies; sparse rows are for the host alone."""
+        """The same on a device; sparse rows are for the host alone.
+
+        Parameters
+        ----------
+        backend : Backend
+            The device's.
+
+        Returns
+        -------
+        Batch
+            Itself on the host, else copies.
+        """
         if backend.name == "numpy":
             return self
         return Batch(backend.to_device(self.inputs), backend.to_device(self.targets))
@@ -138,7 +149,7 @@ class ReadsSparse(Protocol):
 
     @property
     def reads_sparse(self) -> bool:
-        """Whether it takes them; arrays it takes in any case."""
+        """Whether it takes them on the host; arrays it takes in any case."""
         ...
 
 

@@ -97,7 +97,6 @@ class Network:
         self.loss = loss
         self.seed = seed
         self._work = Workspace(backend)
-        self._on_host = backend.name == "numpy"
         self.stages = tuple(stages(layers, self.features, backend))
         trainable = [place for place, stage in enumerate(self.stages) if stage.parameters]
         if not trainable:
@@ -142,8 +141,8 @@ class Network:
 
     @property
     def reads_sparse(self) -> bool:
-        """Whether the first layer is dense, on the host: see `ReadsSparse`."""
-        return self._on_host and isinstance(self.stages[0].layer, Dense)
+        """Whether the first layer is dense: see `ReadsSparse`."""
+        return isinstance(self.stages[0].layer, Dense)
 
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`.
@@ -245,7 +244,7 @@ class Network:
         if not isinstance(x, SparseRows):
             x = x.reshape(m, *self.features)
         elif not self.reads_sparse:
-            raise ModelError(f"layer {first}: got sparse rows, which only a first layer dense on the host reads")
+            raise ModelError(f"layer {first}: got sparse rows, which only a first layer dense reads")
         looks_up = isinstance(self.stages[0].layer, Embedding)
         if looks_up and x.dtype.kind != "i":
             raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected whole numbers (int64)")

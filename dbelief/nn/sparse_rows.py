@@ -65,7 +65,18 @@ class SparseRows:
             raise ValueError(f"columns are {columns.min()} to {columns.max()}, must be 0 to {self.features - 1}")
 
     def dense(self, out: np.ndarray | None = None) -> np.ndarray:
-        """The rows as float32 (m, features): written into `out`, which has that shape, or a new array."""
+        """The rows as an array.
+
+        Parameters
+        ----------
+        out : float32, shape (m, features), optional
+            Where they are written.
+
+        Returns
+        -------
+        float32, shape (m, features)
+            `out`, or a new array.
+        """
         made = np.empty(self.shape, np.float32) if out is None else out
         made.fill(0)
         first, last = int(self.indptr[0]), int(self.indptr[-1])

@@ -17,7 +17,7 @@ from dbelief.partition import Grid
 from dbelief.partition.traffic import Passage
 
 from .communication_cost import GIGABIT, Communication, Speeds, communication
-from .layers import PlannedLayer
+from .layers import PlannedLayer, reading_sparse
 from .memory import RankMemory, exchange_bytes, machine_bytes, process_bytes, rank_memory, shard_memory
 from .model_shapes import sketch
 from .sample import sample_of
@@ -174,7 +174,9 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     on_device, devices = _device(job)
     placement = placed(model.layout, job.shards)
     talks = _talks(model.layout, placement, grid.size)
-    batch = sample.batch_bytes(samples, model.reads_sparse and not on_device)
+    sparse = model.reads_sparse and not on_device
+    batch = sample.batch_bytes(samples, sparse)
+    layers = reading_sparse(model.layers, sample.numbers) if sparse and sample.numbers else model.layers
     ranks = []
     for rank in range(grid.size):
         part = model.layout.part(rank)
@@ -195,7 +197,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
     shards = _shards(job, placement)
-    volumes = Volumes.of(model.layers, job.replicas, samples)
+    volumes = Volumes.of(layers, job.replicas, samples)
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
     if job.replicas > 1 and sample.data_bytes:
         fits.append(copies(job.replicas, volumes.weight_bytes, sample.data_bytes, machine_bytes()))
@@ -205,7 +207,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         grid,
         job.replicas,
         samples,
-        model.layers,
+        layers,
         ranks,
         shards,
         step,

@@ -134,7 +134,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     data, model, layout, flat, taken = assemble_job(job, backend)
     odd = ""
     if data is not None and data.train is not None:
-        trial = ModelCheck(model, layout, flat, data.train, job.samples_at_once, backend)
+        train = data.train if math.prod(job.grid) == 1 else data.train.dense()  # as ranks read it
+        trial = ModelCheck(model, layout, flat, train, job.samples_at_once, backend)
         trial.check_gradient()
         assert data.form is not None
         if (metrics := metrics_of(job, data.form)) is not None:

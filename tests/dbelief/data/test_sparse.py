@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.data import Dataset, SparseSplit, Split
 from dbelief.data import sparse as module
 from dbelief.errors import DataError
-from dbelief.nn import SparseRows
+from dbelief.nn import Model, SparseRows
 from tests.dbelief.nn.kernels.test_sparse import rows_of
 from tests.examples import examples
 
+CPU = select_backend("cpu")
 N, FEATURES = 40, 12
 RNG = np.random.default_rng(0)
 X = (RNG.standard_normal((N, FEATURES)) * (RNG.random((N, FEATURES)) < 0.3)).astype(np.float32)
@@ -104,12 +106,18 @@ def test_what_models_read_decides_the_batches() -> None:
     class Reads:
         reads_sparse = True
 
-    assert not split().read_by(Reads()).gives_dense  # type: ignore[attr-defined, arg-type]
+    def dense(model: Any, where: Backend = CPU) -> bool:
+        found = split().read_by(model, where)
+        assert isinstance(found, SparseSplit)
+        return found.gives_dense
+
+    assert not dense(Reads())
+    assert dense(Reads(), Backend("cupy", np))
+    assert dense(object())
     Reads.reads_sparse = False
-    assert split().read_by(Reads()).gives_dense  # type: ignore[attr-defined, arg-type]
-    assert split().read_by(object()).gives_dense  # type: ignore[attr-defined, arg-type]
-    other = Split(X, LABELS)
-    assert other.read_by(object()) is other  # type: ignore[arg-type]
+    assert dense(Reads())
+    other, model = Split(X, LABELS), cast("Model", object())
+    assert other.read_by(model, CPU) is other
 
 
 @pytest.mark.parametrize("dense", [False, True])

@@ -236,7 +236,9 @@ def test_sparse_rows_are_counted_as_they_are_read(tmp_path: Path) -> None:
     assert plan.data_bytes == 8 * sum(row % 6 for row in range(60)) + 24 * 60
     assert plan.ranks[0].memory.host["mini-batch"] == 8 * 8 * 5 + 8 * 9
     assert plan.ranks[0].parameters == (2 << 20) + 2
+    assert (plan.layers[0].multiplied, plan.layers[0].flop) == (3, 6 * 2 * 3), "the mean, 2.5, rounded up"
     arrays = planned(["relu", {"dense": 2}]), planned([{"dense": 2}], grid=[2])
+    assert arrays[1].layers[0].multiplied == 1 << 20
     assert [each.ranks[0].memory.host["mini-batch"] for each in arrays] == [8 * 4 << 20] * 2
     assert plan.process_bytes == {**PROCESS, "rank": PROCESS["rank"] + COMPILED}
     needs = plan.ranks[0].memory.host_bytes + sum(shard.bytes for shard in plan.shards) + plan.data_bytes

@@ -149,6 +149,10 @@ def test_arrays_that_a_model_would_need_are_refused_where_they_are_large(tmp_pat
     with pytest.raises(DataError, match=r"^a mini-batch of 200 samples of 4,194,304 features is 3.1 GiB as dense rows"):
         check_job(tmp_path / "job.yaml", {})
     assert check_job(tmp_path / "job.yaml", {"strategy.batch": "1"})[0].endswith("job wide is fine")
+    layers = "{layers: [{dense: 2}], loss: softmax_cross_entropy}"
+    assert check_job(tmp_path / "job.yaml", {"model": layers})[0].endswith("job wide is fine")
+    with pytest.raises(DataError, match=r"^a mini-batch of 200 samples"):
+        check_job(tmp_path / "job.yaml", {"model": layers, "grid": "[2]"})
 
 
 @pytest.mark.parametrize(
