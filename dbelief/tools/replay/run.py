@@ -62,10 +62,8 @@ def replay_run(run_folder: Path) -> np.ndarray:
     spans = _segments(job, run_folder, layout)
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-    gather, wire = (
-        _gather(job, data.train.read_by(model, backend), backend),
-        Wire(Codecs.of(job.wire, layout.starts), spans),
-    )
+    gather = _gather(job, data.train.read_by(model, backend), backend)
+    wire = Wire(Codecs.of(job.wire, layout.starts), spans)
     with threadpool_limits(job.threads):  # as in replicas: BLAS may sum in another order on more threads
         if isinstance(strategy, Elastic):
             applied, computed = read_record(
