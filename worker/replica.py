@@ -88,7 +88,7 @@ class Replica:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
             )
-        strategy, train = session.job.strategy, session.data.train
+        strategy, train = session.job.strategy, session.data.train.read_by(model, session.backend)
         self._bundle_worker: BundleWorker | None = None
         self._trainer: Downpour | Elastic | None = None
         self._group_trainer: GroupTrainer | None = None

@@ -3,6 +3,7 @@
 from .dataset import BatchBuffer, Dataset, Split
 from .load import load, sizes, units
 from .samples import Order, Samples
+from .sparse import SparseSplit
 from .splits import Parts, cut, permutation
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Order",
     "Parts",
     "Samples",
+    "SparseSplit",
     "Split",
     "cut",
     "load",

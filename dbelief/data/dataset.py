@@ -6,7 +6,7 @@ Cost of m samples of f features: m * f values read, written, read, written; no a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from dbelief.core.sample_form import SampleForm
 from dbelief.nn import Batch
 
-from .samples import Order, Samples
+from .samples import AllInMemory, Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +85,13 @@ class Split(Samples):
         """See `Samples`; these are views, without groups."""
         return Split(self.inputs[:n], self.targets[:n], self.scale)
 
+    def largest(self, n: int) -> np.ndarray:
+        """See `Samples`."""
+        first = self.head(n)
+        inputs = first.gather(np.arange(len(first)), first.buffer(len(first))).inputs
+        found: np.ndarray = np.maximum(inputs.max(axis=0), -inputs.min(axis=0))
+        return found
+
     def buffer(self, size: int) -> "BatchBuffer":
         """See `Samples`."""
         return BatchBuffer(self, size)
@@ -108,7 +115,7 @@ class Split(Samples):
         return Batch(inputs, targets)
 
 
-class BatchBuffer:
+class BatchBuffer(AllInMemory):
     """Buffer for a mini-batch of up to `size` samples of a split; not thread-safe.
 
     Attributes
@@ -128,9 +135,6 @@ class BatchBuffer:
         self.inputs = np.empty(shape, np.float32 if kept == np.uint8 else kept)
         self.stored = np.empty(shape, kept) if kept == np.uint8 else self.inputs
         self.targets = np.empty((size, *split.targets.shape[1:]), split.targets.dtype)
-
-    def expect(self, order: Order, start: int, stop: int) -> None:
-        """Do nothing: all samples are in memory."""
 
     def check(self, split: Split) -> None:
         """Raise ValueError unless the buffer fits samples of this split."""
@@ -175,6 +179,11 @@ class Dataset:
     def inputs(self) -> int:
         """Number of input values per sample."""
         return prod(self.features)
+
+    def dense(self) -> "Dataset":
+        """The same, with sets whose inputs are arrays: see `Samples.dense`."""
+        sets = {name: split.dense() for name in ("train", "validation", "test") if (split := getattr(self, name))}
+        return replace(self, **sets)
 
     @property
     def form(self) -> SampleForm | None:

@@ -10,6 +10,8 @@ from typing import IO
 from dbelief.errors import DataError
 from dbelief.job import nearest
 
+BLOCK_BYTES = 1 << 18
+
 
 def read(path: Path, most: int = -1) -> bytes:
     """Read a file, or at most its first `most` bytes; one whose name ends in .gz is unpacked.
@@ -36,6 +38,34 @@ def lines(path: Path) -> Iterator[bytes]:
     """
     with _opened(path) as file:
         yield from file
+
+
+def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Read a file in blocks of whole lines; one whose name ends in .gz is unpacked. Memory: two blocks.
+
+    Parameters
+    ----------
+    size
+        Bytes of a block; where a line is longer, of that line.
+
+    Raises
+    ------
+    DataError
+        As in `read`; damage is detected when it is reached.
+    """
+    begun: list[bytes] = []  # of a line whose end has not been read
+    empty = True
+    with _opened(path) as file:
+        while part := file.read(size):
+            empty = False
+            if end := part.rfind(b"\n") + 1:
+                yield b"".join([*begun, part[:end]])
+                begun.clear()
+            begun.append(part[end:])
+    if empty:
+        raise DataError(f"{path}: is empty")
+    if last := b"".join(begun):
+        yield last
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .files import cause, missing
 from .formats.csv import read_inputs
 from .formats.idx import read_images
 from .formats.images import read_image_files
-from .formats.libsvm import read_dense
+from .formats.libsvm import read_sparse
 from .formats.npz import read_arrays
 from .formats.parquet import read_parquet
 from .formats.text_lines import read_texts
@@ -23,7 +23,7 @@ from .formats.text_lines import read_texts
 INPUTS = "inputs"
 
 
-def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
+def read_samples(path: Path, spec: Data, form: SampleForm) -> Any:
     """Read the inputs of samples, as `TrainedModel.predict` takes them.
 
     Parameters
@@ -39,7 +39,7 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
 
     Returns
     -------
-    array, shape (n, features...)
+    array, or SparseRows of LIBSVM files, shape (n, features...)
         Not scaled.
 
     Raises
@@ -48,13 +48,13 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> np.ndarray:
         The file cannot be read, or its samples have another form.
     """
     if path.suffix.lower() in (".npy", ".npz"):
-        inputs = _array(path)
+        inputs: np.ndarray = _array(path)
     elif isinstance(spec, CsvData):
         inputs = read_inputs(path, spec, form)
     elif isinstance(spec, ParquetData):
         inputs = read_parquet(path, form)
     elif isinstance(spec, LibsvmData):
-        inputs = read_dense(path, form.features[0])
+        return read_sparse(path, form.features[0])
     elif isinstance(spec, IdxData):
         inputs = read_images(path)
     elif isinstance(spec, ImagesData):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.nn import Batch
+from dbelief.arrays.backend import Backend
+from dbelief.nn import Batch, Model, ReadsSparse
 
 from .splits import permutation
 
@@ -32,12 +34,23 @@ class BatchArrays(Protocol):
     """
 
     size: int
-    inputs: Any
     targets: np.ndarray
+
+    @property
+    def inputs(self) -> Any:
+        """See above."""
+        ...
 
     def expect(self, order: Order, start: int, stop: int) -> None:
         """Announce that the samples at places [start, stop) of an order are gathered next, in order."""
         ...
+
+
+class AllInMemory:
+    """Part of the buffers of a set that is in memory."""
+
+    def expect(self, order: Order, start: int, stop: int) -> None:
+        """See `BatchArrays`: there is nothing to read ahead."""
 
 
 class Samples(ABC):
@@ -121,6 +134,27 @@ class Samples(ABC):
     def source_order(self) -> Order:
         """The order of the source."""
         return np.arange(len(self))
+
+    @abstractmethod
+    def largest(self, n: int) -> np.ndarray:
+        """The largest absolute value of each input among the first n samples, as models get it: (features...)."""
+
+    def dense(self) -> Samples:
+        """The same set, whose inputs are arrays: itself, but for a sparse set."""
+        return self
+
+    def read_by(self, model: Model, backend: Backend) -> Samples:
+        """The same set, whose mini-batches are as this model reads them there: sparse rows on the host, or arrays."""
+        sparse = isinstance(model, ReadsSparse) and model.reads_sparse and backend.name == "numpy"
+        return self if sparse else self.dense()
+
+    def at_once(self, most: int) -> int:
+        """How many samples of the set to evaluate at a time, 1 to `most`; as arrays they are of bounded size."""
+        return max(1, min(most, len(self)))
+
+    def batch_bytes(self, size: int) -> int:
+        """The most that the inputs of a mini-batch of `size` samples take, in bytes."""
+        return size * prod(self.features) * (8 if self.whole else 4)
 
     def order(self, seed: int, epoch: int) -> Order:
         """Order of the samples in one epoch: the same in every process.

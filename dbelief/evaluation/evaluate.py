@@ -53,7 +53,7 @@ def evaluate(
     """
     scratch: dict[str, Any] | None = None
     loss_sum, right, evaluates = 0.0, 0, isinstance(model, Evaluates)
-    for batch in _batches(split, backend):
+    for batch in batches(model, split, backend):
         if isinstance(model, Evaluates):
             loss, hits = model.evaluate(views, batch)
             loss_sum += loss
@@ -84,7 +84,7 @@ def measure(
     metrics.check(model)
     assert isinstance(model, GivesOutputs)
     outputs, targets, first = np.empty((len(split), metrics.outputs), np.float32), list[np.ndarray](), 0
-    for batch in _batches(split, backend):
+    for batch in batches(model, split, backend):
         found = np.asarray(backend.to_host(model.last_layer(views, batch)))
         if found.shape != (len(batch), metrics.outputs):
             raise ModelError(
@@ -111,7 +111,7 @@ def evaluate_groups(
     if not isinstance(model, HasLogProbabilities):
         return len(groups), None
     sums, labels, first = None, np.zeros(len(groups), np.int64), 0
-    for batch in _batches(split, backend):
+    for batch in batches(model, split, backend):
         logs = backend.to_host(model.log_probabilities(views, batch))
         if sums is None:
             sums = np.zeros((len(groups), logs.shape[1]))
@@ -123,10 +123,17 @@ def evaluate_groups(
     return len(groups), float(np.mean(sums.argmax(axis=1) == labels))
 
 
-def _batches(split: Samples, backend: Backend) -> Iterator[Batch]:
-    """All samples in order, on the backend's device; a batch is valid until the next one is requested."""
-    buffer, order = split.buffer(min(BATCH, len(split))), split.source_order()
-    buffer.expect(order, 0, len(split))
-    for first in range(0, len(split), BATCH):
-        batch = split.gather(order[first : min(first + BATCH, len(split))], buffer)
-        yield Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
+def batches(model: Model, split: Samples, backend: Backend) -> Iterator[Batch]:
+    """All samples in order, as the model reads them, on its device; a batch is valid until the next one is requested.
+
+    Raises
+    ------
+    DataError
+        The model reads arrays, and one sample is too large as such: see `Samples.buffer`.
+    """
+    samples = split.read_by(model, backend)
+    most = samples.at_once(BATCH)
+    buffer, order = samples.buffer(most), samples.source_order()
+    buffer.expect(order, 0, len(samples))
+    for first in range(0, len(samples), most):
+        yield samples.gather(order[first : min(first + most, len(samples))], buffer).on(backend)

@@ -62,7 +62,7 @@ class NpzData(Section):
 
 
 class LibsvmData(Section):
-    """Text in LIBSVM format, read into dense rows."""
+    """Text in LIBSVM format; rows stay sparse."""
 
     source: Literal["libsvm"] = Field(description="Which source this is")
     train: PathText = Field(description="File of the training rows")

@@ -8,8 +8,9 @@ from .layers.embedding import Embedding
 from .layers.image import Image
 from .layers.layer import Dense, Elementwise, Shape
 from .layers.local import Local
-from .model import Array, Batch, Evaluates, HasBuffers, HasLogProbabilities, Model, SharesTensors
+from .model import Array, Batch, Evaluates, HasBuffers, HasLogProbabilities, Model, ReadsSparse, SharesTensors
 from .network import Network, Stage, stages, step_settings
+from .sparse_rows import SparseRows
 
 __all__ = [
     "Array",
@@ -26,9 +27,11 @@ __all__ = [
     "Local",
     "Model",
     "Network",
+    "ReadsSparse",
     "Shape",
     "SharesTensors",
     "SparseAutoencoder",
+    "SparseRows",
     "Stage",
     "batch_key",
     "build_autoencoder",

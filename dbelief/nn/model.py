@@ -10,8 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from dbelief.arrays.backend import Backend
+
 Array = Any
-"""A numpy.ndarray, or a cupy.ndarray where the backend is CuPy."""
+"""A numpy.ndarray, or a cupy.ndarray where the backend is CuPy; inputs may be `SparseRows`."""
 
 Tensors = Mapping[str, Array]
 """By name: a model's parameters, or their gradients."""
@@ -23,7 +25,7 @@ class Batch:
 
     Attributes
     ----------
-    inputs : float32, shape (m, features...)
+    inputs : float32, shape (m, features...); or SparseRows, for a model that reads them (`ReadsSparse`)
     targets : int64, shape (m,), for classes; or float32, shape (m, k)
     """
 
@@ -33,6 +35,23 @@ class Batch:
     def __len__(self) -> int:
         """Number of samples m."""
         return len(self.inputs)
+
+    def on(self, backend: Backend) -> "Batch":
+        """The same on a device; sparse rows are for the host alone.
+
+        Parameters
+        ----------
+        backend : Backend
+            The device's.
+
+        Returns
+        -------
+        Batch
+            Itself on the host, else copies.
+        """
+        if backend.name == "numpy":
+            return self
+        return Batch(backend.to_device(self.inputs), backend.to_device(self.targets))
 
 
 Drawn = Iterator[tuple[str, int, np.ndarray]]
@@ -121,6 +140,16 @@ class HasBuffers(Protocol):
     @property
     def buffers(self) -> Mapping[str, str]:
         """Types of these tensors in a model file, as NumPy calls them, by name; they are the last of `parameters`."""
+        ...
+
+
+@runtime_checkable
+class ReadsSparse(Protocol):
+    """What a model may have besides, where it can take the inputs of a batch as `SparseRows`; others get arrays."""
+
+    @property
+    def reads_sparse(self) -> bool:
+        """Whether it takes them on the host; arrays it takes in any case."""
         ...
 
 

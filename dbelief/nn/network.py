@@ -21,9 +21,10 @@ from dbelief.errors import ModelError
 from .initial_values import UniformTensor, UniformValues, draw_uniform
 from .layers.dropout import Dropout, batch_key
 from .layers.embedding import Embedding
-from .layers.layer import Layer, Shape
+from .layers.layer import Dense, Layer, Shape
 from .losses import Loss
 from .model import Array, Batch, Drawn, Tensors
+from .sparse_rows import SparseRows
 from .workspace import Workspace
 
 # NumPy copies a broadcast operand (a bias) into a scratch buffer of up to this many elements, allocated at
@@ -47,7 +48,7 @@ class Stage:
 
 
 class Network:
-    """Layers and a loss as a model (`Model`, `Evaluates` and `HasLogProbabilities`).
+    """Layers and a loss as a model (`Model`, `Evaluates`, `HasLogProbabilities` and `ReadsSparse`).
 
     Its tensors are named dense1.weight (inputs, units), dense1.bias (units,), dense2.weight and so on,
     counting dense layers from 1 (and so each other kind). What the last layer gives is read as (m, outputs). It
@@ -60,7 +61,7 @@ class Network:
     loss : Loss
     features : int or tuple of int
         Shape of a sample's inputs; a number n is (n,), and (height, width) is an image of one channel. Batches may
-        have their numbers along other axes.
+        have their numbers along other axes, and may be sparse where the first layer is dense, on the host.
     classes : int or None
         Where given, the last layer must have as many outputs; None for the square loss, whose targets'
         width is checked batch by batch.
@@ -137,6 +138,11 @@ class Network:
             shapes = stage.layer.shapes(stage.inputs)
             for place, (name, shape) in enumerate(zip(stage.parameters, shapes, strict=True)):
                 yield name, shape, None if place else limit
+
+    @property
+    def reads_sparse(self) -> bool:
+        """Whether the first layer is dense: see `ReadsSparse`."""
+        return isinstance(self.stages[0].layer, Dense)
 
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`.
@@ -226,7 +232,7 @@ class Network:
         return self._work.array("loss.slope", (len(outputs), self.outputs), outputs.dtype)
 
     def checked_inputs(self, kind: np.dtype, batch: Batch) -> Array:
-        """Give the inputs as (m, *features) once batch, layers and loss, of this type, are known to fit."""
+        """Give the inputs as (m, *features), or sparse, once batch, layers and loss, of this type, are known to fit."""
         m = len(batch)
         if m == 0:
             raise ValueError("an empty batch has no mean loss")
@@ -234,7 +240,11 @@ class Network:
         got, expected = math.prod(batch.inputs.shape[1:]), math.prod(self.features)
         if got != expected:
             raise ModelError(f"layer {first}: got {got} features per sample, expected {expected}")
-        x = batch.inputs.reshape(m, *self.features)
+        x = batch.inputs
+        if not isinstance(x, SparseRows):
+            x = x.reshape(m, *self.features)
+        elif not self.reads_sparse:
+            raise ModelError(f"layer {first}: got sparse rows, which only a first layer dense reads")
         looks_up = isinstance(self.stages[0].layer, Embedding)
         if looks_up and x.dtype.kind != "i":
             raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected whole numbers (int64)")

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from dbelief.arrays.backend import device_bytes, select_backend
 from dbelief.core.layout import Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
@@ -19,8 +17,8 @@ from dbelief.partition import Grid
 from dbelief.partition.traffic import Passage
 
 from .communication_cost import GIGABIT, Communication, Speeds, communication
-from .layers import PlannedLayer
-from .memory import PROCESS, RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
+from .layers import PlannedLayer, reading_sparse
+from .memory import RankMemory, exchange_bytes, machine_bytes, process_bytes, rank_memory, shard_memory
 from .model_shapes import sketch
 from .sample import sample_of
 from .shard_traffic import fetched_bytes, pushed_bytes
@@ -99,6 +97,8 @@ class Plan:
         Whether the model is computed on a GPU.
     data_bytes
         Bytes of the job's data in each worker; 0 where the data was not loaded.
+    process_bytes
+        By role, of a process without parameters and data.
     """
 
     job: str
@@ -112,6 +112,7 @@ class Plan:
     communication: Communication
     on_device: bool
     data_bytes: int
+    process_bytes: Mapping[str, int]
     fits: Sequence[Fit]
     notes: Sequence[str]
 
@@ -137,7 +138,7 @@ class Plan:
             "shards": [{**asdict(shard), "bytes": shard.bytes} for shard in self.shards],
             "communication": self.communication.described(),
             "data_bytes": self.data_bytes,
-            "process_bytes": PROCESS,
+            "process_bytes": dict(self.process_bytes),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
             "notes": list(self.notes),
         }
@@ -173,6 +174,9 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     on_device, devices = _device(job)
     placement = placed(model.layout, job.shards)
     talks = _talks(model.layout, placement, grid.size)
+    sparse = model.reads_sparse and not on_device
+    batch = sample.batch_bytes(samples, sparse)
+    layers = reading_sparse(model.layers, sample.numbers) if sparse and sample.numbers else model.layers
     ranks = []
     for rank in range(grid.size):
         part = model.layout.part(rank)
@@ -185,7 +189,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
             frozen=model.frozen[rank],
             activations=model.activations[rank],
             exchanged=exchange_bytes(step, rank),
-            batch=samples * int(np.prod(sample.features, dtype=np.int64)),
+            batch=batch,
             on_device=on_device,
         )
         sent = sum(int(passage.sent_bytes[rank].sum()) for passage in step)
@@ -193,7 +197,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
     shards = _shards(job, placement)
-    volumes = Volumes.of(model.layers, job.replicas, samples)
+    volumes = Volumes.of(layers, job.replicas, samples)
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
     if job.replicas > 1 and sample.data_bytes:
         fits.append(copies(job.replicas, volumes.weight_bytes, sample.data_bytes, machine_bytes()))
@@ -203,13 +207,14 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         grid,
         job.replicas,
         samples,
-        model.layers,
+        layers,
         ranks,
         shards,
         step,
         communication(volumes, speeds, job),
         on_device,
         sample.data_bytes,
+        process_bytes(job),
         fits,
         notes,
     )
@@ -295,7 +300,7 @@ def _fits(
             found.append(Fit("each rank at its start", max(memory.start for memory in memories), room))
     processes = {"coordinator": 1, "shard": job.replication * len(shards), "rank": job.replicas * len(ranks)}
     beside = job.replicas * data_bytes + job.replication * sum(shard.bytes for shard in shards)
-    beside += sum(count * PROCESS[name] for name, count in processes.items())
+    beside += sum(count * process_bytes(job)[name] for name, count in processes.items())
     training, starting = (sum(each) for each in zip(*((m.host_bytes, m.start) for m in memories), strict=True))
     machine = machine_bytes()
     found.append(Fit("coordinator, replicas and shards on this machine", job.replicas * training + beside, machine))

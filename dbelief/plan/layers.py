@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dbelief.nn import Conv, Embedding, Stage
@@ -63,3 +63,9 @@ def planned_layers(stages: Iterable[Stage]) -> list[PlannedLayer]:
         multiplied = math.prod(stage.inputs) if multiplies else 0
         found.append(PlannedLayer(stage.name, stage.outputs, tensors, multiplied, PRODUCTS * FORWARD * times * weights))
     return found
+
+
+def reading_sparse(layers: Sequence[PlannedLayer], numbers: int) -> list[PlannedLayer]:
+    """The same layers, where the first multiplies only so many numbers of a sample with its weights."""
+    first, *others = layers
+    return [replace(first, multiplied=numbers, flop=first.flop * numbers // max(1, first.multiplied)), *others]

@@ -16,7 +16,7 @@ import numpy as np
 
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import EXCHANGE_WINDOW
-from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
+from dbelief.job import CsvData, Elastic, Job, LibsvmData, Sandblaster, SyncSgd
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
 from dbelief.rpc.wire.bulk import FULL_BYTES
@@ -30,6 +30,8 @@ MIB = 1 << 20
 PROCESS = {"coordinator": 105 * MIB, "shard": 65 * MIB, "rank": 95 * MIB}
 """Bytes of a process before it holds any of the job's data: the interpreter and its modules (docs/results.md). A
 coordinator needs no more than that: it holds neither parameters nor data."""
+COMPILED = 120 * MIB
+"""What a process takes besides once it has read text by compiled loops: the compiler's modules."""
 DRAWN = 2
 """Pieces of initial values that a rank briefly holds at the start: the one that its values are taken from, and the next
 one, beside what it keeps of all."""
@@ -92,7 +94,7 @@ def rank_memory(
     batch: int,
     on_device: bool,
 ) -> RankMemory:
-    """Memory of one rank, from counts of float32 numbers.
+    """Memory of one rank, from counts of float32 numbers, if nothing else is said.
 
     Parameters
     ----------
@@ -107,7 +109,7 @@ def rank_memory(
     exchanged
         Bytes of the exchanges between ranks.
     batch
-        Numbers of a mini-batch's inputs.
+        Bytes of a mini-batch's inputs.
     """
     batches = 2 if isinstance(job.strategy, Sandblaster) else 1
     copies = _copies(job)
@@ -116,7 +118,7 @@ def rank_memory(
         "frozen parameters": frozen * FLOAT32,
         "activations": activations * FLOAT32,
         "exchange": exchanged,
-        "mini-batch": batches * batch * FLOAT32,
+        "mini-batch": batches * batch,
         "evaluation's copy": part * FLOAT32,
     }
     # Pushes are encoded on the host, for host and device gradients, and kept until they are acknowledged.
@@ -153,6 +155,12 @@ def _copies(job: Job) -> dict[str, int]:
     waits = not strategy.overlap and schedule.fetches_after_every_push
     outgoing = {"outgoing gradient": 1} if waits else {"outgoing, 2 gradients": 2}
     return {**fetched, **outgoing, **({"gradient": 1} if schedule.needs_own_gradient else {})}
+
+
+def process_bytes(job: Job) -> Mapping[str, int]:
+    """Bytes of a process of each role before it holds any of the job's data."""
+    reads_text = isinstance(job.data, CsvData | LibsvmData)
+    return {**PROCESS, "rank": PROCESS["rank"] + COMPILED * reads_text}
 
 
 def exchange_bytes(step: Sequence[Passage], rank: int) -> int:

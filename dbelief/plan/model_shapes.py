@@ -42,6 +42,8 @@ class Sketch:
     drawn
         Initial values that are drawn at a time: of a layer, or of a row of blocks. 0: they are drawn while they are
         sent, as those of layers on one rank are.
+    reads_sparse
+        Whether the model on the host reads sparse rows.
     notes
         Remarks for the user, a sentence each.
     """
@@ -52,6 +54,7 @@ class Sketch:
     activations: Sequence[int]
     step: Sequence[Passage]
     drawn: int
+    reads_sparse: bool = False
     notes: Sequence[str] = ()
 
 
@@ -84,7 +87,7 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
         kept = sum(math.prod(stage.outputs) for stage in network.stages)
         slopes = sum(math.prod(stage.inputs) for stage in network.stages[first + 1 :]) + network.outputs
         layout = Layout.whole(network.shapes)
-        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], drawn=0)
+        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], 0, network.reads_sparse)
     parts = cut(network.stages, grid)
     arrays = NetworkArrays.of(parts, samples)
     first = next(place for place, part in enumerate(parts) if part.stage.parameters)
@@ -127,7 +130,7 @@ def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples
     notes = [f"all stacks have {filters:,} weights of filters, and an alpha each"]
     step = parts.step(samples) if grid.size > 1 else []
     drawn = max(math.prod(one.blocks.w_shape[1:]) for one in sizes[first - 1 : last])
-    return Sketch(layers, parts.layout, frozen, activations, step, drawn, notes)
+    return Sketch(layers, parts.layout, frozen, activations, step, drawn, notes=notes)
 
 
 def _kept(layers: Sequence[tuple[BlockParts, Eq1]], grid: Grid, samples: int) -> list[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from dbelief.data import Dataset, load
+from dbelief.data import Dataset, SparseSplit, load
 from dbelief.errors import DataError, ModelError
 from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, ScriptModel, StacksModel, ZooModel
 
@@ -34,6 +35,19 @@ class Sample:
         """Bytes of all sets in memory; 0 where they were not loaded."""
         splits = [] if self.data is None else [self.data.train, self.data.validation, self.data.test]
         return sum(split.nbytes for split in splits if split is not None)
+
+    @property
+    def numbers(self) -> int | None:
+        """Mean count of the numbers of a training sample in a sparse set; None where samples are arrays, or unknown."""
+        train = self.data.train if self.data is not None else None
+        return math.ceil(train.mean_numbers) if isinstance(train, SparseSplit) else None
+
+    def batch_bytes(self, size: int, sparse: bool) -> int:
+        """Bytes of the inputs of a mini-batch, for a model that reads sparse rows, or only arrays."""
+        train = self.data.train if self.data is not None else None
+        if train is None:
+            return 4 * size * math.prod(self.features)
+        return (train if sparse else train.dense()).batch_bytes(size)
 
 
 def sample_of(job: Job) -> Sample:

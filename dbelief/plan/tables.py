@@ -19,7 +19,6 @@ from dbelief.plan import Communication, NetworkPlan, Plan
 from dbelief.plan.communication_cost import megabytes
 from dbelief.plan.job_plan import PlannedRank
 from dbelief.plan.layers import PlannedLayer
-from dbelief.plan.memory import PROCESS
 
 ROWS = 8
 """Largest number of ranks, and of shards, that are listed singly; beyond it only the smallest and the largest."""
@@ -88,7 +87,7 @@ def _facts(plan: Plan) -> RenderableType:
         ("replicas", f"{plan.replicas}, each on {grid.rows} x {grid.columns} ranks, mini-batches of {plan.samples}"),
         ("computed on", "GPU" if plan.on_device else "CPU"),
         *[("data", f"{size(plan.data_bytes)} in each worker")] * bool(plan.data_bytes),
-        ("coordinator", f"{size(PROCESS['coordinator'])}, whatever the data and the model"),
+        ("coordinator", f"{size(plan.process_bytes['coordinator'])}, whatever the data and the model"),
         *[
             ("fits" if fit.fits else "DOES NOT FIT", f"{fit.what}: {size(fit.needs)} of {size(fit.has)}")
             for fit in plan.fits

@@ -45,6 +45,7 @@ class Client:
         self._totals = PushTotals()
         self._reported_s = runtime.monotonic()
         self._closing = False
+        self._data: Dataset | None = None
         size, segments = session.layout.size, len(session.parameters.placement.spans)
         self._flat, self._gradient = session.parameters.array(size), session.parameters.array(size)
         self._versions = np.full(segments, -1, np.int64)
@@ -57,7 +58,9 @@ class Client:
 
     @property
     def data(self) -> Dataset:
-        """The job's data: `train`, `validation` and `test`, each a `Split` with `inputs` and `targets`.
+        """The job's data: `train`, `validation` and `test`, each with `inputs` and `targets` as arrays.
+
+        Sparse data becomes dense where it is asked for: `gather` gives mini-batches, `inputs` everything.
 
         A loop that trains on `train` alone leaves the job's evaluations unseen data.
 
@@ -68,7 +71,9 @@ class Client:
         """
         if self._session.data is None:
             raise JobError(f"job {self.job.name} has no data: its data.source is none")
-        return self._session.data
+        if self._data is None:
+            self._data = self._session.data.dense()
+        return self._data
 
     @property
     def over(self) -> bool:

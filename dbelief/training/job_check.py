@@ -90,8 +90,7 @@ def _uneven_inputs(samples: Samples, names: Sequence[str] | None) -> list[str]:
 
     Inputs that are always 0 do not count.
     """
-    first = _inputs(samples.head(SAMPLES_READ))
-    largest = np.maximum(first.max(axis=0), -first.min(axis=0))
+    largest = samples.largest(SAMPLES_READ)
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
     if largest[great] < UNEVEN * largest[small]:
         return []
@@ -119,11 +118,6 @@ def _strategy_lines(job: Job) -> list[str]:
     return lines + (_warm_start(strategy) if isinstance(strategy, Downpour) and job.replicas > 1 else [])
 
 
-def _inputs(samples: Samples) -> np.ndarray:
-    """The inputs of all samples, as models get them."""
-    return np.asarray(samples.gather(np.arange(len(samples)), samples.buffer(len(samples))).inputs)
-
-
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
@@ -140,7 +134,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     data, model, layout, flat, taken = assemble_job(job, backend)
     odd = ""
     if data is not None and data.train is not None:
-        trial = ModelCheck(model, layout, flat, data.train, job.samples_at_once, backend)
+        train = data.train if math.prod(job.grid) == 1 else data.train.dense()  # as ranks read it
+        trial = ModelCheck(model, layout, flat, train, job.samples_at_once, backend)
         trial.check_gradient()
         assert data.form is not None
         if (metrics := metrics_of(job, data.form)) is not None:

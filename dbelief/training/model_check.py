@@ -44,7 +44,7 @@ class ModelCheck:
         self, model: Model, layout: Layout, flat: np.ndarray, train: Samples, size: int, backend: Backend
     ) -> None:
         self._model = model
-        self._train, self._size, self._backend = train, min(size, len(train)), backend
+        self._train, self._size, self._backend = train.read_by(model, backend), min(size, len(train)), backend
         self._layout = layout
         self._views = layout.views(backend.to_device(flat))
 
@@ -109,8 +109,7 @@ class ModelCheck:
         return self._run("evaluate", samples, lambda batch: model.evaluate(self._views, batch)[0]) / len(samples)
 
     def _run(self, what: str, samples: np.ndarray, compute: Callable[[Batch], float]) -> float:
-        batch = self._train.gather(samples, self._train.buffer(len(samples)))
-        batch = Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
+        batch = self._train.gather(samples, self._train.buffer(len(samples))).on(self._backend)
         try:
             return float(compute(batch))
         except Exception as error:  # any exception of a user's model code

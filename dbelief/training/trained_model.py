@@ -12,11 +12,12 @@ import numpy as np
 from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
-from dbelief.data import load
+from dbelief.data import Samples, SparseSplit, Split, load
 from dbelief.data.table_encoder import TableEncoder
 from dbelief.errors import DataError, ModelError
+from dbelief.evaluation.evaluate import batches
 from dbelief.job import Job, load_job
-from dbelief.nn import Batch, Model
+from dbelief.nn import Batch, Model, SparseRows
 from dbelief.nn.model import GivesOutputs
 from dbelief.nn.torch_state import fill_module
 from dbelief.rundir.model_metadata import ModelMetadata
@@ -27,9 +28,6 @@ from .session import build_model
 
 Module = TypeVar("Module")
 """A torch module."""
-
-BATCH = 1_000
-"""Samples per forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +60,7 @@ class TrainedModel:
 
         Parameters
         ----------
-        inputs : array-like, shape (n, features...)
+        inputs : array-like, or SparseRows, shape (n, features...)
             Values as in the job's data: the columns of a table in its order, without target and ignored columns, with
             texts for categories and dates, and None for what is missing. The job's `scale` is applied here.
         encoded : bool
@@ -81,19 +79,14 @@ class TrainedModel:
 
         Notes
         -----
-        Cost: one forward pass, and the activations of at most `BATCH` samples.
+        Cost: one forward pass, and the activations of as many samples as `dbelief.evaluation` has at a time.
         """
         if not isinstance(self.model, GivesOutputs):
             raise ModelError(f"job {self.job.name}: its model has no method last_layer, so it gives no outputs")
         samples = self._checked(inputs, encoded)
         if not len(samples):
             return np.zeros((0, self.samples.outputs), np.float32)
-        parts = []
-        for first in range(0, len(samples), BATCH):
-            part = samples[first : first + BATCH]
-            batch = Batch(self.backend.to_device(part), self.backend.to_device(self._targets(len(part))))
-            parts.append(self._outputs_of(batch))
-        return np.concatenate(parts)
+        return np.concatenate([self._outputs_of(batch) for batch in batches(self.model, samples, self.backend)])
 
     def predict(self, inputs: Any) -> np.ndarray:
         """The class of each sample, where the job has classes; else the outputs.
@@ -136,27 +129,37 @@ class TrainedModel:
             raise ModelError(f"job {self.job.name}: last_layer gives an array of shape {what}")
         return found
 
-    def _checked(self, inputs: Any, encoded: bool) -> np.ndarray:
-        """The inputs as float32, scaled as the job's data; whole numbers as int64; rows of a table encoded."""
+    def _checked(self, inputs: Any, encoded: bool) -> Samples:
+        """The inputs as float32, scaled as the job's data; whole numbers as int64; rows of a table encoded.
+
+        Their targets are 0.
+        """
+        if isinstance(inputs, SparseRows):
+            self._check_shape(inputs.shape)
+            return SparseSplit.of(inputs, self._targets(len(inputs)))
         if self.samples.encoder is not None and not encoded:
             inputs = TableEncoder.restore(self.samples.encoder).encode_rows(inputs, "inputs")
         samples = np.asarray(inputs)
         if samples.dtype.kind not in "buif":
             raise DataError(f"inputs are {samples.dtype}, must be numbers")
-        if samples.shape[1:] != self.samples.features or samples.ndim < 2:
-            wanted = ", ".join(("n", *map(str, self.samples.features)))
-            raise DataError(f"inputs have shape {samples.shape}, expected ({wanted}) for job {self.job.name}")
+        self._check_shape(samples.shape)
         if self.samples.whole:
             if samples.dtype.kind not in "ui":
                 raise DataError(f"inputs are {samples.dtype}, must be whole numbers for job {self.job.name}")
-            return samples.astype(np.int64)
+            return Split(np.ascontiguousarray(samples, np.int64), self._targets(len(samples)))
         with np.errstate(over="ignore", under="ignore"):  # infinite values are detected right after
-            scaled: np.ndarray = samples.astype(np.float32) * np.float32(self.samples.scale)
+            scaled = np.ascontiguousarray(samples, np.float32) * np.float32(self.samples.scale)
         if not np.isfinite(scaled).all():
             raise DataError(
                 f"inputs: sample {int(np.argwhere(~np.isfinite(scaled))[0][0])} has a value that is not finite"
             )
-        return scaled
+        return Split(scaled, self._targets(len(samples)))
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise DataError where inputs of this shape are not of the job's samples."""
+        if shape[1:] != self.samples.features or len(shape) < 2:
+            wanted = ", ".join(("n", *map(str, self.samples.features)))
+            raise DataError(f"inputs have shape {shape}, expected ({wanted}) for job {self.job.name}")
 
     def _targets(self, count: int) -> np.ndarray:
         if self.samples.classes is not None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sklearn.datasets import dump_svmlight_file
 
+from dbelief.data import load
+from dbelief.job import DigitsData
 from dbelief.tools.replay import replay_run
 
 from .conftest import Operator
@@ -56,7 +59,22 @@ CODED = [
 def test_a_logged_run_replays_bit_equal(
     strategy: str, push: str, pull: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
-    job = write_job(JOB.format(strategy=strategy, push=push, pull=pull))
+    assert_replays(operator, write_job(JOB.format(strategy=strategy, push=push, pull=pull)))
+
+
+@pytest.mark.long
+def test_a_logged_run_on_sparse_rows_replays_bit_equal(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    digits = load(DigitsData(source="digits"), Path()).train
+    assert digits is not None
+    rows = digits.inputs.reshape(len(digits), -1).astype(np.float64)
+    dump_svmlight_file(rows, digits.targets, str(operator.folder / "digits.txt"), zero_based=False)
+    text = JOB.format(strategy="name: async-sgd, rate: 1.0e-3", push="fp32", pull="fp32")
+    data = f"{{source: libsvm, train: {operator.folder}/digits.txt}}"
+    assert_replays(operator, write_job(text.replace("{source: digits}", data)))
+
+
+def assert_replays(operator: Operator, job: Path) -> None:
+    """Train a job whose pushes are logged until some were stale, and replay it."""
     run = operator.folder / "runs" / "logged"
     for _ in range(RUNS):  # on a busy machine one replica may have trained all before the other has joined
         assert operator.start("train", "train", str(job), "--quiet").ends() == 0

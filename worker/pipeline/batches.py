@@ -31,7 +31,8 @@ class BatchLoader:
         self._samples = samples
         self._buffer = samples.buffer(batch)
         self._seed = seed
-        self._there = [backend.to_device(array) for array in (self._buffer.inputs, self._buffer.targets)]
+        arrays = () if backend.name == "numpy" else (self._buffer.inputs, self._buffer.targets)
+        self._there = [backend.to_device(array) for array in arrays]
         self._epoch, self._order = 0, samples.order(seed, 0)
         self._expected = range(0)
 
@@ -47,7 +48,7 @@ class BatchLoader:
         if epoch != self._epoch or start not in self._expected:
             self.expect(epoch, start, stop)
         batch = self._samples.gather(self._order[start:stop], self._buffer)
-        if self._there[0] is self._buffer.inputs:
+        if not self._there:
             return batch
         there = [array[: len(batch)] for array in self._there]
         for array, host in zip(there, (batch.inputs, batch.targets), strict=True):

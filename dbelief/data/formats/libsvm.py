@@ -1,22 +1,32 @@
-"""Text in LIBSVM format, as dense rows: `label index:value index:value ...`, indices from 1 and ascending."""
+"""Text in LIBSVM format, as sparse rows: `label index:value index:value ...`, indices from 1 and ascending.
 
+A file is read in blocks, twice: once to count, so that memory is that of the sparse rows and of a few blocks. Arrays
+that grow would leave holes of their earlier lengths in the heap.
+"""
+
+import math
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbelief.data.dataset import Dataset
-from dbelief.data.files import lines, read
+from dbelief.data.files import blocks, lines
+from dbelief.data.sparse import SparseSplit
 from dbelief.data.splits import cut, cut_sizes
+from dbelief.data.validation import classes
 from dbelief.errors import DataError
 from dbelief.job import LibsvmData, resolve
+from dbelief.nn import SparseRows
 
-from .npz import Pair, dataset
+if TYPE_CHECKING:
+    from .libsvm_rows import BlockRows
 
-LARGEST_DENSE_BYTES = 1 << 34
-"""16 GiB. A file that needs more as dense rows is rejected before memory is allocated."""
+_TOO_LARGE = (2 - 2**-24) * 2.0**127
+"""Numbers from here on are rounded to infinity in float32."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +39,16 @@ class Rows:
         Name of the file.
     labels : int64, shape (n,)
         As in the file.
-    rows, columns : int64, shape (values,)
-        Position of each value, from 0.
+    indptr : int64, shape (n + 1,)
+        Row i has the values from indptr[i] to indptr[i + 1].
+    columns : int32, shape (values,)
+        Of each value, from 0.
     values : float32, shape (values,)
     """
 
     where: str
     labels: np.ndarray
-    rows: np.ndarray
+    indptr: np.ndarray
     columns: np.ndarray
     values: np.ndarray
 
@@ -44,6 +56,20 @@ class Rows:
     def width(self) -> int:
         """Greatest index, from 1; 0 where all rows are empty."""
         return int(self.columns.max()) + 1 if len(self.columns) else 0
+
+    def sparse(self, features: int) -> SparseRows:
+        """The rows with so many features.
+
+        Raises
+        ------
+        DataError
+            They have a greater index, or none at all.
+        """
+        if self.width > features:
+            raise DataError(f"{self.where}: has index {self.width}, but there are {features} features")
+        if not features:
+            raise DataError(f"{self.where}: has no features: all rows are empty")
+        return SparseRows(self.indptr, self.columns, self.values, features)
 
 
 def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Dataset:
@@ -60,17 +86,16 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     wants_test = spec.test is not None and ("test" in need or spec.features is None)
     test = read_rows(resolve(spec.test, folder)) if spec.test is not None and wants_test else None
     names = np.unique(train.labels)
-    files = [train] if test is None else [train, test]
-    features = spec.features or max(rows.width for rows in files)
-    inputs, labels = _dense(train, names, features)
+    features = spec.features or max(rows.width for rows in (train, test) if rows is not None)
+    stored, labels = train.sparse(features), _classes(train, names)
     parts = cut(len(labels), labels, spec.validation, 0, train.where)
-    sets = {
-        "train": (inputs[parts.train], labels[parts.train]),
-        "validation": (inputs[parts.validation], labels[parts.validation]),
-    }
+    sets = {name: SparseSplit(stored, rows, labels[rows]) for name, rows in vars(parts).items()}
     if test is not None and "test" in need:
-        sets["test"] = _dense(test, names, features)
-    return dataset(sets, train.where, need, names=tuple(map(str, names.tolist())))
+        sets["test"] = SparseSplit(test.sparse(features), np.arange(len(test.labels)), _classes(test, names))
+    k = classes(sets["train"].targets, {"validation": sets["validation"].targets}, train.where)
+    wanted: dict[str, Any] = {name: sets[name] if name in need and len(sets[name]) else None for name in sets}
+    labelled = tuple(map(str, names.tolist()))
+    return Dataset(**wanted, classes=k, features=(features,), names=None if labelled == _numbers(k) else labelled)
 
 
 def libsvm_sizes(spec: LibsvmData, folder: Path) -> tuple[int, int, int]:
@@ -97,9 +122,41 @@ def read_rows(path: Path, labelled: bool = True) -> Rows:
     DataError
         A line violates the format; the message names it.
     """
-    labels, lengths, columns, values = array("q"), array("q"), array("q"), array("d")
-    line_of_row = array("q")
-    for number, line in enumerate(read(path).split(b"\n"), start=1):
+    from .libsvm_rows import BlockParser  # imports numba
+
+    most_rows, most = _counted(path)
+    labels, indptr = np.empty(most_rows, np.int64), np.zeros(most_rows + 1, np.int64)
+    columns, values = np.empty(most, np.int32), np.empty(most, np.float32)
+    parser, line, rows, count = BlockParser(labelled), 1, 0, 0
+    for block in blocks(path):
+        found = parser.parse(block) or _parse(block, line, labelled, path)
+        row, end = rows + len(found.labels), count + len(found.values)
+        if row > most_rows or end > most:
+            raise DataError(f"{path}: has changed while it was read")
+        labels[rows:row], columns[count:end], values[count:end] = found.labels, found.columns, found.values
+        np.add(found.ends, count, out=indptr[rows + 1 : row + 1])
+        rows, count = row, end
+        line += block.count(b"\n")
+    if not rows:
+        raise DataError(f"{path}: has no rows")
+    return Rows(str(path), labels[:rows], indptr[: rows + 1], columns[:count], values[:count])
+
+
+def _counted(path: Path) -> tuple[int, int]:
+    """The most rows and values that a file may have, from its lines and colons."""
+    rows, values = 1, 0
+    for block in blocks(path):
+        rows += block.count(b"\n")
+        values += block.count(b":")
+    return rows, values
+
+
+def _parse(block: bytes, first_line: int, labelled: bool, path: Path) -> "BlockRows":
+    """Parse a block by Python's own parsers of numbers, which know more forms of them, and say what is wrong."""
+    from .libsvm_rows import BlockRows
+
+    labels, ends, columns, values = array("q"), array("q"), array("i"), array("d")
+    for number, line in enumerate(block.split(b"\n"), start=first_line):
         words = line.partition(b"#")[0].split()
         if not words:
             continue
@@ -107,9 +164,7 @@ def read_rows(path: Path, labelled: bool = True) -> Rows:
             words = [b"0", *(words if b":" in words[0] else words[1:])]
         if b"_" in line:
             _refuse_separators(words, path, number)
-        line_of_row.append(number)
         labels.append(_label(words[0], path, number))
-        lengths.append(len(words) - 1)
         last = 0
         for word in words[1:]:
             index, _, value = word.partition(b":")
@@ -121,18 +176,15 @@ def read_rows(path: Path, labelled: bool = True) -> Rows:
                 raise DataError(
                     f"{path}, line {number}: index {_text(index)} must be above {last}; indices ascend from 1"
                 )
+            if not math.isfinite(parsed) or abs(parsed) >= _TOO_LARGE:
+                raise DataError(f"{path}, line {number}: {parsed} is not a finite float32")
             columns.append(column - 1)
             values.append(parsed)
             last = column
-    if not labels:
-        raise DataError(f"{path}: has no rows")
-    rows = np.repeat(np.arange(len(labels)), np.asarray(lengths))
-    with np.errstate(over="ignore", under="ignore"):  # infinite values are detected right after
+        ends.append(len(values))
+    with np.errstate(under="ignore"):
         floats = np.asarray(values).astype(np.float32)
-    if not np.isfinite(floats).all():
-        wrong = int(np.argmin(np.isfinite(floats)))
-        raise DataError(f"{path}, line {line_of_row[rows[wrong]]}: {values[wrong]} is not a finite float32")
-    return Rows(str(path), np.asarray(labels), rows, np.asarray(columns), floats)
+    return BlockRows(np.asarray(labels), np.asarray(ends), np.asarray(columns), floats)
 
 
 def _refuse_separators(words: list[bytes], path: Path, number: int) -> None:
@@ -158,34 +210,24 @@ def _text(word: bytes) -> str:
     return repr(word[:40].decode("latin-1"))
 
 
-def read_dense(path: Path, features: int) -> np.ndarray:
-    """Read the inputs of a file as float32 (n, features); its labels, if it has any, are not read.
+def read_sparse(path: Path, features: int) -> SparseRows:
+    """Read the inputs of a file; its labels, if it has any, are not read.
 
     Raises
     ------
     DataError
     """
-    return _inputs(read_rows(path, labelled=False), features)
+    return read_rows(path, labelled=False).sparse(features)
 
 
-def _dense(rows: Rows, names: np.ndarray, features: int) -> Pair:
-    """Return inputs float32 (n, features), and labels as indices into `names`."""
+def _classes(rows: Rows, names: np.ndarray) -> np.ndarray:
+    """Labels as indices into `names`: int64."""
     known = np.isin(rows.labels, names)
     if not known.all():
         raise DataError(f"{rows.where}: label {rows.labels[np.argmin(known)]} is not in the training file")
-    return _inputs(rows, features), np.searchsorted(names, rows.labels).astype(np.int64)
+    return np.searchsorted(names, rows.labels).astype(np.int64)
 
 
-def _inputs(rows: Rows, features: int) -> np.ndarray:
-    if rows.width > features:
-        raise DataError(f"{rows.where}: has index {rows.width}, but there are {features} features")
-    if not features:
-        raise DataError(f"{rows.where}: has no features: all rows are empty")
-    size = 4 * len(rows.labels) * features
-    if size > LARGEST_DENSE_BYTES:
-        raise DataError(
-            f"{rows.where}: {len(rows.labels)} rows of {features} features are {size >> 30} GiB as dense rows"
-        )
-    inputs = np.zeros((len(rows.labels), features), np.float32)
-    inputs[rows.rows, rows.columns] = rows.values
-    return inputs
+def _numbers(k: int) -> tuple[str, ...]:
+    """Names of k classes that are their numbers."""
+    return tuple(map(str, range(k)))

@@ -105,6 +105,10 @@ class StreamedSplit(Samples):
             found += len(targets[-1])
         return Split(np.concatenate(inputs), np.concatenate(targets), self.scale)
 
+    def largest(self, n: int) -> np.ndarray:
+        """See `Samples`; reads the first units."""
+        return self.head(n).largest(n)
+
     def order(self, seed: int, epoch: int) -> UnitOrder:
         """See `Samples`."""
         return self.units.order(seed, epoch)

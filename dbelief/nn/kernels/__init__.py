@@ -1,4 +1,7 @@
-"""Block-local layers (Coates et al. 2013): their shape, and the four kernels that are nearly all of their time."""
+"""Block-local layers (Coates et al. 2013): their shape, and the four kernels that are nearly all of their time.
+
+Beside them, the products of sparse rows with a dense layer (`sparse`).
+"""
 
 from .blocks import Blocks
 from .factory import Kernels, make_kernels

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dbelief.nn.model import Array
+from dbelief.nn.sparse_rows import SparseRows
 from dbelief.nn.workspace import Workspace
 
 from .layer import Arrays, Elementwise
@@ -72,15 +73,16 @@ def batch_key(work: Workspace, inputs: Array, seed: int, place: int) -> Array:
     ----------
     work : Workspace
         Of the layer: the key is one of its buffers.
-    inputs : floating point, shape (m, features...)
-        Of the whole network.
+    inputs : floating point, shape (m, features...), or SparseRows
+        Of the whole network. Of sparse rows it is a hash of what is stored, not that of the same rows in an array.
     seed : int
         Of the job.
     place : int
         Of the layer in the network.
     """
     xp = work.xp
-    bits = xp.ascontiguousarray(inputs).reshape(len(inputs), -1).view(UINT32)
+    given = inputs.bits if isinstance(inputs, SparseRows) else inputs
+    bits = xp.ascontiguousarray(given).reshape(len(given), -1).view(UINT32)
     numbers, part = (work.array(name, bits.shape, UINT32) for name in ("bits", "part of bits"))
     xp.copyto(numbers, work.rows(bits.size).reshape(bits.shape), casting="unsafe")
     xp.multiply(numbers, ODD, out=numbers)

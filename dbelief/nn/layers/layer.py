@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from dbelief.nn.kernels import sparse
 from dbelief.nn.model import Array
+from dbelief.nn.sparse_rows import SparseRows
 from dbelief.nn.workspace import Workspace
 
 Shape = tuple[int, ...]
@@ -79,6 +81,8 @@ class Layer(Protocol):
 class Dense:
     """y = x W + b, with W of shape (inputs, units) and b of shape (units,); x is read as (m, inputs).
 
+    As a network's first layer on the host, it takes x as `SparseRows` too.
+
     dL/dW = x^T dy, dL/db = sum over the batch of dy, dL/dx = dy W^T.
     Each output sees its whole input.
 
@@ -112,7 +116,10 @@ class Dense:
     def forward(self, work: Workspace, x: Array, parameters: Arrays, y: Array) -> None:
         """Write y = x W + b."""
         xp, (weight, bias) = work.xp, parameters
-        xp.matmul(x.reshape(len(x), -1), weight, out=y)
+        if isinstance(x, SparseRows):
+            sparse.times(x, weight, y)
+        else:
+            xp.matmul(x.reshape(len(x), -1), weight, out=y)
         xp.add(y, bias, out=y)
 
     def backward(
@@ -122,7 +129,10 @@ class Dense:
         xp = work.xp
         if gradients:
             d_weight, d_bias = gradients
-            xp.matmul(x.reshape(len(x), -1).T, dy, out=d_weight)
+            if isinstance(x, SparseRows):
+                sparse.transposed_times(x, dy, d_weight)
+            else:
+                xp.matmul(x.reshape(len(x), -1).T, dy, out=d_weight)
             xp.sum(dy, axis=0, out=d_bias)
         if dx is not None:
             xp.matmul(dy, parameters[0].T, out=dx.reshape(len(x), -1))

@@ -62,7 +62,8 @@ def replay_run(run_folder: Path) -> np.ndarray:
     spans = _segments(job, run_folder, layout)
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-    gather, wire = _gather(job, data.train, backend), Wire(Codecs.of(job.wire, layout.starts), spans)
+    gather = _gather(job, data.train.read_by(model, backend), backend)
+    wire = Wire(Codecs.of(job.wire, layout.starts), spans)
     with threadpool_limits(job.threads):  # as in replicas: BLAS may sum in another order on more threads
         if isinstance(strategy, Elastic):
             applied, computed = read_record(
@@ -121,8 +122,7 @@ def _gather(job: Job, train: Samples, backend: Backend) -> Gather:
 
     def gather(row: ComputedBatch) -> Batch:
         buffer.expect(order(row.epoch), row.start, row.stop)
-        batch = train.gather(order(row.epoch)[row.start : row.stop], buffer)
-        return Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
+        return train.gather(order(row.epoch)[row.start : row.stop], buffer).on(backend)
 
     return gather
 

@@ -84,7 +84,7 @@ def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -
         filters = _draw_filters(job, own, output, title)
         try:
             shown = _images_of(job)
-            network = _network(job, shown.inputs.shape[1:], own)
+            network = _network(job, shown.features, own)
         except UserError as error:  # the data, or lower stacks, are not on this machine; the report continues
             if labelled is not None:
                 raise
@@ -161,7 +161,7 @@ def _images_of(job: Job) -> Samples:
     found = data.test or data.validation or data.train
     if found is None:
         raise DataError(f"job {job.name}: has no data to show to its neurons")
-    return found
+    return found.dense()
 
 
 def _labelled(path: Path, neurons: Neurons) -> Samples:

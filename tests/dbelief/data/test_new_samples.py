@@ -162,7 +162,7 @@ def test_where_names_repeat_the_columns_must_be_those_of_the_training(tmp_path: 
 def test_rows_of_libsvm_may_have_any_label_or_none(tmp_path: Path) -> None:
     (tmp_path / "new.txt").write_text("1:5 2:6\n? 2:7\n0.5 1:8\n9\n")
     data = build_job(fields({"source": "libsvm", "train": "x"}, 3), tmp_path).data
-    assert read_samples(tmp_path / "new.txt", data, FORM).tolist() == [[5, 6], [0, 7], [8, 0], [0, 0]]
+    assert read_samples(tmp_path / "new.txt", data, FORM).dense().tolist() == [[5, 6], [0, 7], [8, 0], [0, 0]]
 
 
 FORM = SampleForm((2,), 3, 3, 1.0, NAMES, ("a", "b"))

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import select_backend
-from dbelief.data import Split
+from dbelief.core.layout import Layout
+from dbelief.data import SparseSplit, Split
 from dbelief.evaluation import evaluate as evaluation
 from dbelief.evaluation.evaluate import evaluate_groups
-from dbelief.nn import Batch, Dense, HasLogProbabilities, Network
+from dbelief.nn import Batch, Dense, HasLogProbabilities, Network, SparseRows
 from dbelief.nn.losses import SoftmaxCrossEntropy
+from tests.dbelief.nn.kernels.test_sparse import rows_of
 
 CPU = select_backend("cpu")
 
@@ -53,6 +55,25 @@ LABELS = np.array([0, 1, 0, 1, 0, 1])
 def test_group_evaluation_takes_the_most_probable_class(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "BATCH", at_once)
     assert evaluate_groups(Given(), {}, Split(PROBABILITIES, LABELS, groups=GROUPS), CPU) == (3, 2 / 3)
+
+
+def test_sparse_sets_are_evaluated_as_the_model_reads_them() -> None:
+    x, labels = np.eye(7, 5, dtype=np.float32), np.arange(7) % 2
+    network = Network([Dense(2)], SoftmaxCrossEntropy(), 5, 2, CPU)
+    views = network.parameters(np.random.default_rng(0))
+    layout = Layout.of(views)
+    sparse, dense = SparseSplit.of(rows_of(x), labels), Split(x, labels)
+    found, expected = (evaluation.evaluate(network, views, each, layout, CPU) for each in (sparse, dense))
+    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert found.accuracy == expected.accuracy
+
+    class Reads(Silent):
+        def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
+            return float((batch.inputs * np.arange(5)).sum() / len(batch))
+
+    assert evaluation.evaluate(Reads(), views, sparse, layout, CPU).loss == pytest.approx(10 / 7)
+    (batch,) = evaluation.batches(network, sparse, CPU)
+    assert isinstance(batch.inputs, SparseRows)
 
 
 def test_many_small_probabilities_do_not_vanish() -> None:

@@ -19,7 +19,7 @@ from dbelief.job import Job, Wire, build_job, load_job
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import Plan, make_plan
 from dbelief.plan.job_plan import Fit
-from dbelief.plan.memory import PROCESS
+from dbelief.plan.memory import COMPILED, PROCESS
 from dbelief.plan.shard_traffic import fetched_bytes, pushed_bytes
 from dbelief.rundir.json_values import plain
 from dbelief.training.session import build_model, initial_values
@@ -221,6 +221,30 @@ def test_memory_needs_are_compared_with_available_memory(monkeypatch: pytest.Mon
     everything += PROCESS["coordinator"] + len(plan.ranks) * PROCESS["rank"] + len(plan.shards) * PROCESS["shard"]
     assert found["coordinator, replicas and shards on this machine"].needs == everything
     assert [fit.fits for fit in plan.fits] == [True, True, False, False]
+
+
+def test_sparse_rows_are_counted_as_they_are_read(tmp_path: Path) -> None:
+    """Five numbers in the longest rows, of 2^20: as arrays where the model's ranks or its first layer need them."""
+    lines = [f"{row % 2} " + " ".join(f"{n + 1}:1" for n in range(row % 6)) for row in range(60)]
+    (tmp_path / "rows.txt").write_text("\n".join(lines))
+    data = {"source": "libsvm", "train": str(tmp_path / "rows.txt"), "features": 1 << 20}
+
+    def planned(layers: list[Any], **fields: Any) -> Plan:
+        return make_plan(job({"layers": layers, "loss": "softmax_cross_entropy"}, data=data, **fields))
+
+    plan = planned([{"dense": 2}])
+    assert plan.data_bytes == 8 * sum(row % 6 for row in range(60)) + 24 * 60
+    assert plan.ranks[0].memory.host["mini-batch"] == 8 * 8 * 5 + 8 * 9
+    assert plan.ranks[0].parameters == (2 << 20) + 2
+    assert (plan.layers[0].multiplied, plan.layers[0].flop) == (3, 6 * 2 * 3), "the mean, 2.5, rounded up"
+    arrays = planned(["relu", {"dense": 2}]), planned([{"dense": 2}], grid=[2])
+    assert arrays[1].layers[0].multiplied == 1 << 20
+    assert [each.ranks[0].memory.host["mini-batch"] for each in arrays] == [8 * 4 << 20] * 2
+    assert plan.process_bytes == {**PROCESS, "rank": PROCESS["rank"] + COMPILED}
+    needs = plan.ranks[0].memory.host_bytes + sum(shard.bytes for shard in plan.shards) + plan.data_bytes
+    assert plan.fits[0].needs == needs + sum(plan.process_bytes.values())
+    batch = planned([{"dense": 2}], strategy={"name": "sandblaster", "portion": 8})
+    assert batch.ranks[0].memory.host["mini-batch"] == 2 * plan.ranks[0].memory.host["mini-batch"]
 
 
 def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

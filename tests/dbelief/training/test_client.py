@@ -14,7 +14,7 @@ import pytest
 from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.push import Pusher, PushResult
-from dbelief.data import Split
+from dbelief.data import Dataset, Split
 from dbelief.errors import JobError, ModelError, Unavailable
 from dbelief.job import build_job
 from dbelief.nn import Batch
@@ -68,7 +68,7 @@ class Place:
         member: Any = SimpleNamespace(id=2, incarnation=7, run_id=5, client=SimpleNamespace(call=call))
         self.session = SimpleNamespace(
             job=build_job(JOB, Path()),
-            data=SimpleNamespace(validation=split, test=split),
+            data=Dataset(None, split, split, 1, (2,)),
             backend=select_backend("cpu"),
             model=Mean(),
             metrics=None,
@@ -126,7 +126,8 @@ def test_reports_have_totals_and_the_number_of_the_last_push() -> None:
 
 def test_data_are_the_jobs() -> None:
     place = Place()
-    assert place.client.data is place.session.data
+    assert place.client.data is place.client.data
+    assert place.client.data.test is place.session.data.test
     place.session.data = None
     with pytest.raises(JobError, match=r"job own has no data: its data\.source is none"):
         _ = place.client.data

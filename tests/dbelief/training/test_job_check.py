@@ -1,6 +1,7 @@
 """`dbelief job check`, and fields replaced from Python."""
 
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dbelief.arrays.backend import select_backend
-from dbelief.errors import JobError, ModelError, NonFinite, UserError
+from dbelief.errors import DataError, JobError, ModelError, NonFinite, UserError
 from dbelief.job import Downpour, load_job
 from dbelief.launch.train import _as_yaml, _check_script
 from dbelief.training.job_check import assemble_job, check_job
@@ -113,6 +114,45 @@ limits: {epochs: 1}
     (tmp_path / "rows.csv").write_text(rows)
     line = check_job(tmp_path / "job.yaml", {"data.header": "false", "data.target": "4"})
     assert any(re.match(r"note: input 2 reaches [0-9.]+e\+04, input 1 only 1 \(counted ", one) for one in line)
+
+
+WIDE = """
+name: wide
+model: {model}
+data: {{source: libsvm, train: rows.txt, features: {features}}}
+strategy: {{name: downpour, batch: 200, rule: {{name: sgd, rate: 0.1}}}}
+limits: {{epochs: 1}}
+"""
+ROWS = "".join(f"{row % 2} {row + 1}:{5000 if row == 7 else 1} 1048576:2\n" for row in range(400))
+
+
+def test_sparse_rows_are_checked_without_dense_ones(tmp_path: Path) -> None:
+    """400 rows of 2^20 columns would be 1.6 GiB, and the first mini-batch half of that; a vector has 8 MiB."""
+    (tmp_path / "rows.txt").write_text(ROWS)
+    model = "{layers: [{dense: 2}], loss: softmax_cross_entropy}"
+    (tmp_path / "job.yaml").write_text(WIDE.format(model=model, features=1 << 20))
+    tracemalloc.start()
+    try:
+        lines = check_job(tmp_path / "job.yaml", {})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100e6
+    assert "data: 360 training, 40 validation, 0 test samples" in lines
+    assert any(line.startswith("note: input 8 reaches 5e+03, input 1 only 1 ") for line in lines)
+
+
+def test_arrays_that_a_model_would_need_are_refused_where_they_are_large(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text(ROWS)
+    (tmp_path / "model.py").write_text(MODEL.replace("GRADIENT", "float(batch.inputs.mean())"))
+    (tmp_path / "job.yaml").write_text(WIDE.format(model='{python: "model.py:Own"}', features=1 << 22))
+    with pytest.raises(DataError, match=r"^a mini-batch of 200 samples of 4,194,304 features is 3.1 GiB as dense rows"):
+        check_job(tmp_path / "job.yaml", {})
+    assert check_job(tmp_path / "job.yaml", {"strategy.batch": "1"})[0].endswith("job wide is fine")
+    layers = "{layers: [{dense: 2}], loss: softmax_cross_entropy}"
+    assert check_job(tmp_path / "job.yaml", {"model": layers})[0].endswith("job wide is fine")
+    with pytest.raises(DataError, match=r"^a mini-batch of 200 samples"):
+        check_job(tmp_path / "job.yaml", {"model": layers, "grid": "[2]"})
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_outputs_are_the_formula_on_scaled_inputs_in_any_number_of_parts(
     whole = trained.outputs(inputs.tolist())
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(trained.predict(inputs), whole)
-    monkeypatch.setattr("dbelief.training.trained_model.BATCH", 3)
+    monkeypatch.setattr("dbelief.evaluation.evaluate.BATCH", 3)
     np.testing.assert_allclose(trained.outputs(inputs), whole, rtol=1e-5, atol=1e-6)
     assert trained.outputs(np.zeros((0, 2))).shape == (0, 1)
 

@@ -22,6 +22,10 @@ class Telling(Bare):
         return 2.0, 1
 
 
+class Sparse(Bare):
+    reads_sparse = True
+
+
 def test_only_a_gradient_takes_longer() -> None:
     waits: list[float] = []
     model, out = DelayedModel(Telling(), 0.1, waits.append), {"w": np.empty(2, np.float32)}
@@ -37,3 +41,5 @@ def test_only_a_gradient_takes_longer() -> None:
 
 def test_it_can_do_no_more_than_the_model() -> None:
     assert not isinstance(DelayedModel(Bare(), 0.1), Evaluates)
+    assert not DelayedModel(Bare(), 0.1).reads_sparse
+    assert DelayedModel(Sparse(), 0.1).reads_sparse

@@ -1,0 +1,107 @@
+"""Whole jobs on LIBSVM text: the models are those of the same rows in an array, and SciPy's optimum.
+
+ALGORITHMS: Downpour with one replica, and Sandblaster L-BFGS (DistBelief, sections 4.1 and 4.2), on sparse rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+from scipy.special import log_softmax
+
+from dbelief.rundir.events import read_events
+
+from .in_process import whole_job
+
+ROWS, FEATURES, CLASSES = 400, 30, 3
+JOB = """
+name: job
+model: {{layers: [{layers}{{dense: 3}}], loss: softmax_cross_entropy}}
+data: {data}
+strategy: {strategy}
+{more}
+shards: 2
+replicas: 1
+seed: 5
+threads: 1
+"""
+SGD = "{name: downpour, batch: 16, rule: {name: sgd, rate: 0.3}, warm_start: null}"
+LBFGS = "{name: sandblaster, portion: 90, iterations: 8, relative_decrease: null, ordered: true}"
+LIBSVM = "{source: libsvm, train: rows.txt, validation: 0}"
+NPZ = "{source: npz, file: rows.npz, validation: 0, test: 0}"
+
+
+def write(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The same rows as text and as arrays; labels are drawn at random, so that the optimum is finite."""
+    rng = np.random.default_rng(11)
+    x = (rng.standard_normal((ROWS, FEATURES)) * (rng.random((ROWS, FEATURES)) < 0.2)).astype(np.float32)
+    x[0, -1] = 0.5
+    labels = rng.integers(0, CLASSES, ROWS)
+    lines = [
+        f"{label} " + " ".join(f"{column + 1}:{row[column]!s}" for column in np.flatnonzero(row))
+        for row, label in zip(x, labels, strict=True)
+    ]
+    (folder / "rows.txt").write_text("\n".join(lines))
+    np.savez(folder / "rows.npz", train_inputs=x, train_targets=labels)
+    return x, labels
+
+
+def models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, layers: str, more: str
+) -> list[dict[str, np.ndarray]]:
+    """Trained on text, and on arrays."""
+    found = []
+    for name, data in (("sparse", LIBSVM), ("dense", NPZ)):
+        folder = tmp_path / name
+        folder.mkdir()
+        write(folder)
+        text = JOB.format(layers=layers, data=data, strategy=strategy, more=more)
+        found.append(load_file(whole_job(text, folder, monkeypatch) / "model.safetensors"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "layers", "more"),
+    [
+        (SGD, "", "limits: {epochs: 3}"),
+        (SGD, "{dense: 8}, tanh, ", "limits: {epochs: 3}"),
+        (LBFGS, "", "evaluate: {every: null, keep: last}"),
+    ],
+    ids=["sgd", "sgd with a hidden layer", "l-bfgs"],
+)
+def test_the_model_is_that_of_the_same_rows_in_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, layers: str, more: str
+) -> None:
+    sparse, dense = models(tmp_path, monkeypatch, strategy, layers, more)
+    for name, values in dense.items():
+        assert np.abs(values).max() > 0.01, "it was trained"
+        np.testing.assert_allclose(sparse[name], values, rtol=0, atol=1e-6)
+
+
+def test_the_optimum_is_that_of_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, labels = write(tmp_path)
+    rows, truth = csr_array(x.astype(np.float64)), np.eye(CLASSES)[labels]
+
+    def loss_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weight, bias = flat[:-CLASSES].reshape(FEATURES, CLASSES), flat[-CLASSES:]
+        logs = log_softmax(rows @ weight + bias, axis=1)
+        slope = (np.exp(logs) - truth) / ROWS
+        return -float((truth * logs).sum()) / ROWS, np.r_[(rows.T @ slope).ravel(), slope.sum(axis=0)]
+
+    best = minimize(
+        loss_and_gradient, np.zeros((FEATURES + 1) * CLASSES), jac=True, method="L-BFGS-B",
+        options={"ftol": 0.0, "gtol": 1e-10, "maxiter": 10_000},
+    )  # fmt: skip
+    strategy = "{name: sandblaster, portion: 90, iterations: 80, relative_decrease: 1.0e-9}"
+    more = "evaluate: {every: null, keep: last}"
+    run = whole_job(JOB.format(layers="", data=LIBSVM, strategy=strategy, more=more), tmp_path, monkeypatch)
+    model = load_file(run / "model.safetensors")
+    flat = np.concatenate([model["dense1.weight"].ravel(), model["dense1.bias"]]).astype(np.float64)
+    assert loss_and_gradient(flat)[0] == pytest.approx(best.fun, rel=1e-7)
+    reported = [event["loss"] for event in read_events(run / "events.jsonl") if event["event"] == "iteration"]
+    assert reported[-1] == pytest.approx(best.fun, rel=1e-6)
