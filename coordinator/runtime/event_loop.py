@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage
 from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
@@ -65,6 +66,8 @@ class EventLoop:
         Start of the run in seconds since 1970, where another coordinator started it.
     pictures
         Whether pictures are drawn at the end of the job; one second of processor time.
+    sets
+        The run's snapshot sets; None: those of the run folder.
 
     Attributes
     ----------
@@ -83,8 +86,10 @@ class EventLoop:
         clock: Clock,
         began_wall_s: float | None = None,
         pictures: bool = True,
+        sets: SetStorage | None = None,
     ) -> None:
         self.folder = folder
+        sets = sets or LocalSets(folder / "snapshots")
         self._pictures = pictures
         self.leadership = leadership
         self.speed = Speed(clock)
@@ -107,7 +112,7 @@ class EventLoop:
         self.scaling = ReplicaScaling(machine.job)
         self.throughput = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
         self._shards = ShardClient(
-            machine.job, lambda: leadership.epoch, machine.recovery.is_unavailable, folder / "snapshots", machine.run_id
+            machine.job, lambda: leadership.epoch, machine.recovery.is_unavailable, sets, machine.run_id
         )
         self._events = EventLog(folder / EVENTS, clock, earlier_s)
         self._last_pass = ThrottledJsonFile(folder / LAST_PASS, clock)
@@ -115,7 +120,7 @@ class EventLoop:
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._executor = EffectExecutor(
-            self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s, leadership.confirm
+            self.step, self._shards, folder, sets, self._log_event, self._finish, clock, self.wall_s, leadership.confirm
         )
         self.exporter = CoordinatorMetrics(metrics, machine.job, folder, clock)
         metrics.add_callback("retries_total", lambda: self._executor.retries, to="ps")

@@ -1,0 +1,44 @@
+"""An S3 server of moto on loopback, for tests with s3fs; and what of it is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from unittest import mock
+
+from dbelief.storage.object_store import disconnect
+
+MISSING = ", ".join(name for name in ("s3fs", "moto", "flask") if find_spec(name) is None)
+WHY = f"needs {MISSING}: pip install '.[s3,storage-tests]'"
+LOGIN = {"AWS_ACCESS_KEY_ID": "AKIAQUIETLY", "AWS_SECRET_ACCESS_KEY": "never/to/be/shown"}
+
+
+@contextmanager
+def s3_server(bucket: str = "bucket") -> Iterator[str]:
+    """A server with an empty bucket, which this process's environment names, and child processes inherit; its URL."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    named = {**LOGIN, "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
+    try:
+        with mock.patch.dict(os.environ, named):
+            disconnect()  # from an earlier server
+            make_bucket(bucket)
+            yield url
+            disconnect()
+    finally:
+        server.stop()
+
+
+def make_bucket(bucket: str) -> None:
+    """Make a bucket on the server that the environment names."""
+    import boto3
+
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=bucket)
+    client.close()
