@@ -12,7 +12,7 @@ import numpy as np
 from dbelief.checkpoint.set_files import SetFiles, files_in
 from dbelief.checkpoint.shard_file import StoredSegment, read_segments, write_shard
 from dbelief.errors import CorruptSnapshot, WriteFailed
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 from .store.segment import Segment
 from .store.shard import Shard

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dbelief.checkpoint.set_files import COMMIT
-from dbelief.checkpoint.set_storage import LocalSets, SetStorage
+from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.data import sizes
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.process.runtime import runtime
-from dbelief.rundir.folder import prepare_folder
-from dbelief.storage.url import Url
+from dbelief.rundir.place import place_of
+from dbelief.url import Url
 
 from ..core.states import DatasetSizes
 from ..job.machine import JobMachine
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Bootstrapped(NamedTuple):
-    """A job's machine and run folder.
+    """A job's machine and the folder that its coordinator works in.
 
     `began_wall_s`: start of the run in seconds since 1970, where another coordinator started it; else None.
     """
@@ -52,37 +52,36 @@ def start(
     UserError
         The unfinished run was started with another job file.
     """
+    place = place_of(job)
     parts = None if resume or fresh else load_unfinished(stored)
     if parts is not None:
         run: dict[str, Any] = json.loads(stored["run"])
-        folder = Path(run["folder"])
-        if folder.is_dir() and run_folder in (None, folder):
+        found = place.find(run["folder"], run_folder)
+        if found is not None:
             if run["job"] != job.to_yaml():
                 raise UserError(
-                    f"job {job.name} is unfinished (run folder {folder}) and was started with another job file: use "
-                    "that one, or --fresh to start anew"
+                    f"job {job.name} is unfinished (run folder {run['folder']}) and was started with another job file: "
+                    "use that one, or --fresh to start anew"
                 )
-            machine = _taken_over(job, folder, parts, now_s)
+            machine = _taken_over(job, place.sets(found), parts, now_s)
             machine.earlier_wall_s = run.get("legs", 0.0)
-            return Bootstrapped(machine, folder, run["began"])
-        log.warning(f"the unfinished run of job {job.name} was in {folder}, which does not exist here: starting anew")
+            return Bootstrapped(machine, found, run["began"])
+        log.warning(
+            f"the unfinished run of job {job.name} was in {run['folder']}, which does not exist here: starting anew"
+        )
     if resume or run_folder is not None:
-        folder = run_folder or prepare_folder(job, resume)
-        machine = create_machine(job, LocalSets(folder / "snapshots"), resume)
+        folder = run_folder or place.prepare(resume)
+        machine = create_machine(job, place.sets(folder), resume)
     else:
-        machine = create_machine(
-            job, LocalSets(Path()), resume
-        )  # before an earlier run is moved aside: this checks the data
-        folder = prepare_folder(job, resume)
+        machine = create_machine(job, place.sets(), resume)  # first: it checks the data, before a run is moved aside
+        folder = place.prepare(resume)
     # A run that failed before its first set has issued epochs that no set contains.
     machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
     return Bootstrapped(machine, folder)
 
 
-def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:
-    machine = create_machine(
-        job, LocalSets(folder / "snapshots"), resume=parts["state"]["resumes"] and not training_started(parts)
-    )
+def _taken_over(job: Job, sets: SetStorage, parts: Mapping[str, Any], now_s: float) -> JobMachine:
+    machine = create_machine(job, sets, resume=parts["state"]["resumes"] and not training_started(parts))
     restore(machine, parts, now_s)
     log.info(
         f"taking over from another coordinator of job {job.name}, after {machine.progress.samples:,} samples"

@@ -10,6 +10,7 @@ coordinators that complete one set, the store lets one create `set.json`.
 from __future__ import annotations
 
 import logging
+import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from dbelief.checkpoint.snapshot_set import FORMAT, Skipped, count_of, first_val
 from dbelief.errors import CorruptSnapshot, StorageError, Unavailable, UserError, WriteFailed
 from dbelief.process.runtime import runtime
 from dbelief.storage.object_store import ObjectStore, connect
-from dbelief.storage.url import Url, is_url
+from dbelief.url import Url, is_url
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +204,14 @@ class ObjectSets:
     def files(self, set_id: str) -> SetFiles:
         """See `SetStorage`."""
         return ObjectFiles(self._store, self.where / set_id)
+
+    def fetch(self, set_id: str, folder: Path) -> None:
+        """Copy a complete set's files into a folder, in the form of `LocalSets`; what is missing is left out."""
+        commit = self._store.read(self.where / set_id / COMMIT)
+        (folder / COMMIT).write_bytes(commit)
+        for url in self._store.list(self.where / set_id / self.read(set_id)["attempt"]):
+            with self._store.open(url) as source, (folder / url.name).open("wb") as file:
+                shutil.copyfileobj(source, file, 8 << 20)
 
     def _listed(self) -> dict[str, list[Url]]:
         """The objects of each set that has any, oldest set first."""

@@ -10,7 +10,7 @@ from typing import BinaryIO, Protocol
 
 from dbelief.errors import WriteFailed
 from dbelief.process.atomic_file import atomic_write
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 COMMIT = "set.json"
 """Name of the file that completes a set."""

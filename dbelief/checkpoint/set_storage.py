@@ -20,7 +20,7 @@ from dbelief.checkpoint.snapshot_set import (
     sets_in,
     write_set,
 )
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 
 class SetStorage(Protocol):

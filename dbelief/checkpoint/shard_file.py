@@ -27,7 +27,7 @@ from dbelief.checkpoint.set_files import COMMIT, SetFiles, files_in
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import CorruptSnapshot, SnapshotError, WriteFailed
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 FORMAT = 2
 _NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")

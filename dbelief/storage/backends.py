@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dbelief.errors import UserError, WriteFailed
 from dbelief.process.atomic_file import write_whole
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 CONNECT_S, ANSWER_S = 5.0, 20.0
 """Longest time until a connection, and between two pieces of an answer, in seconds."""

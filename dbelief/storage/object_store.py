@@ -15,7 +15,7 @@ from dbelief.storage.backends import Backend, open_backend
 from dbelief.storage.failures import is_missing, is_taken, named
 from dbelief.storage.reader import ObjectReader
 from dbelief.storage.upload import Upload
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 R = TypeVar("R")
 

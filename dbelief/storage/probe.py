@@ -6,7 +6,7 @@ import os
 
 from dbelief.errors import StorageError, Unavailable, UserError
 from dbelief.storage.object_store import ObjectStore
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 
 def probe(store: ObjectStore, prefix: Url) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from dbelief.errors import StorageError, Unavailable
 from dbelief.storage.backends import Multipart
-from dbelief.storage.url import Url
+from dbelief.url import Url
 
 R = TypeVar("R")
 

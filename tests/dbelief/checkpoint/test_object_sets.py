@@ -16,7 +16,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.errors import CorruptSnapshot, SnapshotError, Unavailable, UserError, WriteFailed
 from dbelief.storage.backends import MemoryBackend
 from dbelief.storage.object_store import ObjectStore
-from dbelief.storage.url import Url, parse_url
+from dbelief.url import Url, parse_url
 from tests.dbelief.checkpoint.test_shard_file import ABOUT, plain, stored, whole
 
 SPANS = (SegmentSpan(0, 0, 7), SegmentSpan(1, 7, 7), SegmentSpan(2, 14, 4))

@@ -7,7 +7,7 @@ import pytest
 
 from dbelief.storage.backends import Backend, FolderBackend, MemoryBackend, S3Backend
 from dbelief.storage.object_store import ObjectStore
-from dbelief.storage.url import Url, parse_url
+from dbelief.url import Url, parse_url
 from tests.storage.s3_server import MISSING, WHY, s3_server
 
 KINDS = (

@@ -14,7 +14,7 @@ from dbelief.storage import upload as uploads
 from dbelief.storage.backends import Backend, MemoryBackend, Multipart
 from dbelief.storage.object_store import ObjectStore
 from dbelief.storage.probe import probe
-from dbelief.storage.url import Url, parse_url
+from dbelief.url import Url, parse_url
 
 Place = tuple[ObjectStore, Url]
 

@@ -8,7 +8,7 @@ from dbelief.errors import StorageError, Unavailable, UserError
 from dbelief.storage.backends import S3Backend
 from dbelief.storage.object_store import ObjectStore
 from dbelief.storage.probe import probe
-from dbelief.storage.url import parse_url
+from dbelief.url import parse_url
 from tests.storage.s3_server import MISSING, WHY
 
 pytestmark = [pytest.mark.storage, pytest.mark.skipif(bool(MISSING), reason=WHY)]

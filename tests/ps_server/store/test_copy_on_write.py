@@ -23,7 +23,7 @@ from dbelief.core.vector_program import Operation, copy, lincomb, rotate, zero
 from dbelief.errors import Rejected, WriteFailed
 from dbelief.optim import make_rule
 from dbelief.process.atomic_file import Disk, use_disk
-from dbelief.storage.url import Url
+from dbelief.url import Url
 from ps_server import snapshot
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard

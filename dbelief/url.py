@@ -1,4 +1,4 @@
-"""URLs of objects, and of the prefixes that they lie below."""
+"""URLs of objects in a store, and of the prefixes that they are below."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 class Url(str):
-    """URL of an object, or of the prefix of several: without a login, and without a slash at its end."""
+    """URL of an object, or of a prefix of objects: without a login, and without a slash at its end."""
 
     __slots__ = ()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dbelief.errors import UserError
-from dbelief.storage.url import Url, is_url, parse_url
+from dbelief.url import Url, is_url, parse_url
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/runs", "s3://bucket", "file:///srv/runs", "memory://x"])
