@@ -209,9 +209,15 @@ class S3Backend:
 
     def list(self, prefix: Url) -> Mapping[Url, int]:
         """See `Backend`."""
-        found = self._files.find(prefix, detail=True)
-        urls = {Url(f"s3://{path}"): int(row["size"]) for path, row in found.items()}
-        return {url: size for url, size in urls.items() if url.startswith(f"{prefix}/")}
+        bucket, key, _ = self._files.split_path(prefix)
+        asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
+        found: dict[Url, int] = {}
+        while True:
+            page = self._files.call_s3("list_objects_v2", **asked)
+            found |= {Url(f"s3://{bucket}/{row['Key']}"): int(row["Size"]) for row in page.get("Contents", ())}
+            if not page.get("IsTruncated"):
+                return found
+            asked["ContinuationToken"] = page["NextContinuationToken"]
 
     def delete(self, urls: Iterable[Url]) -> None:
         """See `Backend`."""

@@ -26,7 +26,7 @@ def probe(store: ObjectStore, prefix: Url) -> None:
         finally:
             store.delete([url])
     except (StorageError, Unavailable) as error:
-        raise UserError(str(error)) from None
+        raise UserError(str(error).replace(url, prefix)) from None
     if both:
         raise UserError(
             f"{prefix}: does not create objects conditionally (If-None-Match), so two coordinators could commit one set"

@@ -16,7 +16,7 @@ from dbelief.errors import CorruptSnapshot, DataError, SnapshotError
 from dbelief.job import load_job
 from dbelief.rundir.summary import read_summary
 from dbelief.storage.object_store import ObjectStore, connect
-from dbelief.url import Url
+from dbelief.url import Url, is_url, parse_url
 
 from .event_pieces import fetch_events
 from .publisher import EVENTS, SUMMARY
@@ -30,6 +30,11 @@ def fetch_for_resume(store: ObjectStore, run: Url, folder: Path) -> None:
     fetch_events(store, run, folder / EVENTS)
     for name in ("track.json", "last_pass.json", "reduction.json"):
         _fetch(store, run / name, folder / name)
+
+
+def parse_run(run: Path | Url | str) -> Path | Url:
+    """The folder, or URL, of a run that a user names; raises UserError where it is no URL of a store."""
+    return parse_url(str(run)) if is_url(run) else Path(run)
 
 
 @contextmanager

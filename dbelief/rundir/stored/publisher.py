@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -26,8 +27,10 @@ FINISH_S = 60.0
 """How long the end of a run waits for a store that is away, in seconds."""
 _LARGE = 1 << 20
 _FOLDERS = ("logs", "record")
+_SENT = ".uploaded.json"
+"""File in the folder with the stamps of what was uploaded from it: its launcher does not upload a model again."""
 
-Stamp = tuple[int, int]
+Stamp = list[int]
 
 
 class Publisher:
@@ -47,7 +50,8 @@ class Publisher:
         self._store, self._run, self._folder, self._clock, self._lost = store, run, folder, clock, lost
         self._events = EventPieces(store, run, folder / EVENTS)
         self._there = {url[len(run) + 1 :] for url in store.list(run)}
-        self._sent: dict[Path, Stamp] = {}
+        self._record = folder / _SENT
+        self._sent: dict[str, Stamp] = _read(self._record)
         self._failing = False
         self._lock = runtime.lock()
         self._ended = runtime.event()
@@ -106,10 +110,9 @@ class Publisher:
 
     def _upload_changed(self, path: Path) -> None:
         try:
-            stamp = path.stat().st_mtime_ns, path.stat().st_size
-            if self._sent.get(path) == stamp:
+            name, stamp = path.relative_to(self._folder).as_posix(), [path.stat().st_mtime_ns, path.stat().st_size]
+            if self._sent.get(name) == stamp:
                 return
-            name = path.relative_to(self._folder).as_posix()
             if stamp[1] < _LARGE:
                 self._store.replace(self._run / name, path.read_bytes())
             else:
@@ -117,8 +120,9 @@ class Publisher:
                     shutil.copyfileobj(file, upload, _LARGE)
         except FileNotFoundError:  # it was removed meanwhile
             return
-        self._sent[path] = stamp
+        self._sent[name] = stamp
         self._there.add(name)
+        self._record.write_text(json.dumps(self._sent))
 
     def _loop(self) -> None:
         while not self._clock.wait(self._ended, EVERY_S):
@@ -135,3 +139,12 @@ class Publisher:
                 if self._failing:
                     log.info(f"files of the run are uploaded again, to {self._run}")
                 self._failing = False
+
+
+def _read(record: Path) -> dict[str, Stamp]:
+    """Stamps of an earlier publisher; none where it was interrupted while it wrote them."""
+    try:
+        found: dict[str, Stamp] = json.loads(record.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
