@@ -126,8 +126,8 @@ def _run_as_leader(
         check_free(options.listen)  # before the run folder is touched
         # Only the leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.read_state(), options.run_folder, options.resume, options.fresh, clock.now())
-        place, succeeds = place_of(job), begun.began_wall_s is not None
-        writing = stack.enter_context(place.writing(begun.folder, succeeds, leadership.lose))
+        place = place_of(job)
+        writing = stack.enter_context(place.writing(begun.folder, begun.machine.run_id, leadership.lose))
         sweep(begun.folder)
         runner = EventLoop(
             begun.machine,
@@ -161,13 +161,15 @@ def _run_as_leader(
         writing.finish()
         if state not in (State.DONE, State.FAILED):
             log.info(f"leaving job {job.name} ({state.value}) to the next coordinator")
-            return 0
-        log.info(f"job {job.name} {state.value}: {begun.machine.reason}")
-        if options.at_end == "wait":
-            interrupted.wait()
         else:
-            metrics.wait_for_scrape(SCRAPE_S)
-    return 0 if state is State.DONE else 1
+            log.info(f"job {job.name} {state.value}: {begun.machine.reason}")
+            if options.at_end == "wait":
+                interrupted.wait()
+            else:
+                metrics.wait_for_scrape(SCRAPE_S)
+    if options.run_folder is None:
+        place.discard(begun.folder)
+    return 1 if state is State.FAILED else 0
 
 
 def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:

@@ -12,18 +12,21 @@ from typing import Protocol
 
 from dbelief.checkpoint.object_sets import ObjectSets
 from dbelief.checkpoint.set_storage import LocalSets, SetStorage
-from dbelief.errors import StorageError, Unavailable, UserError
+from dbelief.errors import RuntimeFailure, StorageError, Unavailable, UserError
 from dbelief.job import Job
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.rundir.folder import folder_of, held, prepare_folder
 from dbelief.rundir.stored.copies import fetch_for_resume
-from dbelief.rundir.stored.hold import PREFIX, Hold
+from dbelief.rundir.stored.hold import PREFIX, Hold, highest
 from dbelief.rundir.stored.publisher import Publisher
 from dbelief.storage.object_store import connect
 from dbelief.storage.probe import probe
 from dbelief.url import Url
 
 log = logging.getLogger(__name__)
+
+_HOLDER = ".holder"
+"""File in a working folder with the number of its coordinator's hold."""
 
 
 class Writing(Protocol):
@@ -74,13 +77,13 @@ class RunPlace(Protocol):
         """
         ...
 
-    def writing(self, folder: Path, succeeds: bool, lost: Callable[[str], None]) -> AbstractContextManager[Writing]:
+    def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> AbstractContextManager[Writing]:
         """Hold the place within a `with` block, against other runs of that name.
 
         Parameters
         ----------
-        succeeds
-            Another coordinator has led the same run until now.
+        run_id
+            Of the run: a coordinator that goes on with the same run need not wait for the one before.
         lost
             Called with the reason where another process has taken the place.
         """
@@ -94,6 +97,9 @@ class RunPlace(Protocol):
         RuntimeFailure
             It cannot be uploaded; the folder stays.
         """
+
+    def discard(self, folder: Path) -> None:
+        """Remove the folder that a coordinator has made for itself, once all of it is uploaded."""
 
 
 class _Locked:
@@ -131,13 +137,16 @@ class LocalPlace:
         return path if path.is_dir() and folder in (None, path) else None
 
     @contextmanager
-    def writing(self, folder: Path, succeeds: bool, lost: Callable[[str], None]) -> Iterator[Writing]:
+    def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> Iterator[Writing]:
         """See `RunPlace`."""
         with held(folder):
             yield _Locked()
 
     def finish(self, folder: Path, keep: bool = False) -> None:
         """See `RunPlace`."""
+
+    def discard(self, folder: Path) -> None:
+        """See `RunPlace`. The run folder stays."""
 
 
 class _Published:
@@ -186,9 +195,10 @@ class StoredPlace:
         return (folder or self._work_folder()) if known == self.where else None
 
     @contextmanager
-    def writing(self, folder: Path, succeeds: bool, lost: Callable[[str], None]) -> Iterator[Writing]:
+    def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> Iterator[Writing]:
         """See `RunPlace`."""
-        hold = Hold.acquire(self._store, self.where, self._clock, lost, succeeds)
+        hold = Hold.acquire(self._store, self.where, run_id, self._clock, lost)
+        (folder / _HOLDER).write_text(str(hold.number))
         try:
             publisher = Publisher(self._store, self.where, folder, self._clock, lost)
             publisher.start()
@@ -203,16 +213,25 @@ class StoredPlace:
     def finish(self, folder: Path, keep: bool = False) -> None:
         """See `RunPlace`."""
         try:
-            begun = self.where / "job.yaml" in self._store.list(self.where)
-        except (Unavailable, StorageError) as error:
-            log.warning(f"{error}; the run's files here are in {folder}")
+            held_by = (folder / _HOLDER).read_text()
+        except FileNotFoundError:
+            if any(path.is_file() for path in (folder / "logs").glob("*")):
+                log.info(f"the run did not begin; its logs are in {folder}")
+            else:
+                self.discard(folder)
             return
-        if begun:
+        try:
+            if str(highest(self._store, self.where)) != held_by:
+                raise RuntimeFailure(f"{self.where}: another process writes there now; the files of this one: {folder}")
             Publisher(self._store, self.where, folder, self._clock).finish()
-            if not keep:
-                shutil.rmtree(folder, ignore_errors=True)
-        else:
-            log.info(f"the run did not begin; its logs are in {folder}")
+        except (Unavailable, StorageError) as error:
+            raise RuntimeFailure(f"{error}; what could not be uploaded is in {folder}") from None
+        if not keep:
+            self.discard(folder)
+
+    def discard(self, folder: Path) -> None:
+        """See `RunPlace`."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _work_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"dbelief-{self._job.name}-"))

@@ -149,7 +149,8 @@ def test_a_shard_and_the_coordinator_fail(site: Site) -> None:
 
 
 def test_all_processes_and_disks_are_lost(site: Site) -> None:
-    train = site.dbelief("train", str(site.job), "--quiet", wait_s=0.02)
+    """A set of one shard, whose parameters are one segment, has each push in full or not at all: none is twice."""
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "shards=1", wait_s=0.02)
     until(lambda: trained(site, 2000), "a set", train)
     train.kill()
     train.wait()

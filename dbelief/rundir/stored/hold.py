@@ -29,46 +29,47 @@ class Hold:
 
     Parameters
     ----------
+    number
+        Of this holder; see `acquire`.
+    run_id
+        Of the run: a coordinator that succeeds another one of the same run has the same.
     lost
         Called once with the reason where another process has taken it.
     """
 
-    def __init__(self, store: ObjectStore, run: Url, number: int, clock: Clock, lost: Callable[[str], None]) -> None:
-        self._store, self._run, self._number = store, run, number
+    def __init__(
+        self, store: ObjectStore, run: Url, number: int, run_id: int, clock: Clock, lost: Callable[[str], None]
+    ) -> None:
+        self._store, self._run, self.number, self._run_id = store, run, number, run_id
         self._clock, self._lost = clock, lost
         self._id, self._beats = runtime.random_bytes(8).hex(), 0
         self._ended = runtime.event()
         self._thread: Thread | None = None
 
     @classmethod
-    def acquire(
-        cls, store: ObjectStore, run: Url, clock: Clock, lost: Callable[[str], None], succeeds: bool = False
-    ) -> Hold:
+    def acquire(cls, store: ObjectStore, run: Url, run_id: int, clock: Clock, lost: Callable[[str], None]) -> Hold:
         """Take the hold, once an earlier holder has released it or is silent; then beat until it is released.
 
-        Parameters
-        ----------
-        succeeds
-            This process succeeds the earlier one by another agreement, and need not wait.
+        A coordinator of the same run need not wait: the registry has let it lead.
 
         Raises
         ------
         UserError
             A process writes there, or takes the hold at the same time.
         """
-        earlier = _highest(store, run)
-        if earlier and not succeeds:
-            _wait_until_silent(store, run, earlier, clock)
-        hold = cls(store, run, earlier + 1, clock, lost)
-        if not store.create(_url(run, hold._number), hold._content(released=False)):
+        earlier = highest(store, run)
+        if earlier:
+            _wait_until_silent(store, run, earlier, run_id, clock)
+        hold = cls(store, run, earlier + 1, run_id, clock, lost)
+        if not store.create(_url(run, hold.number), hold._content(released=False)):
             raise UserError(f"{run}: another process begins to write there at this moment; run one of the two")
         store.delete(_url(run, number) for number in range(max(1, earlier - 8), earlier))
-        hold._thread = runtime.spawn(hold._beat, "hold")
+        hold._thread = runtime.spawn(hold._beat_on, "hold")
         return hold
 
     def confirm(self) -> None:
         """Check that no other process has taken the hold; raises Deposed. Cost: a listing."""
-        if _highest(self._store, self._run) > self._number:
+        if highest(self._store, self._run) > self.number:
             raise Deposed(f"{self._run}: another coordinator writes there now")
 
     def release(self) -> None:
@@ -77,38 +78,43 @@ class Hold:
         if self._thread is not None:
             self._thread.join()
         try:
-            self._store.replace(_url(self._run, self._number), self._content(released=True))
+            self._store.replace(_url(self._run, self.number), self._content(released=True))
         except (Unavailable, StorageError) as error:
             log.warning(f"the run's prefix could not be released; a resume waits for {SILENT_S:g} s: {error}")
 
     def _content(self, released: bool) -> bytes:
-        return json.dumps({"id": self._id, "beats": self._beats, "released": released}).encode()
+        return json.dumps({"id": self._id, "run": self._run_id, "beats": self._beats, "released": released}).encode()
 
-    def _beat(self) -> None:
-        while not self._clock.wait(self._ended, BEAT_S):
-            self._beats += 1
-            try:
-                self.confirm()
-                self._store.replace(_url(self._run, self._number), self._content(released=False))
-            except Deposed as error:
-                self._lost(str(error))
-                return
-            except (Unavailable, StorageError):  # the publisher reports that the store is away
-                continue
+    def beat(self) -> bool:
+        """Write the holder's object again; False where another process has taken the hold."""
+        self._beats += 1
+        try:
+            self.confirm()
+            self._store.replace(_url(self._run, self.number), self._content(released=False))
+        except Deposed as error:
+            self._lost(str(error))
+            return False
+        except (Unavailable, StorageError):  # the publisher reports it, and the next beat is soon
+            pass
+        return True
+
+    def _beat_on(self) -> None:
+        while not self._clock.wait(self._ended, BEAT_S) and self.beat():
+            pass
 
 
 def _url(run: Url, number: int) -> Url:
     return run / PREFIX / f"{number:08d}.json"
 
 
-def _highest(store: ObjectStore, run: Url) -> int:
+def highest(store: ObjectStore, run: Url) -> int:
     """The highest number of all holders; 0 where there was none."""
     names = (url.name.removesuffix(".json") for url in store.list(run / PREFIX))
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
-def _wait_until_silent(store: ObjectStore, run: Url, number: int, clock: Clock) -> None:
-    """Wait until a holder has released the prefix or has been silent for long enough.
+def _wait_until_silent(store: ObjectStore, run: Url, number: int, run_id: int, clock: Clock) -> None:
+    """Wait until a holder of another run has released the prefix or has been silent for long enough.
 
     Raises
     ------
@@ -116,7 +122,7 @@ def _wait_until_silent(store: ObjectStore, run: Url, number: int, clock: Clock) 
         It beats.
     """
     first = store.read(_url(run, number))
-    if json.loads(first)["released"]:
+    if json.loads(first)["released"] or json.loads(first)["run"] == run_id:
         return
     log.info(f"{run}: was not released by the process that wrote there; watching it for {SILENT_S:g} s")
     until_s, never = clock.now() + SILENT_S, runtime.event()

@@ -58,7 +58,7 @@ class Publisher:
 
     def start(self) -> None:
         """Look for changes until `finish`."""
-        self._thread = runtime.spawn(self._loop, "publisher")
+        self._thread = runtime.spawn(self._look_on, "publisher")
 
     def stop(self) -> None:
         """End the thread; nothing more is uploaded by it."""
@@ -124,21 +124,26 @@ class Publisher:
         self._there.add(name)
         self._record.write_text(json.dumps(self._sent))
 
-    def _loop(self) -> None:
-        while not self._clock.wait(self._ended, EVERY_S):
-            try:
-                self.upload()
-            except Deposed as error:
-                self._lost(str(error))
-                return
-            except (Unavailable, StorageError, OSError) as error:
-                if not self._failing:
-                    log.warning(f"files of the run cannot be uploaded, and are later: {error}")
-                self._failing = True
-            else:
-                if self._failing:
-                    log.info(f"files of the run are uploaded again, to {self._run}")
-                self._failing = False
+    def look(self) -> bool:
+        """Upload what has changed, and log where that begins to fail, or to succeed; False where another one writes."""
+        try:
+            self.upload()
+        except Deposed as error:
+            self._lost(str(error))
+            return False
+        except (Unavailable, StorageError, OSError) as error:
+            if not self._failing:
+                log.warning(f"files of the run cannot be uploaded, and are later: {error}")
+            self._failing = True
+        else:
+            if self._failing:
+                log.info(f"files of the run are uploaded again, to {self._run}")
+            self._failing = False
+        return True
+
+    def _look_on(self) -> None:
+        while not self._clock.wait(self._ended, EVERY_S) and self.look():
+            pass
 
 
 def _read(record: Path) -> dict[str, Stamp]:
