@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dbelief.checkpoint.object_sets import ObjectSets
 from dbelief.checkpoint.set_storage import LocalSets, SetStorage
-from dbelief.errors import RuntimeFailure, StorageError, Unavailable, UserError
+from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable, UserError
 from dbelief.job import Job
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.rundir.folder import folder_of, held, prepare_folder
@@ -200,7 +200,7 @@ class StoredPlace:
         hold = Hold.acquire(self._store, self.where, run_id, self._clock, lost)
         (folder / _HOLDER).write_text(str(hold.number))
         try:
-            publisher = Publisher(self._store, self.where, folder, self._clock, lost)
+            publisher = Publisher(self._store, self.where, folder, self._clock, hold.confirm, lost)
             publisher.start()
             try:
                 yield _Published(hold, publisher)
@@ -220,11 +220,15 @@ class StoredPlace:
             else:
                 self.discard(folder)
             return
-        try:
+
+        def confirm() -> None:
             if str(highest(self._store, self.where)) != held_by:
-                raise RuntimeFailure(f"{self.where}: another process writes there now; the files of this one: {folder}")
-            Publisher(self._store, self.where, folder, self._clock).finish()
-        except (Unavailable, StorageError) as error:
+                raise Deposed(f"{self.where}: another process writes there now")
+
+        try:
+            confirm()
+            Publisher(self._store, self.where, folder, self._clock, confirm).finish()
+        except (Deposed, Unavailable, StorageError) as error:
             raise RuntimeFailure(f"{error}; what could not be uploaded is in {folder}") from None
         if not keep:
             self.discard(folder)

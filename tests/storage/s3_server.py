@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 from unittest import mock
 
 from dbelief.storage.object_store import disconnect
@@ -16,22 +17,45 @@ WHY = f"needs {MISSING}: pip install '.[s3,storage-tests]'"
 LOGIN = {"AWS_ACCESS_KEY_ID": "AKIAQUIETLY", "AWS_SECRET_ACCESS_KEY": "never/to/be/shown"}
 
 
-@contextmanager
-def s3_server(bucket: str = "bucket") -> Iterator[str]:
-    """A server with an empty bucket, which this process's environment names, and child processes inherit; its URL."""
-    from moto.server import ThreadedMotoServer
+class S3Server:
+    """A server that can be taken away: its objects are in this process's memory, and outlast it.
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    named = {**LOGIN, "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
+    Attributes
+    ----------
+    url
+        Its address, the same each time.
+    """
+
+    def __init__(self) -> None:
+        self._server: Any = None
+        self.url, self._port = "", 0
+        self.start()
+
+    def start(self) -> None:
+        from moto.server import ThreadedMotoServer
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
+        self._server.start()
+        host, self._port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{self._port}"
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+        self._server = None
+
+
+@contextmanager
+def s3_server(bucket: str = "bucket") -> Iterator[S3Server]:
+    """A server with an empty bucket, which this process's environment names, and child processes inherit."""
+    server = S3Server()
+    named = {**LOGIN, "AWS_ENDPOINT_URL": server.url, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
     try:
         with mock.patch.dict(os.environ, named):
             disconnect()  # from an earlier server
             make_bucket(bucket)
-            yield url
+            yield server
             disconnect()
     finally:
         server.stop()

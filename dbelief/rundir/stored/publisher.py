@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable
+from dbelief.process.atomic_file import write_whole
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import runtime
 from dbelief.storage.object_store import ObjectStore
@@ -40,15 +41,23 @@ class Publisher:
     ----------
     run
         The run's prefix.
+    confirm
+        Raises Deposed where another process writes there by now.
     lost
-        Called with the reason where another coordinator writes there.
+        Called with the reason then.
     """
 
     def __init__(
-        self, store: ObjectStore, run: Url, folder: Path, clock: Clock, lost: Callable[[str], None] = lambda _: None
+        self,
+        store: ObjectStore,
+        run: Url,
+        folder: Path,
+        clock: Clock,
+        confirm: Callable[[], None] = lambda: None,
+        lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._run, self._folder, self._clock, self._lost = store, run, folder, clock, lost
-        self._events = EventPieces(store, run, folder / EVENTS)
+        self._events = EventPieces(store, run, folder / EVENTS, confirm)
         self._there = {url[len(run) + 1 :] for url in store.list(run)}
         self._record = folder / _SENT
         self._sent: dict[str, Stamp] = _read(self._record)
@@ -122,7 +131,7 @@ class Publisher:
             return
         self._sent[name] = stamp
         self._there.add(name)
-        self._record.write_text(json.dumps(self._sent))
+        write_whole(self._record, json.dumps(self._sent).encode())
 
     def look(self) -> bool:
         """Upload what has changed, and log where that begins to fail, or to succeed; False where another one writes."""
@@ -147,9 +156,9 @@ class Publisher:
 
 
 def _read(record: Path) -> dict[str, Stamp]:
-    """Stamps of an earlier publisher; none where it was interrupted while it wrote them."""
+    """Stamps of an earlier publisher of the folder."""
     try:
         found: dict[str, Stamp] = json.loads(record.read_text())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return {}
     return found

@@ -8,7 +8,7 @@ import pytest
 from dbelief.storage.backends import Backend, FolderBackend, MemoryBackend, S3Backend
 from dbelief.storage.object_store import ObjectStore
 from dbelief.url import Url, parse_url
-from tests.storage.s3_server import MISSING, WHY, s3_server
+from tests.storage.s3_server import MISSING, WHY, S3Server, s3_server
 
 KINDS = (
     "memory",
@@ -18,9 +18,9 @@ KINDS = (
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture(params=KINDS)

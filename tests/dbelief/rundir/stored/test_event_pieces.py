@@ -25,7 +25,9 @@ def append(path: Path, text: bytes) -> None:
 
 @examples(30)
 @given(
-    steps=st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.sampled_from(["upload", "killed", "new disk"]))),
+    steps=st.lists(
+        st.one_of(st.binary(min_size=1, max_size=9), st.sampled_from(["upload", "killed", "unrecorded", "new disk"]))
+    ),
     most=st.integers(1, 20),
 )
 def test_pieces_are_the_whole_lines_in_order(
@@ -42,10 +44,19 @@ def test_pieces_are_the_whole_lines_in_order(
                 append(path, step.replace(b"\r", b"") + b"\n" * (step[0] % 2))
             elif step == "upload":
                 pieces.upload()
+            elif step == "unrecorded":
+                record = path.with_name(".events.jsonl.uploaded")
+                before = record.read_bytes() if record.exists() else None
+                pieces.upload()
+                record.unlink(missing_ok=True)
+                if before is not None:
+                    record.write_bytes(before)
+                pieces = EventPieces(store, run, path)
             else:
                 if step == "new disk":
                     number += 1
-                    path = folder / f"events-{number}.jsonl"
+                    path = folder / str(number) / "events.jsonl"
+                    path.parent.mkdir()
                     fetch_events(store, run, path)
                 pieces = EventPieces(store, run, path)
         pieces.upload()
@@ -72,12 +83,29 @@ def test_a_piece_is_uploaded_once_the_store_is_back(
     assert len(store.list(run / "events")) == 1
 
 
-def test_of_two_writers_one_learns_that_it_is_replaced(store: ObjectStore, run: Url, folder: Path) -> None:
-    first, second = folder / "first.jsonl", folder / "second.jsonl"
-    writers = EventPieces(store, run, first), EventPieces(store, run, second)
-    append(first, b"of the first\n")
-    append(second, b"of the second\n")
-    writers[1].upload()
-    with pytest.raises(Deposed, match=r"events/000001\.jsonl: another coordinator writes the events of this run$"):
-        writers[0].upload()
+def test_a_writer_that_was_replaced_learns_it(store: ObjectStore, run: Url, folder: Path) -> None:
+    def confirm() -> None:
+        raise Deposed("another one writes there now")
+
+    pieces = EventPieces(store, run, folder / "events.jsonl", confirm)
+    append(folder / "events.jsonl", b"of the first\n")
+    store.replace(run / "events" / "000001.jsonl", b"of the second\n")
+    with pytest.raises(Deposed):
+        pieces.upload()
     assert store.read(run / "events" / "000001.jsonl") == b"of the second\n"
+
+
+def test_the_last_piece_of_a_suspended_writer_stays(store: ObjectStore, run: Url, folder: Path) -> None:
+    """It is written after the next one has fetched the log, and before that one writes."""
+    first, second = folder / "first.jsonl", folder / "second.jsonl"
+    suspended = EventPieces(store, run, first)
+    append(first, b"one\n")
+    suspended.upload()
+    fetch_events(store, run, second)
+    following = EventPieces(store, run, second)
+    append(first, b"two, of the first\n")
+    suspended.upload()
+    append(second, b"two, of the second\n")
+    following.upload()
+    held = store.list(run / "events")
+    assert [store.read(url) for url in sorted(held)] == [b"one\n", b"two, of the first\n", b"two, of the second\n"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.errors import RuntimeFailure
+from dbelief.errors import Deposed, RuntimeFailure
 from dbelief.process.clock import ManualClock
 from dbelief.rundir.stored.publisher import Publisher
 from dbelief.storage.object_store import ObjectStore
@@ -103,12 +103,18 @@ def test_at_the_end_a_store_is_waited_for_and_then_the_folder_named(
 
 
 def test_another_writer_ends_the_publisher(store: ObjectStore, run: Url, folder: Path) -> None:
-    clock, lost = ManualClock(autojump=True), list[str]()
-    publisher = Publisher(store, run, folder, clock, lost.append)
+    lost: list[str] = []
+
+    def confirm() -> None:
+        raise Deposed("another one writes there now")
+
+    publisher = Publisher(store, run, folder, ManualClock(autojump=True), confirm, lost.append)
     store.replace(run / "events" / "000001.jsonl", b"of another\n")
     (folder / "events.jsonl").write_text("mine\n")
     publisher.start()
     publisher._thread.join()
-    assert lost == [f"{run}/events/000001.jsonl: another coordinator writes the events of this run"]
-    with pytest.raises(RuntimeFailure, match="another coordinator writes the events of this run; what could not"):
+    assert lost == ["another one writes there now"]
+    with pytest.raises(
+        RuntimeFailure, match=rf"^another one writes there now; what could not be uploaded is in {folder}"
+    ):
         publisher.finish()
