@@ -15,7 +15,7 @@ from .document.section import (
     Name,
     Natural,
     NonNegative,
-    PathText,
+    PathOrUrl,
     Place,
     Positive,
     Section,
@@ -193,7 +193,7 @@ class Job(Section):
     )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
-    start_from: PathText | None = Field(
+    start_from: PathOrUrl | None = Field(
         default=None,
         description="Folder, or URL, of a run whose result training starts from; null for the model's own initial "
         "values",

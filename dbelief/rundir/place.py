@@ -180,6 +180,8 @@ class StoredPlace:
 
     def prepare(self, resume: bool) -> Path:
         """See `RunPlace`. A store cannot rename an earlier run, so that a new one is refused there."""
+        if self.where.scheme == "memory":
+            raise UserError(f"output: {self.where}: is the memory of one process, and a job has several")
         probe(self._store, self.where)
         there = [url for url in self._store.list(self.where) if url.parent != self.where / PREFIX]
         if resume and not there:

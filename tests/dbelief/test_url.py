@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dbelief.errors import UserError
+from dbelief.errors import JobError, UserError
+from dbelief.job import parse_job
 from dbelief.url import Url, is_url, parse_url
 
 
@@ -39,3 +42,12 @@ def test_below_is_without_steps_upwards() -> None:
     assert (prefix / "digits").is_below(prefix)
     for text in ("s3://bucket/runs", "s3://bucket/runs-2/a", "s3://bucket/runs/../a", "s3://bucket/runs//a"):
         assert not Url(text).is_below(prefix)
+
+
+@pytest.mark.parametrize("field", ["output", "start_from"])
+def test_a_job_file_shows_no_login(field: str, tmp_path: Path) -> None:
+    text = f"name: far\nmodel: {{layers: [relu], loss: square}}\n{field}: s3://AKIAQUIETLY:hidden@bucket/runs\n"
+    with pytest.raises(JobError, match=rf"line 3: {field}: s3://\.\.\.: must not contain a login: ") as raised:
+        parse_job(text, tmp_path, "job")
+    assert "AKIAQUIETLY" not in str(raised.value)
+    assert "hidden" not in str(raised.value)

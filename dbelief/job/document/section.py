@@ -135,6 +135,14 @@ Place = Annotated[
 """A folder, or a prefix in a store of objects."""
 
 
+def _path_or_url(text: str) -> str:
+    return str(_place(text)) if is_url(text) else text
+
+
+PathOrUrl = Annotated[PathText, AfterValidator(_path_or_url)]
+"""A path, in which variables may stand, or the URL of a run."""
+
+
 def _holds_a_batch(lease: int | None, fields: ValidationInfo) -> int | None:
     batch = fields.data.get("batch", 0)
     if lease is not None and lease < batch:
