@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-torch test-trackers test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-torch test-trackers test-storage test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -73,6 +73,10 @@ test-torch: .venv/ready-to-develop ## tests that need the torch extra, which `ma
 test-trackers: .venv/ready-to-develop ## tests that need TensorBoard and MLflow, which `make test` skips where they are not installed
 	@$(BIN)/python -c 'import mlflow, tensorboard, tensorboardX' || { echo "missing: pip install '.[tensorboard,mlflow]' tensorboard" >&2; exit 1; }
 	@$(BIN)/pytest tests/dbelief/tools/track $(ARGS)
+
+test-storage: .venv/ready-to-develop ## tests that need s3fs and moto, which `make test` skips where they are not installed
+	@$(BIN)/python -c 'import moto.server, s3fs' || { echo "missing: pip install '.[s3,storage-tests]'" >&2; exit 1; }
+	@$(BIN)/pytest -m storage $(ARGS)
 
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)

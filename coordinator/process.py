@@ -24,7 +24,8 @@ from dbelief.registry import Registry, open_registry
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server, check_free, is_every_address
-from dbelief.rundir.folder import found_at, held
+from dbelief.rundir.folder import found_at
+from dbelief.rundir.place import place_of
 from dbelief.security import current, may_listen
 from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metrics import Metrics
@@ -125,10 +126,20 @@ def _run_as_leader(
         check_free(options.listen)  # before the run folder is touched
         # Only the leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.read_state(), options.run_folder, options.resume, options.fresh, clock.now())
-        stack.enter_context(held(begun.folder))
+        place = place_of(job)
+        writing = stack.enter_context(place.writing(begun.folder, begun.machine.run_id, leadership.lose))
         sweep(begun.folder)
         runner = EventLoop(
-            begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s, options.pictures
+            begun.machine,
+            begun.folder,
+            leadership,
+            metrics,
+            clock,
+            begun.began_wall_s,
+            options.pictures,
+            place.shown(begun.folder),
+            place.sets(begun.folder),
+            writing.confirm,
         )
         service = CoordinatorService(runner)
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
@@ -138,7 +149,7 @@ def _run_as_leader(
         set_context(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
         log.info(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
-            f"run folder {begun.folder}"
+            f"run folder {runner.where}"
         )
         stack.enter_context(found_at(begun.folder, server.address, job))
         if options.ready_file is not None:
@@ -147,15 +158,18 @@ def _run_as_leader(
             (begun.folder / "summary.json").unlink(missing_ok=True)  # of the run that is resumed
         with tracking(job, begun.folder):
             state = runner.run(interrupted, options.on_signal == "leave")
+        writing.finish()
         if state not in (State.DONE, State.FAILED):
             log.info(f"leaving job {job.name} ({state.value}) to the next coordinator")
-            return 0
-        log.info(f"job {job.name} {state.value}: {begun.machine.reason}")
-        if options.at_end == "wait":
-            interrupted.wait()
         else:
-            metrics.wait_for_scrape(SCRAPE_S)
-    return 0 if state is State.DONE else 1
+            log.info(f"job {job.name} {state.value}: {begun.machine.reason}")
+            if options.at_end == "wait":
+                interrupted.wait()
+            else:
+                metrics.wait_for_scrape(SCRAPE_S)
+    if options.run_folder is None:
+        place.discard(begun.folder)
+    return 1 if state is State.FAILED else 0
 
 
 def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:

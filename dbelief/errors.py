@@ -14,6 +14,7 @@ DbeliefError
     ├── RankFailure       another rank of this replica failed
     ├── NonFinite         a gradient holds NaN or infinity
     ├── WriteFailed       a file could not be written, for example because the disk is full
+    ├── StorageError      a store of objects refused a request: no such bucket, access denied, full
     ├── SnapshotError     a snapshot that is damaged, of another job, or of a newer format
     │   └── CorruptSnapshot    a file of it is missing or damaged: an older snapshot may be complete
     └── Interrupted       Ctrl-C was pressed: exit code 130
@@ -88,6 +89,10 @@ class NonFinite(RuntimeFailure):
 
 class WriteFailed(RuntimeFailure):
     """A file could not be written, for example because the disk is full; a previous file of that name is kept."""
+
+
+class StorageError(RuntimeFailure):
+    """A store of objects refused a request, for example because access is denied; the message names URL and cause."""
 
 
 class SnapshotError(RuntimeFailure):

@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dbelief.arrays import streaming_copy
+from dbelief.checkpoint.object_sets import sets_at
+from dbelief.checkpoint.set_files import SetFiles
+from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.core.push import Pusher
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.optim import Rule, make_rule, warm_up
@@ -126,7 +128,7 @@ class ShardController:
         self._messages: FollowerMessages | None = None  # to the follower
         self._programs: ProgramExecutor | None = None
         self._migration: Migration | None = None
-        self._snapshots: Path | None = None  # folder that contains the snapshot sets
+        self._sets: SetStorage | None = None
         self._replies: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the current leader
         self._lock = runtime.lock()
         self._register_metrics()
@@ -424,7 +426,7 @@ class ShardController:
             self._programs.close()
         self._programs = ProgramExecutor(shard)
         self._migration = Migration(shard)
-        self._snapshots = Path(assignment.snapshots).resolve() if assignment.snapshots else None
+        self._sets = sets_at(assignment.snapshots) if assignment.snapshots else None
         if assignment.HasField("shard"):  # this command may arrive before the reply to the Join
             self.index = assignment.shard
         if assignment.HasField("progress_s"):
@@ -436,41 +438,52 @@ class ShardController:
         self._metrics.segments.set(len(shard.segments))
         self._metrics.parameters.set(shard.size)
 
-    def _set_folder(self, text: str) -> Path:
-        """The folder of a set, with links resolved.
+    def _set_files(self, place: str) -> SetFiles:
+        """The files of a set.
 
         Raises
         ------
         Moved
             No assignment has been received.
         Rejected
-            It is not below the folder that the assignment names, so that no command accesses files elsewhere.
+            It is not below the folder, or prefix, that the assignment names: no command accesses files elsewhere.
         """
         self.require_shard()
-        folder = Path(text).resolve()
-        if self._snapshots is None or self._snapshots not in folder.parents:
-            raise Rejected(f"{text} is not below {self._snapshots or 'any folder'}, where this job's snapshot sets are")
-        return folder
+        files = self._sets.files_at(place) if self._sets is not None else None
+        if files is None:
+            where = self._sets.where if self._sets is not None else "any folder"
+            raise Rejected(f"{place} is not below {where}, where this job's snapshot sets are")
+        return files
 
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
         """Write this shard's file of a set."""
         self._check_leader(request.command)
-        began, epoch, folder = runtime.monotonic(), self.epoch, self._set_folder(request.folder)
-        manifest, written = snapshot.save(self.require_shard(), folder, self.index, request.set, self.job, epoch)
+        began, epoch, files = runtime.monotonic(), self.epoch, self._set_files(request.folder)
+        manifest, written = snapshot.save(self.require_shard(), files, self.index, request.set, self.job, epoch)
         seconds = runtime.monotonic() - began
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = runtime.monotonic()
         self._metrics.snapshot_age_seconds.set_function(lambda: runtime.monotonic() - written_s)
-        self._metrics.watch_disk(folder.parent)
+        if self._sets is not None and self._sets.disk is not None:
+            self._metrics.watch_disk(self._sets.disk)
         return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds, shard_epoch=epoch)
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
-        """Load this shard's segments from a set."""
+        """Load this shard's segments from a set.
+
+        Raises
+        ------
+        Moved
+            The store of the sets does not answer, which may pass: the coordinator sends the command again.
+        """
         with self._lock:  # a retry waits for the first attempt; no program runs meanwhile
             self._check_leader(request.command)
-            folder = self._set_folder(request.folder)
+            files = self._set_files(request.folder)
             self.link.lose(self.link.epoch, "it was restored from a snapshot set")
-            loaded = snapshot.restore(
-                self.require_shard(), folder, request.set, request.job, self.epoch, request.rollback
-            )
+            try:
+                loaded = snapshot.restore(
+                    self.require_shard(), files, request.set, request.job, self.epoch, request.rollback
+                )
+            except Unavailable as error:
+                raise Moved(str(error)) from error
         return wire.RestoreReply(segments=loaded)

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.checkpoint.set_files import SetFiles, files_in
 from dbelief.checkpoint.shard_file import StoredSegment, read_segments, write_shard
 from dbelief.errors import CorruptSnapshot, WriteFailed
+from dbelief.url import Url
 
 from .store.segment import Segment
 from .store.shard import Shard
 
 
-def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_epoch: int) -> tuple[Path, int]:
+def save(
+    shard: Shard, folder: Path | SetFiles, number: int, set_id: str, job: str, shard_epoch: int
+) -> tuple[Path | Url, int]:
     """Write the shard's file and manifest into the set's folder; returns the manifest and the file's bytes.
 
     The set shows the shard as of the start of this call: every segment gets a snapshot view, between two pushes, before
@@ -35,12 +39,10 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
     """
     about = {"job": job, "set": set_id, "shard_epoch": shard_epoch, "rule": shard.rule.name}
     with shard.saving, _with_views(shard) as segments:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WriteFailed(f"{folder}: cannot be made: {error.strerror or error}") from error
+        files = files_in(folder)
+        files.make()
         table = [(segment.span, _kinds(segment)) for segment in segments]
-        return write_shard(folder, number, about, table, _stored(segments, folder))
+        return write_shard(files, number, about, table, _stored(segments, files))
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def _kinds(segment: Segment) -> dict[str, np.dtype[Any]]:
     return {name: array.dtype for name, array in segment.snapshot_view.stored.arrays.items()}
 
 
-def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment]:
+def _stored(segments: Sequence[Segment], files: SetFiles) -> Iterator[StoredSegment]:
     """Each segment as of its snapshot view; one buffer, reused per segment, holds the arrays unchanged since."""
     bytes_of = (segment.span.length * sum(kind.itemsize for kind in _kinds(segment).values()) for segment in segments)
     buffer = np.empty(max(bytes_of, default=0), np.uint8)
@@ -75,13 +77,13 @@ def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment
             stored = view.materialize(buffer)
         if view.failed:
             raise WriteFailed(
-                f"{folder}: segment {segment.span.index} changed while the set was written, and there was no memory "
+                f"{files}: segment {segment.span.index} changed while the set was written, and there was no memory "
                 "for a copy of it as it was"
             )
         yield stored
 
 
-def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int, again: bool = False) -> int:
+def restore(shard: Shard, folder: Path | SetFiles, set_id: str, job: str, shard_epoch: int, again: bool = False) -> int:
     """Load the shard's segments from a set and make the shard ready; returns the number of segments.
 
     A set whose manifests are invalid changes nothing. Where reading fails half-way the shard is empty, and cannot be

@@ -15,6 +15,7 @@ import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Reference:
 
 def trained(folder: str, **fields: Any) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Run the job; the parameters at its end, and its iterations."""
-    run = dbelief.train(JOB, output=folder, **fields).folder
+    run = Path(dbelief.train(JOB, output=folder, **fields).folder)
     events = [event for event in read_events(run / "events.jsonl") if event["event"] == "iteration"]
     return load_file(run / "model.safetensors")["w"], events
 

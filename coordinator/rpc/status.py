@@ -64,7 +64,7 @@ def _figures(event_loop: EventLoop, machine: JobMachine) -> wire.StatusReply:
         elapsed_s=event_loop.elapsed_s(),
         wall_limit_s=machine.job.limits.wall_s or 0.0,
         shards=len(machine.members.alive("shard")),
-        run_folder=str(event_loop.folder),
+        run_folder=event_loop.where,
         waiting_for=machine.waiting_for() if not machine.over else "",
         wanted_replicas=event_loop.scaling.wanted,
         wanted_shards=machine.resharding.wanted,

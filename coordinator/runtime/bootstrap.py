@@ -9,12 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.checkpoint.snapshot_set import latest_valid_set, newest_count, quarantine_set
+from dbelief.checkpoint.set_files import COMMIT
+from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.data import sizes, units
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.process.runtime import runtime
-from dbelief.rundir.folder import prepare_folder
+from dbelief.rundir.place import place_of
+from dbelief.url import Url
 
 from ..core.states import DatasetSizes
 from ..job.machine import JobMachine
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Bootstrapped(NamedTuple):
-    """A job's machine and run folder.
+    """A job's machine and the folder that its coordinator works in.
 
     `began_wall_s`: start of the run in seconds since 1970, where another coordinator started it; else None.
     """
@@ -51,33 +53,36 @@ def start(
     UserError
         The unfinished run was started with another job file.
     """
+    place = place_of(job)
     parts = None if resume or fresh else load_unfinished(stored)
     if parts is not None:
         run: dict[str, Any] = json.loads(stored["run"])
-        folder = Path(run["folder"])
-        if folder.is_dir() and run_folder in (None, folder):
+        found = place.find(run["folder"], run_folder)
+        if found is not None:
             if run["job"] != job.to_yaml():
                 raise UserError(
-                    f"job {job.name} is unfinished (run folder {folder}) and was started with another job file: use "
-                    "that one, or --fresh to start anew"
+                    f"job {job.name} is unfinished (run folder {run['folder']}) and was started with another job file: "
+                    "use that one, or --fresh to start anew"
                 )
-            machine = _taken_over(job, folder, parts, now_s)
+            machine = _taken_over(job, place.sets(found), parts, now_s)
             machine.earlier_wall_s = run.get("legs", 0.0)
-            return Bootstrapped(machine, folder, run["began"])
-        log.warning(f"the unfinished run of job {job.name} was in {folder}, which does not exist here: starting anew")
+            return Bootstrapped(machine, found, run["began"])
+        log.warning(
+            f"the unfinished run of job {job.name} was in {run['folder']}, which does not exist here: starting anew"
+        )
     if resume or run_folder is not None:
-        folder = run_folder or prepare_folder(job, resume)
-        machine = create_machine(job, folder, resume)
+        folder = run_folder or place.prepare(resume)
+        machine = create_machine(job, place.sets(folder), resume)
     else:
-        machine = create_machine(job, Path(), resume)  # before an earlier run is moved aside: this checks the data
-        folder = prepare_folder(job, resume)
+        machine = create_machine(job, place.sets(), resume)  # first: it checks the data, before a run is moved aside
+        folder = place.prepare(resume)
     # A run that failed before its first set has issued epochs that no set contains.
     machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
     return Bootstrapped(machine, folder)
 
 
-def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:
-    machine = create_machine(job, folder, resume=parts["state"]["resumes"] and not training_started(parts))
+def _taken_over(job: Job, sets: SetStorage, parts: Mapping[str, Any], now_s: float) -> JobMachine:
+    machine = create_machine(job, sets, resume=parts["state"]["resumes"] and not training_started(parts))
     restore(machine, parts, now_s)
     log.info(
         f"taking over from another coordinator of job {job.name}, after {machine.progress.samples:,} samples"
@@ -87,23 +92,22 @@ def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) 
     return machine
 
 
-def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
+def create_machine(job: Job, sets: SetStorage, resume: bool) -> JobMachine:
     """The job's machine, with the sizes of its data and a new run id."""
     shape = DatasetSizes(*sizes(job.data, job.folder), _block_ends(job))
     run_id = runtime.random_id()
     if not resume:
         return JobMachine(job, shape, run_id=run_id)
-    snapshots = folder / "snapshots"
-    set_id, state, skipped = latest_valid_set(snapshots, job.name, job.strategy.at_shards.name)
+    set_id, state, skipped = sets.latest_valid(job.name, job.strategy.at_shards.name)
     for one in skipped:
         log.warning(f"snapshot set {one.set_id} is damaged and was quarantined; restoring {set_id}: {one.reason}")
-        quarantine_set(snapshots, one.set_id)
-    _check_leases(state, snapshots / set_id)
-    state["sets"] = newest_count(snapshots)  # no new set may reuse the folder of an incomplete one
+        sets.quarantine(one.set_id)
+    _check_leases(state, sets.place(set_id))
+    state["sets"] = sets.newest_count()  # no new set may reuse the folder of an incomplete one
     try:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:
-        raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job state: {error!r}") from error
+        raise SnapshotError(f"{sets.place(set_id) / COMMIT}: holds no job state: {error!r}") from error
 
 
 def _block_ends(job: Job) -> Callable[[int], Sequence[int]] | None:
@@ -120,7 +124,7 @@ def _block_ends(job: Job) -> Callable[[int], Sequence[int]] | None:
     return ends
 
 
-def _check_leases(state: Mapping[str, Any], folder: Path) -> None:
+def _check_leases(state: Mapping[str, Any], place: Path | Url) -> None:
     """Check that the ledgers of a set can settle its leases: those of earlier versions do not name them.
 
     Raises
@@ -131,6 +135,6 @@ def _check_leases(state: Mapping[str, Any], folder: Path) -> None:
     leases = state.get("leases", {})
     if "cadence" in leases and leases.get("held"):
         raise SnapshotError(
-            f"{folder}: an earlier version wrote it, whose ledgers do not name leases: resume the run with that "
+            f"{place}: an earlier version wrote it, whose ledgers do not name leases: resume the run with that "
             "version, or begin a new one from its parameters with `start_from`"
         )

@@ -10,10 +10,11 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage
 from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
@@ -65,6 +66,12 @@ class EventLoop:
         Start of the run in seconds since 1970, where another coordinator started it.
     pictures
         Whether pictures are drawn at the end of the job; one second of processor time.
+    where
+        Where the run's files are in the end; "": in the folder.
+    sets
+        The run's snapshot sets; None: those of the run folder.
+    confirm
+        Raises Deposed where another process writes the run's files by now.
 
     Attributes
     ----------
@@ -83,8 +90,14 @@ class EventLoop:
         clock: Clock,
         began_wall_s: float | None = None,
         pictures: bool = True,
+        where: str = "",
+        sets: SetStorage | None = None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
+        self.where = where or str(folder)
+        sets = sets or LocalSets(folder / "snapshots")
+        self._confirm_place = confirm
         self._pictures = pictures
         self.leadership = leadership
         self.speed = Speed(clock)
@@ -94,7 +107,7 @@ class EventLoop:
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
         self.job_yaml = machine.job.to_yaml()
         self._run_section = json.dumps(
-            {"folder": str(folder), "began": began_wall_s, "legs": machine.earlier_wall_s, "job": self.job_yaml}
+            {"folder": self.where, "began": began_wall_s, "legs": machine.earlier_wall_s, "job": self.job_yaml}
         )
         earlier_s = max(0.0, clock.wall() - began_wall_s)
         self._began_s = clock.now() - earlier_s
@@ -107,7 +120,7 @@ class EventLoop:
         self.scaling = ReplicaScaling(machine.job)
         self.throughput = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
         self._shards = ShardClient(
-            machine.job, lambda: leadership.epoch, machine.recovery.is_unavailable, folder / "snapshots", machine.run_id
+            machine.job, lambda: leadership.epoch, machine.recovery.is_unavailable, sets, machine.run_id
         )
         self._events = EventLog(folder / EVENTS, clock, earlier_s)
         self._last_pass = ThrottledJsonFile(folder / LAST_PASS, clock)
@@ -115,12 +128,25 @@ class EventLoop:
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._executor = EffectExecutor(
-            self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s, leadership.confirm
+            self.step,
+            self._shards,
+            folder,
+            sets,
+            self._log_event,
+            self._finish,
+            clock,
+            self.wall_s,
+            self._confirm_leads,
         )
         self.exporter = CoordinatorMetrics(metrics, machine.job, folder, clock)
         metrics.add_callback("retries_total", lambda: self._executor.retries, to="ps")
         self._progress_logged_s = self._figures_s = -math.inf
         self._waiting_for = ""
+
+    def _confirm_leads(self) -> None:
+        """Raise Deposed where another coordinator leads the job, or writes its files, by now."""
+        self.leadership.confirm()
+        self._confirm_place()
 
     def elapsed_s(self) -> float:
         """Seconds since the run started, or was resumed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.checkpoint.safetensors_io import write_model
-from dbelief.checkpoint.snapshot_set import abort_set, claim_set, prune_sets, read_set, write_set
+from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.errors import DbeliefError, Deposed, Moved, Rejected, Unavailable, WriteFailed
 from dbelief.monitor.format import plural
 from dbelief.process.clock import Clock
@@ -58,6 +58,8 @@ class EffectExecutor:
     ----------
     step
         Makes a step of the machine: see `EventLoop.step`.
+    folder, sets
+        The run folder, and the run's snapshot sets.
     note, finish
         Write an event; close the run folder.
     confirm_leads
@@ -74,6 +76,7 @@ class EffectExecutor:
         step: Step,
         shards: ShardClient,
         folder: Path,
+        sets: SetStorage,
         note: Callable[[effects.LogEvent], None],
         finish: Callable[[], None],
         clock: Clock,
@@ -83,7 +86,7 @@ class EffectExecutor:
         self._step = step
         self._shards = shards
         shards.on_idle = self._run_urgent
-        self._folder = folder
+        self._folder, self._sets = folder, sets
         self._clock = clock
         self._wall_s = wall_s
         self._confirm_leads = confirm_leads
@@ -328,13 +331,13 @@ class EffectExecutor:
             machine.restored(ledgers, now_s)
 
     def _roll_back(self, action: effects.RollBack) -> None:
-        folder = self._folder / "snapshots" / action.set_id
         self._shards.restore(action.set_id, again=True)
+        state = self._sets.read(action.set_id)
         with self._step() as (machine, now_s):
-            machine.rolled_back(action.set_id, read_set(folder), now_s)
+            machine.rolled_back(action.set_id, state, now_s)
 
     def _snapshot(self, action: effects.TakeSnapshot) -> None:
-        snapshots, set_id = self._folder / "snapshots", action.set_id
+        set_id = action.set_id
         with self._step() as (machine, _):
             if machine.abort_obsolete_set():
                 return
@@ -344,7 +347,7 @@ class EffectExecutor:
                 machine.postpone(action)
                 return
         try:
-            while not claim_set(snapshots, set_id):  # used by an earlier attempt: a shard may still write there
+            while not self._sets.claim(set_id):  # used by an earlier attempt: a shard may still write there
                 with self._step() as (machine, _):
                     set_id = machine.retake_set()
             parts = self._shards.snapshot(set_id)
@@ -352,17 +355,17 @@ class EffectExecutor:
                 job, state = machine.job, machine.set_state()
             # After a suspension, its state lacks the leases that the next coordinator has granted; the files have them.
             self._confirm_leads()
-            write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
+            self._sets.commit(set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
         except (Rejected, WriteFailed) as error:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise
-            abort_set(snapshots, set_id)
+            self._sets.abort(set_id)
             log.warning(f"snapshot set {set_id} could not be written; the set before it stays valid: {error}")
             return
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
-        prune_sets(snapshots, job.snapshots.keep)  # after the step: the registry must never name a set that is removed
+        self._sets.prune(job.snapshots.keep)  # after the step: the registry must never name a set that is removed
 
     def _export(self, action: effects.Export) -> None:
         with self._step() as (machine, _):

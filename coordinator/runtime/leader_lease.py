@@ -88,6 +88,10 @@ class LeaderLease:
         """Whether `release` was called: commits do not wait for the registry any more."""
         return self._ended.is_set()
 
+    def lose(self, reason: str) -> None:
+        """Note that another coordinator leads, as was found elsewhere."""
+        self.lost = self.lost or reason
+
     def read_state(self) -> dict[str, bytes]:
         """State persisted by an earlier leader; empty where there was none."""
         return self._registry.read(self._job)

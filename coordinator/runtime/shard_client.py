@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-from dbelief.checkpoint.snapshot_set import complete_until, quarantine_set
+from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.core.layout import Kind
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, LedgerRow
@@ -51,8 +50,8 @@ class ShardClient:
         Returns the epoch of this coordinator's leadership, which may rise.
     is_unavailable
         Whether the incarnation at a place is known to have ended: calls to it are then aborted.
-    snapshots
-        Folder of the run's snapshot sets, shared with all shards: they write and read sets only below it.
+    sets
+        The run's snapshot sets, which all shards reach too: they write and read files only below its place.
     run_id
         Id of the run.
 
@@ -69,7 +68,7 @@ class ShardClient:
         job: Job,
         leader_epoch: Callable[[], int],
         is_unavailable: Callable[[ShardPlacement], bool],
-        snapshots: Path,
+        sets: SetStorage,
         run_id: int = 0,
     ) -> None:
         self._run_id = run_id
@@ -79,7 +78,7 @@ class ShardClient:
         self.on_idle: Callable[[], None] = lambda: None
         self._job = job
         self._is_unavailable = is_unavailable
-        self._snapshots = snapshots
+        self._sets = sets
         self._commands = 0
         self._channels: dict[str, grpc.Channel] = {}
 
@@ -143,7 +142,7 @@ class ShardClient:
         """Start the call that assigns a shard its segments; the shard compiles or loads its loops before it replies."""
         given = assignment(self._job, placement, place)
         request = wire.ConfigureRequest(command=self._command(), job=self.name, assignment=given)
-        request.assignment.snapshots = str(self._snapshots)
+        request.assignment.snapshots = str(self._sets.where)
         request.shard_epoch, request.placement_epoch = place.shard_epoch, placement.epoch
         return self._begin(place, "Configure", request, timeout_s)
 
@@ -215,7 +214,7 @@ class ShardClient:
     def _restore_newest(self, place: ShardPlacement, set_id: str) -> str:
         """Load one shard from this set, or the newest complete one before it; damaged sets are quarantined."""
         errors: list[str] = []
-        candidates = complete_until(self._snapshots, set_id)
+        candidates = self._sets.complete_until(set_id)
         for candidate in candidates:
             request = wire.RestoreRequest(**self._set(candidate))
             try:
@@ -225,7 +224,7 @@ class ShardClient:
                 continue
             for damaged, reason in zip(candidates, errors, strict=False):
                 log.warning(f"snapshot set {damaged} is damaged and was quarantined; restoring {candidate}: {reason}")
-                quarantine_set(self._snapshots, damaged)
+                self._sets.quarantine(damaged)
             return candidate
         raise SnapshotError("; ".join(errors))
 
@@ -332,8 +331,8 @@ class ShardClient:
 
     def _set(self, set_id: str) -> dict[str, Any]:
         """Common fields of requests that write or read a set."""
-        folder = str(self._snapshots / set_id)
-        return {"command": self._command(), "job": self.name, "folder": folder, "set": set_id}
+        place = str(self._sets.place(set_id))
+        return {"command": self._command(), "job": self.name, "folder": place, "set": set_id}
 
     def run(self, program: Sequence[Operation]) -> list[float]:
         """Run a program on all shards in parallel; returns their scalars, combined in the order of the shards.

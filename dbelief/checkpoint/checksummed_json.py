@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,13 @@ def write_checksummed(path: Path, form: int, content: Mapping[str, Any]) -> None
     WriteFailed
         It cannot be written; names it.
     """
+    write_whole(path, with_checksum(form, content))
+
+
+def with_checksum(form: int, content: Mapping[str, Any]) -> bytes:
+    """Content of such a file."""
     sealed = {"format": form, **content}
-    write_whole(path, json.dumps({**sealed, "crc32": checksum(sealed)}).encode())
+    return json.dumps({**sealed, "crc32": checksum(sealed)}).encode()
 
 
 def read_checksummed(path: Path, form: int) -> dict[str, Any]:
@@ -34,8 +39,13 @@ def read_checksummed(path: Path, form: int) -> dict[str, Any]:
     SnapshotError
         It has another format.
     """
+    return parse_checksummed(path, path.read_bytes, form)
+
+
+def parse_checksummed(path: Path | str, read: Callable[[], bytes], form: int) -> dict[str, Any]:
+    """As `read_checksummed`, of a file anywhere; `read` returns its bytes, or raises an OSError."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = json.loads(read())
         if content["format"] != form:
             age = "newer" if content["format"] > form else "older"
             raise SnapshotError(f"{path}: format {content['format']} is {age} than {form}, which this version reads")

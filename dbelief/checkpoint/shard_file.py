@@ -15,16 +15,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
-from dbelief.checkpoint.safetensors_io import DTYPES, Tensor, dtype_name, write_tensors
+from dbelief.checkpoint.checksummed_json import parse_checksummed, with_checksum
+from dbelief.checkpoint.safetensors_io import DTYPES, Tensor, TensorFile, dtype_name
+from dbelief.checkpoint.set_files import COMMIT, SetFiles, files_in
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import CorruptSnapshot, SnapshotError, WriteFailed
+from dbelief.url import Url
 
 FORMAT = 2
 _NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
@@ -64,12 +67,12 @@ def state_key(name: str) -> str:
 
 
 def write_shard(
-    folder: Path,
+    folder: Path | SetFiles,
     shard: int,
     about: Mapping[str, Any],
     table: Iterable[tuple[SegmentSpan, Vectors]],
     segments: Iterable[StoredSegment],
-) -> tuple[Path, int]:
+) -> tuple[Path | Url, int]:
     """Write a shard's data file, then its manifest; returns the manifest and the bytes of the data file.
 
     Parameters
@@ -93,8 +96,9 @@ def write_shard(
         for index, (span, here) in held.items()
         for name, dtype in here.items()
     }
-    data, manifest, rows = folder / f"shard-{shard}.safetensors", folder / f"shard-{shard}.json", []
-    with write_tensors(data, tensors, {"job": about["job"], "set": about["set"]}) as file:
+    files, data, manifest, rows = files_in(folder), f"shard-{shard}.safetensors", f"shard-{shard}.json", []
+    with files.write(data) as whole:
+        file = TensorFile(whole, tensors, {"job": about["job"], "set": about["set"]})
         for segment in segments:
             index, (_, vectors) = segment.span.index, held[segment.span.index]
             crc = 0
@@ -102,25 +106,31 @@ def write_shard(
                 file.write(f"{index}/{name}", segment.arrays[name])
                 crc = zlib.crc32(segment.arrays[name].data, crc)
             rows.append(_row(segment, vectors, file.offset(f"{index}/{next(iter(vectors))}"), crc))
-        _refuse_another_life(manifest, about["shard_epoch"])
+        _refuse_another_life(files, manifest, about["shard_epoch"])
     content = {
         **about,
         "shard": shard,
-        "file": data.name,
+        "file": data,
         "bytes": file.size,
         "header_crc32": file.header_crc32,
         "segments": rows,
     }
-    write_checksummed(manifest, FORMAT, content)
-    return manifest, file.size
+    with files.write(manifest) as whole:
+        whole.write(with_checksum(FORMAT, content))
+    return files.at(manifest), file.size
 
 
-def _refuse_another_life(manifest: Path, shard_epoch: int) -> None:
+def _refuse_another_life(files: SetFiles, manifest: str, shard_epoch: int) -> None:
     """Raise WriteFailed where another incarnation has completed its file: this one was suspended meanwhile."""
-    if manifest.exists() and (written := read_checksummed(manifest, FORMAT)["shard_epoch"]) != shard_epoch:
+    if files.exists(manifest) and (written := _checked(files, manifest)["shard_epoch"]) != shard_epoch:
         raise WriteFailed(
-            f"{manifest}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}"
+            f"{files.at(manifest)}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}"
         )
+
+
+def _checked(files: SetFiles, name: str) -> dict[str, Any]:
+    """Content of a file with a checksum."""
+    return parse_checksummed(files.at(name), lambda: files.read(name), FORMAT)
 
 
 def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> dict[str, Any]:
@@ -144,7 +154,7 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
 
 
 def read_segments(
-    folder: Path, set_id: str, job: str, rule: str, spans: Iterable[SegmentSpan]
+    folder: Path | SetFiles, set_id: str, job: str, rule: str, spans: Iterable[SegmentSpan]
 ) -> Iterator[StoredSegment]:
     """Read segments from a set, in no defined order.
 
@@ -157,9 +167,9 @@ def read_segments(
     SnapshotError
         The set is of another format, or holds another rule's state or another segment table.
     """
-    left = {span.index: span for span in spans}
-    found: list[tuple[Path, dict[str, Any], list[dict[str, Any]]]] = []
-    for path, content in _manifests(folder, set_id, job, rule):
+    files, left = files_in(folder), {span.index: span for span in spans}
+    found: list[tuple[SetFiles, dict[str, Any], list[dict[str, Any]]]] = []
+    for path, content in _manifests(files, set_id, job, rule):
         rows = [row for row in content.pop("segments") if row["index"] in left]
         for row in rows:
             span = left.pop(row["index"])
@@ -168,13 +178,13 @@ def read_segments(
                     f"{path}: segment {span.index} holds {row['length']} numbers from {row['start']}; the job's "
                     f"table has {span.length} from {span.start}"
                 )
-        found.append((folder / content["file"], content, rows))
+        found.append((files, content, rows))
     if left:
         raise CorruptSnapshot(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
     return (stored for part in found for stored in _read(*part))
 
 
-def verify_shards(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:
+def verify_shards(folder: Path | SetFiles, set_id: str, job: str, rule: str, segments: int) -> None:
     """Read a complete set, and check that each of its segments is there once and matches its checksum.
 
     Raises
@@ -182,24 +192,24 @@ def verify_shards(folder: Path, set_id: str, job: str, rule: str, segments: int)
     CorruptSnapshot, SnapshotError
         As `read_segments` does.
     """
-    seen: set[int] = set()
-    for path, content in _manifests(folder, set_id, job, rule):
+    files, seen = files_in(folder), set[int]()
+    for path, content in _manifests(files, set_id, job, rule):
         rows = content["segments"]
         twice = sorted(seen & {row["index"] for row in rows})
         if twice:
             raise CorruptSnapshot(f"{path}: holds segment {twice[0]}, which another shard's manifest holds too")
-        for stored in _read(folder / content["file"], content, rows):
+        for stored in _read(files, content, rows):
             seen.add(stored.span.index)
     missing = sorted(set(range(segments)) - seen)
     if missing:
         raise CorruptSnapshot(f"{folder}: set {set_id} lacks segment {missing[0]} ({len(missing)} missing)")
 
 
-def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _manifests(files: SetFiles, set_id: str, job: str, rule: str) -> Iterator[tuple[Path | Url, dict[str, Any]]]:
     """All manifests of a set, each checked."""
-    parts = _parts(folder)
-    for path in sorted(folder.glob("shard-*.json") if parts is None else map(folder.joinpath, parts)):
-        content = read_checksummed(path, FORMAT)
+    parts = _parts(files)
+    for name in files.unlisted_manifests() if parts is None else sorted(parts):
+        path, content = files.at(name), _checked(files, name)
         try:
             if content["set"] != set_id or content["job"] != job:
                 raise CorruptSnapshot(
@@ -207,9 +217,9 @@ def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple
                 )
             if content["rule"] != rule:
                 raise SnapshotError(f"{path}: holds the state of rule {content['rule']}; the job's is {rule}")
-            if parts is not None and content["shard_epoch"] != parts[path.name]:
+            if parts is not None and content["shard_epoch"] != parts[name]:
                 raise CorruptSnapshot(
-                    f"{path}: of shard epoch {content['shard_epoch']}; the set has that of {parts[path.name]}"
+                    f"{path}: of shard epoch {content['shard_epoch']}; the set has that of {parts[name]}"
                 )
             _check_shape(content)
         except (ValueError, KeyError, TypeError) as error:
@@ -217,11 +227,11 @@ def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple
         yield path, content
 
 
-def _parts(folder: Path) -> dict[str, int] | None:
+def _parts(files: SetFiles) -> dict[str, int] | None:
     """The shard epoch of each shard file by its manifest's name; None in a set of an earlier version."""
-    if not (folder / "set.json").exists():
+    if not files.exists(COMMIT):
         return None
-    parts: dict[str, int] | None = read_checksummed(folder / "set.json", FORMAT).get("parts")
+    parts: dict[str, int] | None = _checked(files, COMMIT).get("parts")
     return parts
 
 
@@ -244,12 +254,13 @@ def _check_shape(content: dict[str, Any]) -> None:
         raise TypeError(f"{odd[0] if odd else file!r} where a {'number' if odd else 'file name'} was expected")
 
 
-def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[StoredSegment]:
+def _read(files: SetFiles, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[StoredSegment]:
     """Read the segments of these rows from a data file, each verified by its checksum."""
     if not rows:
         return
+    path = files.at(content["file"])
     try:
-        with open(path, "rb") as file:
+        with files.open(content["file"]) as file:
             _check_file(path, file, content)
             buffer = np.empty(max(_size(row) for row in rows), np.uint8)
             for row in rows:
@@ -262,7 +273,7 @@ def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> It
         raise CorruptSnapshot(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _check_file(path: Path, file: BinaryIO, content: dict[str, Any]) -> None:
+def _check_file(path: Path | Url, file: BufferedReader, content: dict[str, Any]) -> None:
     size = file.seek(0, 2)
     if size != content["bytes"]:
         raise CorruptSnapshot(f"{path}: is {size} bytes long, and was written with {content['bytes']}")

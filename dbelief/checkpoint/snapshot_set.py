@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
+from dbelief.checkpoint.checksummed_json import parse_checksummed, read_checksummed, write_checksummed
+from dbelief.checkpoint.set_files import COMMIT, LocalFiles, SetFiles
 from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.errors import CorruptSnapshot, SnapshotError, UserError, WriteFailed
 from dbelief.process.atomic_file import disk
@@ -51,7 +53,7 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
     WriteFailed
         set.json cannot be written; the set is not complete then.
     """
-    write_checksummed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})
+    write_checksummed(folder / COMMIT, FORMAT, {"set": set_id, "job": job, **state})
 
 
 def read_set(folder: Path) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def read_set(folder: Path) -> dict[str, Any]:
     CorruptSnapshot, SnapshotError
         It is damaged, or of another format.
     """
-    return read_checksummed(folder / "set.json", FORMAT)
+    return read_checksummed(folder / COMMIT, FORMAT)
 
 
 def sets_in(snapshots: Path) -> list[Path]:
@@ -73,7 +75,7 @@ def sets_in(snapshots: Path) -> list[Path]:
 
 def complete_sets(snapshots: Path) -> list[Path]:
     """Folders of the complete sets, oldest first; their files are not checked."""
-    return [folder for folder in sets_in(snapshots) if (folder / "set.json").exists()]
+    return [folder for folder in sets_in(snapshots) if (folder / COMMIT).exists()]
 
 
 def _earlier(run: Path) -> str:
@@ -105,11 +107,16 @@ def abort_set(snapshots: Path, set_id: str) -> None:
 
 def quarantine_set(snapshots: Path, set_id: str) -> None:
     """Mark a set as not complete; its other files stay until it is pruned."""
-    (snapshots / set_id / "set.json").rename(snapshots / set_id / "set.torn")
+    (snapshots / set_id / COMMIT).rename(snapshots / set_id / "set.torn")
 
 
 def _count(folder: Path) -> int:
-    return int(folder.name.rpartition("-")[2])
+    return count_of(folder.name)
+
+
+def count_of(set_id: str) -> int:
+    """The count of a set: how many were begun before it, and it."""
+    return int(set_id.rpartition("-")[2])
 
 
 def complete_until(snapshots: Path, set_id: str) -> list[str]:
@@ -133,24 +140,29 @@ def latest_valid_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[st
     complete = complete_sets(snapshots)
     if not complete:
         raise UserError(f"{snapshots}: no complete snapshot set to resume from{_earlier(snapshots.parent)}")
+    return first_valid(((folder.name, LocalFiles(folder)) for folder in reversed(complete)), job, rule)
+
+
+def first_valid(sets: Iterable[tuple[str, SetFiles]], job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
+    """Id and state of the first valid one of these complete sets, and those before it; raises as `latest_valid_set`."""
     skipped: list[Skipped] = []
-    for folder in reversed(complete):
+    for set_id, files in sets:
         try:
-            return folder.name, _is_valid(folder, job, rule), skipped
+            return set_id, _is_valid(set_id, files, job, rule), skipped
         except CorruptSnapshot as error:
-            skipped.append(Skipped(folder.name, str(error)))
+            skipped.append(Skipped(set_id, str(error)))
     raise SnapshotError("; ".join(["no snapshot set is whole", *(reason for _, reason in skipped)]))
 
 
-def _is_valid(folder: Path, job: str, rule: str) -> dict[str, Any]:
-    path, state = folder / "set.json", read_set(folder)
+def _is_valid(name: str, files: SetFiles, job: str, rule: str) -> dict[str, Any]:
+    path, state = files.at(COMMIT), parse_checksummed(files.at(COMMIT), lambda: files.read(COMMIT), FORMAT)
     try:
         of_job, set_id, segments = state["job"], state["set"], int(state["segments"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptSnapshot(f"{path}: is no description of a set: {error!r}") from error
     if of_job != job:
         raise SnapshotError(f"{path}: belongs to job {of_job!r}, not {job!r}")
-    if set_id != folder.name:
+    if set_id != name:
         raise CorruptSnapshot(f"{path}: belongs to set {set_id}")
-    verify_shards(folder, set_id, job, rule, segments)
+    verify_shards(files, set_id, job, rule, segments)
     return state

@@ -15,6 +15,7 @@ from dbelief.monitor.status import ENDED, LOOK_S, JobLocation, get_status, to_di
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.summary import Summary, read_summary
+from dbelief.url import is_url
 
 ANSWER_S = 5.0
 """How long a request is retried while the coordinator is unavailable, in seconds."""
@@ -75,6 +76,8 @@ def _until_ended(client: CoordinatorClient, status: dict[str, Any], deadline_s: 
 def _kept(status: dict[str, Any]) -> str:
     """Files that the job has kept, as far as this machine can see them."""
     folder = Path(status["run_folder"])
+    if is_url(status["run_folder"]):
+        return f"its files are in {status['run_folder']}"
     if not folder.is_dir():
         what = "its model and last snapshot set are" if status["state"] == "done" else "what was kept is"
         return f"{what} in {folder} on the coordinator's machine"

@@ -10,12 +10,14 @@ from typing import Literal
 
 import click
 
-from dbelief.process.completion import run_folders
+from dbelief.errors import UserError
+from dbelief.process.completion import RunArgument, run_folders
 from dbelief.process.console import cli_errors
+from dbelief.url import Url
 
 
 @click.command("evaluate")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("run", type=RunArgument(), shell_complete=run_folders)
 @click.option(
     "--on",
     "split",
@@ -24,33 +26,35 @@ from dbelief.process.console import cli_errors
     show_default=True,
     help="Set to evaluate on.",
 )
-def evaluate_command(run: Path, split: str) -> None:
+def evaluate_command(run: Path | Url, split: str) -> None:
     """Evaluate the model of a run folder on its job's data."""
     from dbelief.cli.inspect_run import evaluate_run
+    from dbelief.rundir.stored.copies import local_copy
 
-    with cli_errors():
-        print(json.dumps(evaluate_run(run, split)))
+    with cli_errors(), local_copy(run, parameters=True) as folder:
+        print(json.dumps(evaluate_run(folder, split)))
 
 
 @click.command("predict")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("run", type=RunArgument(), shell_complete=run_folders)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--outputs", is_flag=True, help="Print the outputs of the last layer too, with a first row of names.")
-def predict_command(run: Path, file: Path, outputs: bool) -> None:
+def predict_command(run: Path | Url, file: Path, outputs: bool) -> None:
     """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
 
-    RUN is a run folder or a model file. FILE is like the job's data: CSV, LIBSVM, Parquet, an IDX file of images, an
-    image or a folder of images, lines of text, or a NumPy file; targets may be missing.
+    RUN is a run folder, its URL, or a model file. FILE is like the job's data: CSV, LIBSVM, Parquet, an IDX file of
+    images, an image or a folder of images, lines of text, or a NumPy file; targets may be missing.
     """
     from dbelief.cli.inspect_run import predict
+    from dbelief.rundir.stored.copies import local_copy
 
-    with cli_errors():
+    with cli_errors(), local_copy(run, parameters=True) as folder:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows(predict(run, file, outputs))
+        writer.writerows(predict(folder, file, outputs))
 
 
 @click.command("export")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("run", type=RunArgument(), shell_complete=run_folders)
 @click.option(
     "--format",
     "form",
@@ -70,18 +74,23 @@ def predict_command(run: Path, file: Path, outputs: bool) -> None:
     help="Of the newest snapshot set: w (newest parameters), best (of the best evaluation), or another that it holds; "
     "default: the job's result.",
 )
-def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None) -> None:
+def export_command(
+    run: Path | Url, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None
+) -> None:
     """Export a run's model to a file: the final model, or that of the newest snapshot set if the run did not finish."""
     from dbelief.rundir.export import export_run
+    from dbelief.rundir.stored.copies import local_copy
 
-    with cli_errors():
-        print(export_run(run, form, output, vector))
+    with cli_errors(), local_copy(run, parameters=True, sets=vector is not None) as folder:
+        print(export_run(folder, form, output, vector))
 
 
 @click.command("report")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("run", type=RunArgument(), shell_complete=run_folders)
 @click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder of the pictures; default: RUN."
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the pictures; default: RUN, of a URL the current one.",
 )
 @click.option(
     "--images",
@@ -89,16 +98,17 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
     metavar="NPZ",
     help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron separates them.",
 )
-def report_command(run: Path, output: Path | None, images: Path | None) -> None:
+def report_command(run: Path | Url, output: Path | None, images: Path | None) -> None:
     """Report how the run of a folder went, or its progress so far, and draw its plots."""
     from dbelief.cli.inspect_run import report_run
+    from dbelief.rundir.stored.copies import local_copy
 
-    with cli_errors():
-        report_run(run, output or run, images)
+    with cli_errors(), local_copy(run, parameters=True) as folder:
+        report_run(folder, output or (run if isinstance(run, Path) else Path.cwd()), images)
 
 
 @click.command("track")
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_folders)
+@click.argument("run", type=RunArgument(), shell_complete=run_folders)
 @click.option(
     "--to",
     "names",
@@ -106,17 +116,20 @@ def report_command(run: Path, output: Path | None, images: Path | None) -> None:
     type=click.Choice(["tensorboard", "mlflow"]),
     help="A tracker; may be repeated. Default: those of the job file.",
 )
-def track_command(run: Path, names: tuple[str, ...]) -> None:
+def track_command(run: Path | Url, names: tuple[str, ...]) -> None:
     """Give the curves, pictures and model of a run to trackers of experiments, until it ends.
 
     A coordinator does this by itself where the job file has `track`.
     """
     from dbelief.process.clock import SystemClock
     from dbelief.process.console import interrupt_event
+    from dbelief.rundir.stored.copies import local_copy
     from dbelief.tools.track.follow import follow
 
-    with cli_errors(), interrupt_event() as interrupted:
-        follow(run, names, SystemClock(), interrupted)
+    with cli_errors(), interrupt_event() as interrupted, local_copy(run, parameters=True) as folder:
+        if folder != run and not (folder / "summary.json").exists():
+            raise UserError(f"{run}: has not ended; while it runs, `track` in its job file gives it to trackers")
+        follow(folder, names, SystemClock(), interrupted)
 
 
 COMMANDS = (evaluate_command, predict_command, export_command, report_command, track_command)

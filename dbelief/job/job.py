@@ -15,12 +15,12 @@ from .document.section import (
     Name,
     Natural,
     NonNegative,
-    PathText,
+    PathOrUrl,
+    Place,
     Positive,
     Section,
     Several,
     Whole,
-    Words,
     refusal,
 )
 from .document.yaml_document import to_yaml
@@ -193,9 +193,10 @@ class Job(Section):
     )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
-    start_from: PathText | None = Field(
+    start_from: PathOrUrl | None = Field(
         default=None,
-        description="Folder of a run whose result training starts from; null for the model's own initial values",
+        description="Folder, or URL, of a run whose result training starts from; null for the model's own initial "
+        "values",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
     threads: Members = Field(default=1, description="BLAS threads per replica")
@@ -209,8 +210,10 @@ class Job(Section):
     )
     snapshots: Snapshots = Field(default_factory=Snapshots, description="Snapshots of the shards")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Timeouts")
-    output: Annotated[Path, Field(strict=False), Words("a path")] = Field(
-        default=Path("runs"), description="Folder of run folders, relative to the current directory"
+    output: Place = Field(
+        default=Path("runs"),
+        description="Folder of run folders, relative to the current directory; or a URL, s3://BUCKET/PREFIX, where "
+        "processes share no folder",
     )
 
     _folder: Path = PrivateAttr(default_factory=Path)

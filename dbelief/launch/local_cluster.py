@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,8 +31,10 @@ from dbelief.process.cpu_affinity import available_cores, format_cores, split_co
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.rundir.folder import prepare_folder
+from dbelief.rundir.place import place_of
+from dbelief.rundir.summary import Summary, read_summary
 from dbelief.telemetry.trackers import check_usable
+from dbelief.url import Url
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +109,8 @@ class LocalCluster:
         self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
         for tracker in job.track:
             check_usable(tracker)
-        self.folder = prepare_folder(job, resume)
+        self._place = place_of(job)
+        self.folder = self._place.prepare(resume)
         self._job_file = job_file
         self._overrides = overrides
         self._resume = resume
@@ -126,8 +129,30 @@ class LocalCluster:
         self._registry_restarts = 0
         self._pictures = pictures(self.folder, job.name) if pictures is not None else None
 
-    def run(self) -> int:
-        """Run the job to its end; return the exit code: 0 done, 1 failed, 2 user error, the site's if stopped."""
+    @property
+    def where(self) -> Path | Url:
+        """Where the run's files are when it is over."""
+        return self._place.where
+
+    def run(self) -> tuple[int, Summary]:
+        """Run the job to its end; return the exit code (0 done, 1 failed, the site's if stopped) and the summary.
+
+        Raises
+        ------
+        UserError, RuntimeFailure
+            The job did not begin, or was not closed.
+        """
+        try:
+            code = self._run()
+            summary = read_summary(self.folder / "summary.json")
+        except BaseException:
+            with suppress(DbeliefError):
+                self._place.finish(self.folder, keep=True)  # the error names logs there
+            raise
+        self._place.finish(self.folder)
+        return code, summary
+
+    def _run(self) -> int:
         with ExitStack() as stack:
             interrupted = stack.enter_context(interrupt_event())
             stack.enter_context(self._site.entered(self._logs))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
@@ -22,13 +22,22 @@ from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
 from dbelief.rundir.folder import check_start
-from dbelief.rundir.summary import Summary, read_summary
+from dbelief.rundir.summary import Summary
 from dbelief.training.job_check import assemble_job
+from dbelief.url import Url
 
 if TYPE_CHECKING:
     from dbelief.training.trained_model import TrainedModel
 
 log = logging.getLogger(__name__)
+
+
+class _Ended(NamedTuple):
+    """How a cluster's run has ended: its exit code, its summary, and where its files are."""
+
+    code: int
+    summary: Summary
+    where: Path | Url
 
 
 def run_job(
@@ -46,9 +55,9 @@ def run_job(
 
     It runs at `site`; None: on this machine. `pictures`, `script`: see `LocalCluster`.
     """
-    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site, pictures, script)
-    log.info(verdict(read_summary(folder / "summary.json"), folder))
-    return code
+    run = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site, pictures, script)
+    log.info(verdict(run.summary, run.where))
+    return run.code
 
 
 def _run_cluster(
@@ -61,8 +70,8 @@ def _run_cluster(
     site: Site | None = None,
     pictures: Callable[[Path, str], Pictures] | None = None,
     script: Sequence[str] = (),
-) -> tuple[int, Path]:
-    """Exit code and run folder of a cluster's run."""
+) -> _Ended:
+    """Run a cluster to its end."""
     job = load_job(job_file, overrides)
     # Before a folder is created, an earlier run is moved, or a process is started.
     if script:
@@ -84,7 +93,8 @@ def _run_cluster(
             pictures=pictures,
             script=script,
         )
-        return cluster.run(), cluster.folder
+        code, summary = cluster.run()
+        return _Ended(code, summary, cluster.where)
 
 
 def _check_script(job: Job, job_file: Path, resume: bool) -> None:
@@ -112,13 +122,13 @@ class Run:
 
     Attributes
     ----------
-    folder : Path
-        The run folder, `runs/NAME`.
+    folder : Path or str
+        The run folder, `runs/NAME`, or its URL.
     summary : Summary
         The content of its `summary.json`.
     """
 
-    folder: Path
+    folder: Path | Url
     summary: Summary
 
     def load_model(self) -> TrainedModel:
@@ -164,13 +174,12 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
     fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
     if isinstance(job, Mapping):
         with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
-            code, folder = _run_cluster(file, {}, resume=False, quiet=quiet)
+            run = _run_cluster(file, {}, resume=False, quiet=quiet)
     else:
-        code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
-    summary = read_summary(folder / "summary.json")
-    if code:
-        raise RuntimeFailure(f"job {summary.job}: {summary.reason}")
-    return Run(folder, summary)
+        run = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
+    if run.code:
+        raise RuntimeFailure(f"job {run.summary.job}: {run.summary.reason}")
+    return Run(run.where, run.summary)
 
 
 @contextmanager
@@ -182,7 +191,7 @@ def _written(job: Job) -> Iterator[Path]:
         yield file
 
 
-def verdict(summary: Summary, folder: Path) -> str:
+def verdict(summary: Summary, folder: Path | Url) -> str:
     """Outcome of a run, in one line."""
     parts = [summary.reason]
     if summary.test_accuracy is not None:

@@ -20,8 +20,10 @@ from dbelief.process.console import host_and_port
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
+from dbelief.rundir.stored.copies import copy_until_exit
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.security.tls_diagnosis import why_not
+from dbelief.url import is_url, parse_url
 
 LOOK_S = 0.25
 SILENT_S = 5.0
@@ -130,9 +132,9 @@ class JobLocation:
         Raises
         ------
         UserError
-            The text is neither `host:port` nor a run folder.
+            The text is neither `host:port` nor a run folder or its URL.
         """
-        folder = Path(text)
+        folder = copy_until_exit(parse_url(text)) if is_url(text) else Path(text)
         if (folder / "job.yaml").is_file():
             folder = folder.resolve()
             try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from dbelief.errors import UserError
+from dbelief.url import Url, is_url, parse_url
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -24,6 +27,19 @@ def run_folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     named = [path for path in _beginning(incomplete) if path.is_dir()]
     held = [path for folder in named for path in _entries(folder)]
     return _items((path for path in (*named, *held) if (path / "job.yaml").is_file()), incomplete, "dir")
+
+
+class RunArgument(click.ParamType["Path | Url"]):
+    """A run: the path of its folder, or its URL."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | Url:
+        """The path or URL of a text."""
+        try:
+            return parse_url(str(value)) if is_url(value) else Path(value)
+        except UserError as error:
+            self.fail(str(error), param, ctx)
 
 
 def _beginning(incomplete: str) -> Iterator[Path]:

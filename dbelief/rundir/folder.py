@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import glob
 import logging
@@ -11,12 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dbelief.checkpoint.snapshot_set import read_set, sets_in
-from dbelief.core.layout import Layout
-from dbelief.core.sample_form import SampleForm
-from dbelief.errors import SnapshotError, UserError
+from dbelief.errors import UserError
 from dbelief.job import Job, StacksModel
 from dbelief.process.atomic_file import write_whole
+from dbelief.url import is_url
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +34,7 @@ def prepare_folder(job: Job, resume: bool) -> Path:
         There is nothing to resume, a run is active there, the job starts from a folder that would be renamed, or the
         folder cannot be made.
     """
-    folder = _folder(job)
+    folder = folder_of(job)
     if not resume:
         check_start(job)
     try:
@@ -53,32 +50,6 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     return folder
 
 
-def check_resumed(job: Job, layout: Layout, samples: SampleForm | None = None) -> None:
-    """Check that the snapshot set to resume from has this layout, and samples of this form; a corrupt set is ignored.
-
-    Raises
-    ------
-    UserError
-        The model, its partition over ranks, or the form of the samples has changed.
-    """
-    folder = _folder(job)
-    for one in reversed(sets_in(folder / "snapshots")):
-        with contextlib.suppress(SnapshotError, OSError, KeyError, ValueError):
-            state = read_set(one)
-            if state["layout"] != layout.digest():
-                raise UserError(
-                    f"{folder}: its snapshot sets are of another layout, for the model or the grid was another: resume "
-                    "with those, or let a run of another name start_from this one"
-                )
-            held = SampleForm.parse(state["samples"]) if state.get("samples") else None  # an earlier version has none
-            if samples is not None and held is not None and (what := samples.difference(held)):
-                raise UserError(
-                    f"{folder}: its snapshot sets are of other data: now {what}; resume with that, or let a run of "
-                    "another name start_from this one"
-                )
-            return
-
-
 def check_start(job: Job) -> None:
     """Check that the files that a new run starts from are not renamed.
 
@@ -90,8 +61,10 @@ def check_start(job: Job) -> None:
     taken = [("start_from", job.start_from)] if job.start_from is not None else []
     if isinstance(job.model, StacksModel):
         taken += [("model.trained", text) for text in job.model.trained]
-    folder = _folder(job)
+    folder = folder_of(job)
     for field, text in taken:
+        if is_url(text):
+            continue  # of another place
         path = job.path(text)
         if folder.resolve() in {path.resolve(), path.resolve().parent}:  # a run, or a file in one
             raise UserError(
@@ -100,7 +73,8 @@ def check_start(job: Job) -> None:
             )
 
 
-def _folder(job: Job) -> Path:
+def folder_of(job: Job) -> Path:
+    """The run folder of a job whose output is a folder."""
     return Path(job.output).absolute() / job.name
 
 

@@ -18,7 +18,8 @@ from dbelief.monitor.format import plural
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
-from dbelief.rundir.folder import check_resumed, check_start
+from dbelief.rundir.folder import check_start
+from dbelief.rundir.resumed import check_resumed
 from dbelief.telemetry.trackers import check_usable
 from dbelief.training.model_check import ModelCheck
 from dbelief.training.session import build_model, initial_values, layout_over_ranks, load_initial_from_run

@@ -33,8 +33,10 @@ from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
+from dbelief.rundir.stored.copies import local_copy
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.pretrained import build_stacks
+from dbelief.url import is_url, parse_url
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +109,14 @@ def load_initial_from_run(job: Job, layout: Layout, values: np.ndarray) -> str:
     """
     if job.start_from is None:
         return ""
-    run = job.path(job.start_from)
+    if is_url(job.start_from):
+        with local_copy(parse_url(job.start_from), parameters=True) as run:
+            return f"{job.start_from}: {_read_initial(job, run, layout, values)}"
+    return _read_initial(job, job.path(job.start_from), layout, values)
+
+
+def _read_initial(job: Job, run: Path, layout: Layout, values: np.ndarray) -> str:
+    assert job.start_from is not None
     if not (run / "job.yaml").is_file():
         known = "" if Path(job.start_from).is_absolute() else "; a relative path starts from the job file's folder"
         raise ModelError(f"start_from: {run} is no run folder: it holds no job.yaml{known}")

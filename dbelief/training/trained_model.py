@@ -22,6 +22,7 @@ from dbelief.nn.model import GivesOutputs
 from dbelief.nn.torch_state import fill_module
 from dbelief.rundir.model_metadata import ModelMetadata
 from dbelief.rundir.result import NO_MODEL, read_model
+from dbelief.rundir.stored.copies import local_copy, parse_run
 
 from .initial_values import InitialValues
 from .session import build_model
@@ -185,7 +186,8 @@ def read_about(run: Path | str) -> Mapping[str, Any]:
     DataError
         See `load_model`.
     """
-    return ModelMetadata.read(_model_file(Path(run))).about
+    with local_copy(parse_run(run), parameters=True) as path:
+        return ModelMetadata.read(_model_file(path)).about
 
 
 @overload
@@ -202,9 +204,9 @@ def load_model(run: Path | str, into: Any = None) -> Any:
     Parameters
     ----------
     run
-        The folder of the run, `runs/NAME`, or a model file, such as its `model.safetensors` or an export. The job's
-        data is not needed. A Python model needs its source: that of the run, or, for a file that was moved or exported
-        and of which the job names a relative path, beside the file.
+        The folder of the run, `runs/NAME`, its URL, or a model file, such as its `model.safetensors` or an export. The
+        job's data is not needed. A Python model needs its source: that of the run, or, for a file that was moved or
+        exported and of which the job names a relative path, beside the file.
     into
         A torch module of the trained one's kind. It is filled and returned; neither job nor source is needed then.
 
@@ -224,7 +226,11 @@ def load_model(run: Path | str, into: Any = None) -> Any:
     -----
     Memory: two copies of the model.
     """
-    path = Path(run)
+    with local_copy(parse_run(run), parameters=True) as path:
+        return _load(path, into)
+
+
+def _load(path: Path, into: Any) -> Any:
     file = _model_file(path)
     if into is not None:
         fill_module(into, file)

@@ -44,6 +44,7 @@ from coordinator.job.machine import JobMachine
 from coordinator.job.persistence import load_unfinished, restore, serialize, serialize_changes
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.core.placement import Placement
@@ -183,7 +184,9 @@ class World:
         self.shard_members: list[tuple[int, int]] = []  # number, incarnation
         never = ManualClock()
         client = cast("ShardClient", self)
-        self._actor = EffectExecutor(self.step, client, Path(), lambda note: None, lambda: None, never)
+        self._actor = EffectExecutor(
+            self.step, client, Path(), LocalSets(Path()), lambda note: None, lambda: None, never
+        )
 
     # -- members -----------------------------------------------------------------------------------------
 

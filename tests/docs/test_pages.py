@@ -22,6 +22,7 @@ NOT_RUN = {
     "docs/how-to/install.md": 1,
     "docs/how-to/kubernetes.md": 1,
     "docs/how-to/large_batches.md": 1,
+    "docs/how-to/object_storage.md": 1,
     "docs/how-to/own_data.md": 1,
     "docs/how-to/pytorch_script.md": 1,
     "docs/how-to/pytorch_state.md": 1,

@@ -18,6 +18,7 @@ from coordinator.rpc.servicer import CoordinatorService
 from coordinator.runtime.bootstrap import create_machine
 from coordinator.runtime.event_loop import EventLoop
 from coordinator.runtime.leader_lease import LeaderLease
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.job.load import parse_job
 from dbelief.process.clock import SystemClock
 from dbelief.registry import MemoryRegistry
@@ -50,7 +51,7 @@ def whole_job(
         leadership = LeaderLease.acquire(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
         assert leadership is not None
         stack.callback(leadership.release)
-        machine, metrics = create_machine(job, run_folder, False), Metrics("coordinator")
+        machine, metrics = create_machine(job, LocalSets(run_folder / "snapshots"), False), Metrics("coordinator")
         runner = EventLoop(machine, run_folder, leadership, metrics, clock, pictures=False)
         service = CoordinatorService(runner)
         server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))

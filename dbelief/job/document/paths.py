@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dbelief.errors import JobError
+from dbelief.url import is_url
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -44,5 +45,5 @@ def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = Non
 
 
 def anchor(text: str, folder: Path) -> str:
-    """The same path for a job file that lies elsewhere; one that begins with a variable, or is absolute, stays."""
-    return text if text.startswith("${") else str(folder.absolute() / text)
+    """The same path for a job file that lies elsewhere; a URL, a variable at its beginning, an absolute one stay."""
+    return text if text.startswith("${") or is_url(text) else str(folder.absolute() / text)

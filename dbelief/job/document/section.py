@@ -1,10 +1,24 @@
 """The kinds of value that a job file holds, and the base of all its sections."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
+
+from dbelief.errors import UserError
+from dbelief.url import Url, is_url, parse_url
 
 
 class Section(BaseModel):
@@ -98,6 +112,35 @@ PathText = Annotated[
     Field(pattern=r"^([^$\x00]|\$[^{\x00]|\$\{[A-Za-z_][A-Za-z0-9_]*\})+\$?$"),
     Words("a path, in which ${NAME} stands for an environment variable"),
 ]
+
+
+def _place(value: object) -> Path | Url:
+    if not isinstance(value, str | Path):
+        raise PydanticCustomError("place", "no place")
+    if not is_url(value):
+        return Path(value)
+    try:
+        return parse_url(str(value))
+    except UserError as error:
+        raise refusal("", str(error)) from None
+
+
+Place = Annotated[
+    Path | Url,
+    PlainValidator(_place),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "path"}),
+    Words("a path, or a URL"),
+]
+"""A folder, or a prefix in a store of objects."""
+
+
+def _path_or_url(text: str) -> str:
+    return str(_place(text)) if is_url(text) else text
+
+
+PathOrUrl = Annotated[PathText, AfterValidator(_path_or_url)]
+"""A path, in which variables may stand, or the URL of a run."""
 
 
 def _holds_a_batch(lease: int | None, fields: ValidationInfo) -> int | None:

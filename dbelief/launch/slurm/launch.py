@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dbelief.checkpoint.snapshot_set import complete_sets
 from dbelief.errors import UserError
 from dbelief.job import Job, load_job
 from dbelief.launch.train import run_job
+from dbelief.rundir.place import place_of
 
 from .allocation import Allocation
 from .site import SlurmSite
@@ -40,7 +40,7 @@ def run_batch(job_file: Path, overrides: Mapping[str, str], workers: int | None,
     replicas = workers or workers_for(job, sum(allocation.tasks.values()))
     sets = {**overrides, "replicas": str(replicas), "pin_cores": "false"}  # Slurm assigns the cores
     if allocation.restarts and not resume:
-        resume = bool(complete_sets(Path(job.output).absolute() / job.name / "snapshots"))
+        resume = bool(place_of(job).sets().complete())
         log.info(
             f"requeued: {'going on from the newest snapshot set' if resume else 'no snapshot set, beginning anew'}"
         )

@@ -48,6 +48,7 @@ class Steps:
     epoch = 7
     certain = True
     folder = Path("runs/test")
+    where = "runs/test"
 
     def __init__(self, world: World) -> None:
         self._world = world

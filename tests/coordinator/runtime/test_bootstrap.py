@@ -12,6 +12,7 @@ from coordinator.core.states import DatasetSizes
 from coordinator.job.persistence import serialize
 from coordinator.runtime.bootstrap import create_machine, start
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import write_shard
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import make_segments
@@ -26,14 +27,14 @@ MakeJob = Callable[..., Job]
 
 
 def test_sizes_are_those_of_the_data(a_job: MakeJob, tmp_path: Path) -> None:
-    machine = create_machine(a_job(limits={"epochs": 2}), tmp_path, resume=False)
+    machine = create_machine(a_job(limits={"epochs": 2}), LocalSets(tmp_path / "snapshots"), resume=False)
     assert machine.shape == DatasetSizes(1257, 180, 360)
     assert machine.total == 2514
 
 
 def test_without_data_there_are_none(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job(data={"source": "none"}, limits={"samples": 100}, replicas=0)
-    assert create_machine(job, tmp_path, resume=False).shape == DatasetSizes(0, 0, 0)
+    assert create_machine(job, LocalSets(tmp_path / "snapshots"), resume=False).shape == DatasetSizes(0, 0, 0)
 
 
 def a_set(folder: Path, count: int, job: Job) -> Path:
@@ -49,7 +50,7 @@ def a_set(folder: Path, count: int, job: Job) -> Path:
 
 def test_resume_uses_newest_set_and_a_new_epoch(a_job: MakeJob, tmp_path: Path) -> None:
     a_set(tmp_path, 4, a_job())
-    machine = create_machine(a_job(), tmp_path, resume=True)
+    machine = create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
     assert machine.shard_epoch == 4
     assert machine.members.incarnations == 9
     assert machine.training.snapshots.count == 4
@@ -58,7 +59,7 @@ def test_resume_uses_newest_set_and_a_new_epoch(a_job: MakeJob, tmp_path: Path) 
 def test_run_id_is_unique_and_kept_by_takeover(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
     a_set(tmp_path, 4, job)
-    ids = [create_machine(job, tmp_path, resume).run_id for resume in (False, True, True)]
+    ids = [create_machine(job, LocalSets(tmp_path / "snapshots"), resume).run_id for resume in (False, True, True)]
     assert len({0, *ids}) == 4
     began = start(job, {}, tmp_path, resume=False, fresh=False, now_s=0.0)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
@@ -76,13 +77,13 @@ def test_corrupt_set_is_reported_and_skipped(
     a_set(tmp_path, 4, a_job())
     torn = a_set(tmp_path, 5, a_job())
     (torn / "shard-0.json").write_text("{")
-    machine = create_machine(a_job(), tmp_path, resume=True)
+    machine = create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
     said = capsys.readouterr().err
     assert "snapshot set 000000000100-0005 is damaged and was quarantined; restoring 000000000100-0004: " in said
     assert f"{torn / 'shard-0.json'}: cannot be read" in said
     assert said.count("\n") == 1
     assert machine.training.snapshots.begin(100).set_id == "000000000100-0006", "the torn one keeps its folder"
-    create_machine(a_job(), tmp_path, resume=True)
+    create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
     assert capsys.readouterr().err == ""
 
 
@@ -110,7 +111,7 @@ def test_unfinished_run_of_an_earlier_version_is_refused_unless_it_is_resumed_or
 
 def test_run_continues_only_with_the_same_job(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
-    machine = create_machine(job, tmp_path, resume=False)
+    machine = create_machine(job, LocalSets(tmp_path / "snapshots"), resume=False)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
     stored = {name: text.encode() for name, text in {**serialize(machine, 0.0), "run": json.dumps(run)}.items()}
     started = start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
@@ -125,7 +126,7 @@ def test_run_continues_only_with_the_same_job(a_job: MakeJob, tmp_path: Path) ->
 
 def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no complete snapshot set"):
-        create_machine(a_job(), tmp_path, resume=True)
+        create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
 
 
 # -- sets of earlier versions ----------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def old_set(tmp_path: Path) -> Path:
 
 def test_a_set_of_an_earlier_version_with_held_leases_is_refused(a_job: MakeJob, old_set: Path, tmp_path: Path) -> None:
     with pytest.raises(SnapshotError) as refused:
-        create_machine(a_job(), tmp_path, resume=True)
+        create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
     assert str(refused.value) == (
         f"{old_set}: an earlier version wrote it, whose ledgers do not name leases: resume the run with that version, "
         "or begin a new one from its parameters with `start_from`"
@@ -166,7 +167,7 @@ def test_a_set_that_does_not_name_its_parts_is_gone_on_from(a_job: MakeJob, old_
     content = read_checksummed(old_set / "set.json", 2)
     content["leases"] |= {"held": [], "leased": 40, "returned": [[0, 20, 30], [0, 50, 60]]}
     write_checksummed(old_set / "set.json", 2, content)
-    machine = create_machine(a_job(), tmp_path, resume=True)
+    machine = create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
     assert machine.recovery.set_id == OLD_SET
     assert (machine.shard_epoch, machine.members.incarnations, machine.training.snapshots.count) == (4, 4, 7)
     assert machine.run_id

@@ -28,6 +28,7 @@ from coordinator.job.shutdown import Shutdown
 from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.layout import Layout
@@ -111,7 +112,17 @@ def actor(
     def step() -> Iterator[tuple[JobMachine, float]]:
         yield cast("JobMachine", machine), 0.0
 
-    running = EffectExecutor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5, leads)
+    running = EffectExecutor(
+        step,
+        shards,
+        folder,
+        LocalSets(folder / "snapshots"),
+        lambda note: None,
+        lambda: None,
+        SystemClock(),
+        lambda: 12.5,
+        leads,
+    )
     running.start()
     try:
         yield running

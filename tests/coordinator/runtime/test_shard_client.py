@@ -16,6 +16,7 @@ from coordinator.core.effects import MigrateSegments
 from coordinator.core.ledgers import Applied
 from coordinator.runtime.shard_client import ShardClient
 from coordinator.sandblaster.lbfgs import Lbfgs
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.core.layout import Kind, SegmentSpan, assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
@@ -67,7 +68,10 @@ class Cluster:
         )
         self.dead: set[int] = set()
         self.shards = ShardClient(
-            parse_job(JOB, folder, "job"), lambda: 1, lambda place: place.shard in self.dead, folder / "snapshots"
+            parse_job(JOB, folder, "job"),
+            lambda: 1,
+            lambda place: place.shard in self.dead,
+            LocalSets(folder / "snapshots"),
         )
         for server in servers:
             stack.callback(server.close, 0.0)

@@ -9,7 +9,8 @@ from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import Box, Layout
 from dbelief.errors import UserError
 from dbelief.job import Job, build_job
-from dbelief.rundir.folder import check_resumed, check_start, held, prepare_folder
+from dbelief.rundir.folder import check_start, held, prepare_folder
+from dbelief.rundir.resumed import check_resumed
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from dbelief.core.vector_program import Operation, copy, lincomb, rotate, zero
 from dbelief.errors import Rejected, WriteFailed
 from dbelief.optim import make_rule
 from dbelief.process.atomic_file import Disk, use_disk
+from dbelief.url import Url
 from ps_server import snapshot
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
@@ -45,7 +46,9 @@ def between(turns: Sequence[Callable[[], object]]) -> Iterator[None]:
     """Before each segment that is written, and after the last, one of these happens; none once they are over."""
     write = shard_file.write_shard
 
-    def held(folder: Path, number: int, about: Any, table: Any, segments: Iterable[StoredSegment]) -> tuple[Path, int]:
+    def held(
+        folder: Path, number: int, about: Any, table: Any, segments: Iterable[StoredSegment]
+    ) -> tuple[Path | Url, int]:
         def each() -> Iterator[StoredSegment]:
             left, source = iter(turns), iter(segments)
             for turn in left:

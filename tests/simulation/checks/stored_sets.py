@@ -72,7 +72,7 @@ class StoredSets:
             return result
 
         with ExitStack() as stack:
-            stack.enter_context(mock.patch("coordinator.runtime.executor.write_set", written))
+            stack.enter_context(mock.patch("dbelief.checkpoint.set_storage.write_set", written))
             stack.enter_context(mock.patch.object(ShardedParameterClient, "push", pushed))
             stack.enter_context(mock.patch.object(Shard, "push", received))
             yield

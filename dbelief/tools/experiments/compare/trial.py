@@ -14,7 +14,7 @@ from dbelief.errors import DataError, DbeliefError, Interrupted, ModelError
 from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import Comparison, Job, Trial
 from dbelief.launch.local_cluster import LocalCluster
-from dbelief.rundir.summary import Summary, read_summary
+from dbelief.rundir.summary import Summary
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import build_model
 
@@ -105,10 +105,9 @@ def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> 
     cluster = LocalCluster(trial.job, job_file, {}, False, lambda status: None, ["--compute-wait", f"{trial.wait_s:g}"])
     watcher = Watcher(cluster.folder, copies, comparison.every)
     with watcher:
-        code = cluster.run()
+        code, summary = cluster.run()
     if code == Interrupted.exit_code:
         raise Interrupted("stopped by Ctrl-C; the same command continues")
-    summary = read_summary(cluster.folder / "summary.json")
     if code:
         raise DbeliefError(summary.reason)
     if not watcher.copies:

@@ -16,6 +16,7 @@ from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import interrupt_event
 from dbelief.rundir.summary import read_summary
+from dbelief.url import Url
 
 from .grid import Point, points
 from .rows import DONE, FAILED, STOPPED, Row, table, write_rows
@@ -49,6 +50,8 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
     """
     grid = points(sets)
     first = load_job(job_file, grid[0].settings)
+    if output is None and isinstance(first.output, Url):
+        raise UserError(f"output: {first.output}: a sweep needs a folder for its table: name one by --output")
     folder = (output or Path(first.output) / f"{first.name}-sweep").absolute()
     todo = [_Planned.make(job_file, point, folder) for point in grid]
     try:

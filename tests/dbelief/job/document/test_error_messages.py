@@ -312,7 +312,7 @@ WRONG = [
     ("device: gpu", "device: must be one of auto, cpu, cuda, not 'gpu'; did you mean cuda?"),
     ("snapshots: {keep: 0}", "snapshots.keep: must be a whole number from 1*not 0"),
     ("deadlines: null", "deadlines: must be a mapping with beat_s, lease_s, progress_s, join_s, not null"),
-    ("output: 3", "output: must be a path, not 3"),
+    ("output: 3", "output: must be a path, or a URL, not 3"),
     ('"a\\nb": 3', "'a\\nb': no such field"),
 ]
 

@@ -1,0 +1,250 @@
+"""Where the files of a job's run are: in a folder, or in a store of objects."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from dbelief.checkpoint.object_sets import ObjectSets
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage
+from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable, UserError
+from dbelief.job import Job
+from dbelief.process.clock import Clock, SystemClock
+from dbelief.rundir.folder import folder_of, held, prepare_folder
+from dbelief.rundir.stored.copies import fetch_for_resume
+from dbelief.rundir.stored.hold import PREFIX, Hold, highest
+from dbelief.rundir.stored.publisher import Publisher
+from dbelief.storage.object_store import connect
+from dbelief.storage.probe import probe
+from dbelief.url import Url
+
+log = logging.getLogger(__name__)
+
+_HOLDER = ".holder"
+"""File in a working folder with the number of its coordinator's hold."""
+
+
+class Writing(Protocol):
+    """The right of one coordinator to write a run's files."""
+
+    def confirm(self) -> None:
+        """Raise Deposed where another one has it by now."""
+
+    def finish(self) -> None:
+        """Upload all files where they are to be uploaded; raises RuntimeFailure where that fails."""
+
+
+class RunPlace(Protocol):
+    """Place of the files of one job's run."""
+
+    @property
+    def where(self) -> Path | Url:
+        """Where the run's files are in the end."""
+        ...
+
+    def shown(self, folder: Path) -> str:
+        """What messages, and the registry, name for a run whose coordinator works in this folder."""
+        ...
+
+    def sets(self, folder: Path | None = None) -> SetStorage:
+        """The run's snapshot sets; `folder`: the run folder where it is not the job's."""
+        ...
+
+    def prepare(self, resume: bool) -> Path:
+        """Make the folder that a coordinator works in, for a new run or one that is resumed.
+
+        Raises
+        ------
+        UserError
+            There is nothing to resume, a run is in the way, or the place cannot be used.
+        """
+        ...
+
+    def find(self, known: str, folder: Path | None) -> Path | None:
+        """The folder in which this coordinator continues an unfinished run; None where it is not to be had here.
+
+        Parameters
+        ----------
+        known
+            What the registry names: see `shown`.
+        folder
+            The folder that this process is to use; None: any.
+        """
+        ...
+
+    def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> AbstractContextManager[Writing]:
+        """Hold the place within a `with` block, against other runs of that name.
+
+        Parameters
+        ----------
+        run_id
+            Of the run: a coordinator that goes on with the same run need not wait for the one before.
+        lost
+            Called with the reason where another process has taken the place.
+        """
+        ...
+
+    def finish(self, folder: Path, keep: bool = False) -> None:
+        """Upload what is missing of a run whose processes have ended, and remove its working folder, unless `keep`.
+
+        Raises
+        ------
+        RuntimeFailure
+            It cannot be uploaded; the folder stays.
+        """
+
+    def discard(self, folder: Path) -> None:
+        """Remove the folder that a coordinator has made for itself, once all of it is uploaded."""
+
+
+class _Locked:
+    """A local folder, which is locked; its files need no upload."""
+
+    def confirm(self) -> None:
+        """See `Writing`."""
+
+    def finish(self) -> None:
+        """See `Writing`."""
+
+
+class LocalPlace:
+    """A run folder, which all processes share."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.where = folder_of(job)
+
+    def shown(self, folder: Path) -> str:
+        """See `RunPlace`."""
+        return str(folder)
+
+    def sets(self, folder: Path | None = None) -> SetStorage:
+        """See `RunPlace`."""
+        return LocalSets((folder or self.where) / "snapshots")
+
+    def prepare(self, resume: bool) -> Path:
+        """See `RunPlace`."""
+        return prepare_folder(self._job, resume)
+
+    def find(self, known: str, folder: Path | None) -> Path | None:
+        """See `RunPlace`."""
+        path = Path(known)
+        return path if path.is_dir() and folder in (None, path) else None
+
+    @contextmanager
+    def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> Iterator[Writing]:
+        """See `RunPlace`."""
+        with held(folder):
+            yield _Locked()
+
+    def finish(self, folder: Path, keep: bool = False) -> None:
+        """See `RunPlace`."""
+
+    def discard(self, folder: Path) -> None:
+        """See `RunPlace`. The run folder stays."""
+
+
+class _Published:
+    """A prefix that is held, with a publisher."""
+
+    def __init__(self, hold: Hold, publisher: Publisher) -> None:
+        self.confirm, self.finish = hold.confirm, publisher.finish
+
+
+class StoredPlace:
+    """A prefix in a store of objects. Processes work in folders of their own, which hold nothing that is needed again.
+
+    Parameters
+    ----------
+    where
+        The run's prefix.
+    """
+
+    def __init__(self, job: Job, where: Url, clock: Clock | None = None) -> None:
+        self._job, self.where = job, where
+        self._clock = clock or SystemClock()
+        self._store = connect(where)
+
+    def shown(self, folder: Path) -> str:
+        """See `RunPlace`."""
+        return self.where
+
+    def sets(self, folder: Path | None = None) -> SetStorage:
+        """See `RunPlace`."""
+        return ObjectSets(self._store, self.where / "snapshots")
+
+    def prepare(self, resume: bool) -> Path:
+        """See `RunPlace`. A store cannot rename an earlier run, so that a new one is refused there."""
+        if self.where.scheme == "memory":
+            raise UserError(f"output: {self.where}: is the memory of one process, and a job has several")
+        probe(self._store, self.where)
+        there = [url for url in self._store.list(self.where) if url.parent != self.where / PREFIX]
+        if resume and not there:
+            raise UserError(f"{self.where}: no run to resume")
+        if there and not resume:
+            raise UserError(
+                f"{self.where}: a run of this name is there; continue it with --resume, or give this one another name"
+            )
+        return self._work_folder()
+
+    def find(self, known: str, folder: Path | None) -> Path | None:
+        """See `RunPlace`."""
+        return (folder or self._work_folder()) if known == self.where else None
+
+    @contextmanager
+    def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> Iterator[Writing]:
+        """See `RunPlace`."""
+        hold = Hold.acquire(self._store, self.where, run_id, self._clock, lost)
+        (folder / _HOLDER).write_text(str(hold.number))
+        try:
+            publisher = Publisher(self._store, self.where, folder, self._clock, hold.confirm, lost)
+            publisher.start()
+            try:
+                yield _Published(hold, publisher)
+            finally:
+                publisher.stop()
+            publisher.finish()
+        finally:
+            hold.release()
+
+    def finish(self, folder: Path, keep: bool = False) -> None:
+        """See `RunPlace`."""
+        try:
+            held_by = (folder / _HOLDER).read_text()
+        except FileNotFoundError:
+            if any(path.is_file() for path in (folder / "logs").glob("*")):
+                log.info(f"the run did not begin; its logs are in {folder}")
+            else:
+                self.discard(folder)
+            return
+
+        def confirm() -> None:
+            if str(highest(self._store, self.where)) != held_by:
+                raise Deposed(f"{self.where}: another process writes there now")
+
+        try:
+            confirm()
+            Publisher(self._store, self.where, folder, self._clock, confirm).finish()
+        except (Deposed, Unavailable, StorageError) as error:
+            raise RuntimeFailure(f"{error}; what could not be uploaded is in {folder}") from None
+        if not keep:
+            self.discard(folder)
+
+    def discard(self, folder: Path) -> None:
+        """See `RunPlace`."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _work_folder(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=f"dbelief-{self._job.name}-"))
+        fetch_for_resume(self._store, self.where, folder)
+        return folder
+
+
+def place_of(job: Job) -> RunPlace:
+    """The place of a job's run."""
+    return StoredPlace(job, job.output / job.name) if isinstance(job.output, Url) else LocalPlace(job)

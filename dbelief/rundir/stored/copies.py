@@ -1,0 +1,126 @@
+"""Copies of a run in a store: for a process that goes on with it, or reads it."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from dbelief.checkpoint.object_sets import ObjectSets
+from dbelief.checkpoint.set_files import LocalFiles
+from dbelief.checkpoint.snapshot_set import first_valid
+from dbelief.errors import CorruptSnapshot, DataError, SnapshotError
+from dbelief.job import load_job
+from dbelief.rundir.summary import read_summary
+from dbelief.storage.object_store import ObjectStore, connect
+from dbelief.url import Url, is_url, parse_url
+
+from .event_pieces import fetch_events
+from .publisher import EVENTS, SUMMARY
+
+MODEL = "model.safetensors"
+_CHUNK = 8 << 20
+
+
+def fetch_for_resume(store: ObjectStore, run: Url, folder: Path) -> None:
+    """Fetch what a coordinator goes on with: the events, and the state of trackers. Its sets stay where they are."""
+    fetch_events(store, run, folder / EVENTS)
+    for name in ("track.json", "last_pass.json", "reduction.json"):
+        _fetch(store, run / name, folder / name)
+
+
+def parse_run(run: Path | Url | str) -> Path | Url:
+    """The folder, or URL, of a run that a user names; raises UserError where it is no URL of a store."""
+    return parse_url(str(run)) if is_url(run) else Path(run)
+
+
+@contextmanager
+def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) -> Iterator[Path]:
+    """A folder with the files of a run, which exists within the `with` block; the run's own where it has a folder.
+
+    Parameters
+    ----------
+    parameters
+        With its model, or its newest valid set where it did not end.
+    sets
+        With its newest valid set in any case.
+
+    Raises
+    ------
+    DataError
+        No run is there.
+    Unavailable, StorageError
+        The store does not answer, or refuses.
+    """
+    if isinstance(run, Path):
+        yield run
+        return
+    store = connect(run)
+    with tempfile.TemporaryDirectory(prefix="dbelief-") as scratch:
+        folder = Path(scratch) / run.name
+        folder.mkdir()
+        there = store.list(run)
+        if run / "job.yaml" not in there:
+            raise DataError(f"{run}: is no run: it holds no job.yaml")
+        for url in there:
+            if url.parent == run and url.name != MODEL:
+                _fetch(store, url, folder / url.name)
+        fetch_events(store, run, folder / EVENTS)
+        if parameters or sets:
+            whole = run / MODEL in there and _is_done(folder)
+            if (sets or not whole) and not _fetch_newest_set(ObjectSets(store, run / "snapshots"), folder):
+                whole = run / MODEL in there
+            if whole:
+                _fetch(store, run / MODEL, folder / MODEL)
+        yield folder
+
+
+def copy_until_exit(run: Url) -> Path:
+    """A folder with the small files of a run, which is removed at the end of this process; errors of `local_copy`."""
+    stack = ExitStack()
+    folder = stack.enter_context(local_copy(run))
+    atexit.register(stack.close)
+    return folder
+
+
+def _fetch(store: ObjectStore, url: Url, path: Path) -> None:
+    """Fetch an object, where there is one."""
+    try:
+        with store.open(url) as source, path.open("wb") as file:
+            shutil.copyfileobj(source, file, _CHUNK)
+    except FileNotFoundError:
+        path.unlink(missing_ok=True)
+
+
+def _fetch_newest_set(sets: ObjectSets, folder: Path) -> bool:
+    """Fetch the newest valid set into the folder's `snapshots`; False where there is none.
+
+    Raises
+    ------
+    SnapshotError
+        All are corrupt, or of another rule.
+    """
+    job, complete = load_job(folder / "job.yaml"), sets.complete()
+    for set_id in reversed(complete):
+        target = folder / "snapshots" / set_id
+        target.mkdir(parents=True)
+        try:
+            sets.fetch(set_id, target)
+            first_valid([(set_id, LocalFiles(target))], job.name, job.strategy.at_shards.name)
+        except (CorruptSnapshot, SnapshotError):
+            if set_id == complete[0]:
+                raise
+            shutil.rmtree(target)
+        else:
+            return True
+    return False
+
+
+def _is_done(folder: Path) -> bool:
+    try:
+        return read_summary(folder / SUMMARY).model_dump().get("state") == "done"
+    except DataError:
+        return False

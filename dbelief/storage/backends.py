@@ -1,0 +1,232 @@
+"""What a store is made of: S3 by s3fs, a folder of this machine, or the memory of this process.
+
+A backend makes one request at a time, without retries; `ObjectStore` adds these, deadlines, and errors in one line.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol
+
+from dbelief.errors import UserError, WriteFailed
+from dbelief.process.atomic_file import write_whole
+from dbelief.url import Url
+
+CONNECT_S, ANSWER_S = 5.0, 20.0
+"""Longest time until a connection, and between two pieces of an answer, in seconds."""
+
+
+class Multipart(Protocol):
+    """An object that is sent in parts, which may travel side by side. Nothing of it is visible until it is complete."""
+
+    def send(self, number: int, part: BytesIO) -> None:
+        """Send a part; numbers begin with 1, and all parts but the last are of one size."""
+
+    def complete(self) -> None:
+        """Make the object of the parts, in the order of their numbers."""
+
+    def abort(self) -> None:
+        """Remove the parts."""
+
+
+class Backend(Protocol):
+    """Requests on objects by URL; a failure raises an error of the library."""
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+        """The bytes of an object, or those from `start` to `stop`; raises FileNotFoundError where there is none."""
+        ...
+
+    def write(self, url: Url, content: BytesIO, create: bool) -> None:
+        """Write an object; `create`: raises FileExistsError where it exists."""
+
+    def begin(self, url: Url) -> Multipart:
+        """Begin an object of many parts."""
+        ...
+
+    def list(self, prefix: Url) -> Mapping[Url, int]:
+        """The sizes of all objects below a prefix, in bytes."""
+        ...
+
+    def delete(self, urls: Iterable[Url]) -> None:
+        """Delete objects; one that does not exist is no error."""
+
+
+class _Collected:
+    """Parts that are kept in memory until all are there."""
+
+    def __init__(self, backend: Backend, url: Url) -> None:
+        self._backend, self._url = backend, url
+        self._parts: dict[int, bytes] = {}
+
+    def send(self, number: int, part: BytesIO) -> None:
+        self._parts[number] = part.getvalue()
+
+    def complete(self) -> None:
+        self._backend.write(self._url, BytesIO(b"".join(self._parts[n] for n in sorted(self._parts))), create=False)
+
+    def abort(self) -> None:
+        self._parts.clear()
+
+
+class MemoryBackend:
+    """fsspec's memory, which all code of one process shares."""
+
+    def __init__(self) -> None:
+        import fsspec
+
+        self._files = fsspec.filesystem("memory")
+        self._lock = threading.Lock()
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+        """See `Backend`."""
+        return bytes(self._files.cat_file(url, start, stop))
+
+    def write(self, url: Url, content: BytesIO, create: bool) -> None:
+        """See `Backend`."""
+        with self._lock:
+            self._files.pipe_file(url, content.getvalue(), mode="create" if create else "overwrite")
+
+    def begin(self, url: Url) -> Multipart:
+        """See `Backend`."""
+        return _Collected(self, url)
+
+    def list(self, prefix: Url) -> Mapping[Url, int]:
+        """See `Backend`."""
+        found = self._files.find(prefix, detail=True)
+        return {Url(f"memory:/{path}"): int(row["size"]) for path, row in found.items()}
+
+    def delete(self, urls: Iterable[Url]) -> None:
+        """See `Backend`."""
+        for url in urls:
+            if self._files.exists(url):
+                self._files.rm_file(url)
+
+
+class FolderBackend:
+    """A folder of this machine, for a store of one machine."""
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+        """See `Backend`."""
+        with open(_path(url), "rb") as file:
+            file.seek(start or 0)
+            return file.read() if stop is None else file.read(stop - (start or 0))
+
+    def write(self, url: Url, content: BytesIO, create: bool) -> None:
+        """See `Backend`."""
+        path = _path(url)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_name(f".{path.name}.{os.urandom(8).hex()}") if create else path
+        try:
+            write_whole(whole, content.getvalue())
+            if create:
+                os.link(whole, path)  # atomic, and refused where the name is taken
+        except WriteFailed as error:
+            raise error.__cause__ or error from None
+        finally:
+            if create:
+                whole.unlink(missing_ok=True)
+
+    def begin(self, url: Url) -> Multipart:
+        """See `Backend`."""
+        return _Collected(self, url)
+
+    def list(self, prefix: Url) -> Mapping[Url, int]:
+        """See `Backend`."""
+        folder = _path(prefix)
+        files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        return {Url(f"file://{path}"): path.stat().st_size for path in files}
+
+    def delete(self, urls: Iterable[Url]) -> None:
+        """See `Backend`."""
+        for url in urls:
+            _path(url).unlink(missing_ok=True)
+
+
+def _path(url: Url) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+class _Upload:
+    """S3's own parts."""
+
+    def __init__(self, files: Any, url: Url) -> None:
+        bucket, key, _ = files.split_path(url)
+        self._files, self._to = files, {"Bucket": bucket, "Key": key}
+        self._id = files.call_s3("create_multipart_upload", **self._to)["UploadId"]
+        self._tags: dict[int, str] = {}
+
+    def send(self, number: int, part: BytesIO) -> None:
+        part.seek(0)
+        sent = self._files.call_s3("upload_part", **self._to, UploadId=self._id, PartNumber=number, Body=part)
+        self._tags[number] = sent["ETag"]
+
+    def complete(self) -> None:
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())]
+        self._files.call_s3(
+            "complete_multipart_upload", **self._to, UploadId=self._id, MultipartUpload={"Parts": parts}
+        )
+
+    def abort(self) -> None:
+        self._files.call_s3("abort_multipart_upload", **self._to, UploadId=self._id)
+
+
+class S3Backend:
+    """S3 and what speaks like it; endpoint and credentials are those of the environment, as botocore reads them.
+
+    Raises
+    ------
+    UserError
+        s3fs is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import s3fs
+        except ImportError:
+            raise UserError("s3://...: needs s3fs: pip install 'dbelief[s3]'") from None
+        config = {"connect_timeout": CONNECT_S, "read_timeout": ANSWER_S, "retries": {"total_max_attempts": 1}}
+        self._files = s3fs.S3FileSystem(config_kwargs=config, use_listings_cache=False, skip_instance_cache=True)
+        self._files.retries = 1  # `ObjectStore` retries, and has a deadline
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+        """See `Backend`."""
+        return bytes(self._files.cat_file(url, start=start, end=stop, max_concurrency=1))
+
+    def write(self, url: Url, content: BytesIO, create: bool) -> None:
+        """See `Backend`."""
+        bucket, key, _ = self._files.split_path(url)
+        content.seek(0)
+        condition = {"IfNoneMatch": "*"} if create else {}
+        self._files.call_s3("put_object", Bucket=bucket, Key=key, Body=content, **condition)
+
+    def begin(self, url: Url) -> Multipart:
+        """See `Backend`."""
+        return _Upload(self._files, url)
+
+    def list(self, prefix: Url) -> Mapping[Url, int]:
+        """See `Backend`."""
+        bucket, key, _ = self._files.split_path(prefix)
+        asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
+        found: dict[Url, int] = {}
+        while True:
+            page = self._files.call_s3("list_objects_v2", **asked)
+            found |= {Url(f"s3://{bucket}/{row['Key']}"): int(row["Size"]) for row in page.get("Contents", ())}
+            if not page.get("IsTruncated"):
+                return found
+            asked["ContinuationToken"] = page["NextContinuationToken"]
+
+    def delete(self, urls: Iterable[Url]) -> None:
+        """See `Backend`."""
+        for url in urls:  # one by one: some stores refuse several in one request without a checksum
+            bucket, key, _ = self._files.split_path(url)
+            self._files.call_s3("delete_object", Bucket=bucket, Key=key)
+
+
+def open_backend(scheme: str) -> Backend:
+    """The backend of a URL's scheme."""
+    kinds: dict[str, Callable[[], Backend]] = {"s3": S3Backend, "file": FolderBackend, "memory": MemoryBackend}
+    return kinds[scheme]()

@@ -1,0 +1,117 @@
+"""Failures of a store in one line: what of them passes, what does not, and what they are called."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from dbelief.errors import StorageError, Unavailable
+
+_SAID = {
+    "NoSuchBucket": "there is no such bucket",
+    "AccessDenied": "access denied",
+    "AllAccessDisabled": "access denied",
+    "InvalidAccessKeyId": "access denied: the access key is not known there",
+    "SignatureDoesNotMatch": "access denied: the secret key does not match",
+    "ExpiredToken": "access denied: the session token has expired",
+    "RequestTimeTooSkewed": "access denied: the clock of this machine is wrong",
+    "403": "access denied",
+    "NoCredentialsError": "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile",
+    "PartialCredentialsError": "incomplete credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together",
+    "ProfileNotFound": "no credentials: there is no such profile",
+    "QuotaExceeded": "the store is full",
+    "InsufficientStorage": "the store is full",
+    "XMinioStorageFull": "the store is full",
+    "507": "the store is full",
+    "SlowDown": "it is busy, and asks for fewer requests",
+    "503": "it is busy, and asks for fewer requests",
+    "ServiceUnavailable": "it is busy, and asks for fewer requests",
+    "InternalError": "an error inside the store",
+    "500": "an error inside the store",
+    "OperationAborted": "another request for this object is in progress",
+    "ConditionalRequestConflict": "another request for this object is in progress",
+    "ConnectionRefusedError": "cannot connect",
+    "ConnectionResetError": "the connection was closed",
+    "EndpointConnectionError": "cannot connect",
+    "ClientConnectorError": "cannot connect",
+    "ConnectTimeoutError": "timeout: no connection",
+    "ConnectionClosedError": "the connection was closed",
+    "ReadTimeoutError": "timeout: no answer",
+    "FSTimeoutError": "timeout: no answer",
+    "RequestTimeout": "timeout: no answer",
+}
+"""Names of errors, and codes of answers, in words."""
+_PASSING = frozenset(
+    {"SlowDown", "503", "ServiceUnavailable", "InternalError", "500", "502", "504", "OperationAborted"}
+    | {"ConditionalRequestConflict", "RequestTimeout", "EndpointConnectionError", "ClientConnectorError"}
+    | {"ConnectTimeoutError", "ConnectionClosedError", "ReadTimeoutError", "FSTimeoutError", "HTTPClientError"}
+    | {"ResponseParserError", "IncompleteRead", "IncompleteReadError", "ClientPayloadError", "ResponseStreamingError"}
+    | {"ConnectionError", "ServerDisconnectedError", "ClientOSError"}
+)
+_PASSING_NUMBERS = frozenset({errno.EBUSY, errno.EAGAIN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT})
+
+
+def named(error: BaseException, what: str) -> Unavailable | StorageError:
+    """The error for one of a library's: its cause in one line, with no text of the library.
+
+    Parameters
+    ----------
+    what
+        URL, or bucket, that the message names.
+
+    Returns
+    -------
+    Unavailable
+        It may pass: the same request is made again, up to a deadline.
+    StorageError
+        It does not.
+    """
+    if isinstance(error, Unavailable | StorageError):
+        return error
+    names = list(_names(error))
+    said = next((_SAID[name] for name in names if name in _SAID), "") or _of_system(error, names)
+    if "the store is full" not in said and (_passes(error) or not _PASSING.isdisjoint(names)):
+        return Unavailable(f"{what}: {said}")
+    return StorageError(f"{what}: {said}")
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether an error says that there is no such object, in a bucket that there is."""
+    return isinstance(error, FileNotFoundError) and "NoSuchBucket" not in _names(error)
+
+
+def is_taken(error: BaseException) -> bool:
+    """Whether an error says that an object of that name exists, where one was to be created."""
+    return isinstance(error, FileExistsError) or not {"PreconditionFailed", "412"}.isdisjoint(_names(error))
+
+
+def _names(error: BaseException | None) -> Iterator[str]:
+    """The codes of answers, and the names of errors, from an error down to its first cause."""
+    for _ in range(8):
+        if error is None:
+            return
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            yield str(response.get("Error", {}).get("Code", ""))
+            yield str(response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        yield type(error).__name__
+        error = error.__cause__ or error.__context__
+
+
+def _passes(error: BaseException) -> bool:
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return isinstance(error, OSError) and error.errno in _PASSING_NUMBERS
+
+
+def _of_system(error: BaseException, names: list[str]) -> str:
+    if isinstance(error, PermissionError):
+        return "access denied"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the store is full"
+    if isinstance(error, TimeoutError):
+        return "timeout: no answer"
+    if isinstance(error, OSError) and error.errno and error.strerror and "Error" not in error.strerror:
+        code = errno.errorcode.get(error.errno, str(error.errno))
+        return f"failed ({code}{f', {names[0]}' if names and names[0] != type(error).__name__ else ''})"
+    return f"failed ({next(filter(None, names), type(error).__name__)})"

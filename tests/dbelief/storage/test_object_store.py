@@ -1,0 +1,197 @@
+"""Objects of each kind of store: what is written is read, what exists is not created, what failed leaves nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+
+import numpy as np
+import pytest
+
+from dbelief.errors import StorageError, Unavailable, UserError
+from dbelief.storage import upload as uploads
+from dbelief.storage.backends import Backend, MemoryBackend, Multipart
+from dbelief.storage.object_store import ObjectStore
+from dbelief.storage.probe import probe
+from dbelief.url import Url, parse_url
+
+Place = tuple[ObjectStore, Url]
+
+
+def test_an_object_is_written_read_listed_and_deleted(store: Place) -> None:
+    objects, prefix = store
+    assert objects.list(prefix) == {}
+    objects.replace(prefix / "a.json", b"one")
+    objects.replace(prefix / "a.json", b"second")
+    objects.replace(prefix / "b" / "c", b"")
+    objects.replace(Url(f"{prefix}-beside") / "d", b"not below")
+    assert objects.read(prefix / "a.json") == b"second"
+    assert objects.read_range(prefix / "a.json", 2, 4) == b"co"
+    assert objects.list(prefix) == {prefix / "a.json": 6, prefix / "b" / "c": 0}
+    objects.delete([prefix / "a.json", prefix / "never"])
+    assert objects.list(prefix) == {prefix / "b" / "c": 0}
+    with pytest.raises(FileNotFoundError, match=r"a\.json: does not exist"):
+        objects.read(prefix / "a.json")
+
+
+def test_of_many_creations_at_once_one_succeeds(store: Place) -> None:
+    objects, prefix = store
+    won: list[int] = []
+    gate = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        gate.wait()
+        if objects.create(prefix / "commit", b"%d" % number):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = won
+    assert objects.read(prefix / "commit") == b"%d" % winner
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 6 << 20])
+def test_an_upload_is_the_bytes_that_were_written(size: int, store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PART", 5 << 20)  # the least that S3 takes
+    objects, prefix = store
+    content = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    with objects.upload(prefix / "part") as file:
+        for start in range(0, size, 1_234_567):
+            assert file.tell() == start
+            file.write(content[start : start + 1_234_567].data)
+    assert objects.read(prefix / "part") == content.tobytes()
+    with objects.open(prefix / "part") as reader:
+        reader.seek(size // 2)
+        assert reader.read() == content[size // 2 :].tobytes()
+
+
+def test_an_upload_that_fails_leaves_nothing(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PART", 5 << 20)
+    objects, prefix = store
+    objects.replace(prefix / "part", b"before")
+
+    def write() -> None:
+        with objects.upload(prefix / "part") as file:
+            file.write(bytes(11 << 20))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write()
+    assert objects.list(prefix) == {prefix / "part": 6}
+    if prefix.scheme == "s3":
+        import boto3
+
+        client = boto3.client("s3")
+        assert "Uploads" not in client.list_multipart_uploads(Bucket="bucket")
+        client.close()
+
+
+def test_an_upload_is_in_order(store: Place) -> None:
+    objects, prefix = store
+    with objects.upload(prefix / "x") as file:
+        file.write(b"abc")
+        with pytest.raises(ValueError, match="is written in order, at 3, not at 7"):
+            file.seek(7)
+
+
+class Faulty:
+    """A backend in whose requests errors are planted, by the request's number; `after`: once it was carried out."""
+
+    def __init__(self, errors: Mapping[int, Exception], after: bool = False) -> None:
+        self.inner: Backend = MemoryBackend()
+        self.errors, self.after, self.requests = errors, after, 0
+
+    def _planted(self, request: int) -> None:
+        if (error := self.errors.get(request)) is not None:
+            raise error
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+        self.requests += 1
+        self._planted(self.requests)
+        return self.inner.read(url, start, stop)
+
+    def write(self, url: Url, content: BytesIO, create: bool) -> None:
+        self.requests += 1
+        if self.after:
+            self.inner.write(url, content, create)
+        self._planted(self.requests)
+        if not self.after:
+            self.inner.write(url, content, create)
+
+    def begin(self, url: Url) -> Multipart:
+        return self.inner.begin(url)
+
+    def list(self, prefix: Url) -> Mapping[Url, int]:
+        return self.inner.list(prefix)
+
+    def delete(self, urls: Iterable[Url]) -> None:
+        self.inner.delete(urls)
+
+
+class Hands:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def faulty(errors: Mapping[int, Exception], after: bool = False) -> tuple[ObjectStore, Faulty]:
+    backend, hands = Faulty(errors, after), Hands()
+    return ObjectStore(backend, 15.0, hands.sleep, lambda: hands.now_s), backend
+
+
+def test_a_failure_that_passes_is_retried(tmp_path_factory: pytest.TempPathFactory) -> None:
+    url = parse_url(f"memory://{tmp_path_factory.mktemp('x').name}/a")
+    objects, backend = faulty({1: ConnectionRefusedError(), 2: TimeoutError(), 3: OSError(16, "SlowDown")})
+    objects.replace(url, b"content")
+    assert (objects.read(url), backend.requests) == (b"content", 5)
+
+
+def test_a_store_that_stays_away_is_named_after_the_deadline() -> None:
+    objects, backend = faulty({number: ConnectionRefusedError() for number in range(100)})
+    with pytest.raises(Unavailable, match=r"^memory://x/a: .*, in 10 attempts$"):
+        objects.read(parse_url("memory://x/a"))
+    assert backend.requests == 10
+
+
+def test_a_refusal_is_not_retried_and_shows_nothing_of_the_library() -> None:
+    objects, backend = faulty({1: PermissionError("AKIAQUIETLY never/to/be/shown")})
+    with pytest.raises(StorageError, match=r"^memory://x/a: access denied$"):
+        objects.replace(parse_url("memory://x/a"), b"")
+    assert backend.requests == 1
+    objects, _ = faulty({1: OSError(28, "No space left on device")})
+    with pytest.raises(StorageError, match=r"^memory://x/a: the store is full$"):
+        objects.replace(parse_url("memory://x/a"), b"")
+
+
+def test_a_creation_whose_answer_was_lost_counts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    url = parse_url(f"memory://{tmp_path_factory.mktemp('x').name}/commit")
+    objects, _ = faulty({1: ConnectionResetError()}, after=True)
+    assert objects.create(url, b"of attempt 17a3")
+    assert not objects.create(url, b"of attempt 99b2")
+
+
+def test_a_probe_leaves_nothing(store: Place) -> None:
+    objects, prefix = store
+    probe(objects, prefix)
+    assert objects.list(prefix) == {}
+
+
+def test_a_store_without_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, prefix = MemoryBackend(), parse_url("memory://without/conditions")
+    write = backend.write
+    monkeypatch.setattr(backend, "write", lambda url, content, create: write(url, content, create=False))
+    with pytest.raises(
+        UserError,
+        match=r"^memory://without/conditions: does not create objects conditionally \(If-None-Match\), so two "
+        "coordinators could commit one set$",
+    ):
+        probe(ObjectStore(backend), prefix)
+    assert backend.list(prefix) == {}

@@ -1,0 +1,86 @@
+"""A store that is away while a job trains, and two coordinators of one job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dbelief.monitor.status import JobLocation, get_status
+from dbelief.registry import EmbeddedRegistry, embedded_available
+from tests.storage.s3_server import MISSING, WHY, S3Server
+from tests.storage.site import Site, until
+
+pytestmark = [
+    pytest.mark.storage,
+    pytest.mark.processes,
+    pytest.mark.long,
+    pytest.mark.skipif(bool(MISSING), reason=WHY),
+]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    if not embedded_available():
+        pytest.skip("no embedded registry on this platform")
+    with EmbeddedRegistry(tmp_path / "registry") as made:
+        yield made.url
+
+
+def test_training_goes_on_while_the_store_is_away(site: Site, server: S3Server) -> None:
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=20", wait_s=0.05)
+    until(lambda: site.trained(1), "a set", train)
+    address = (next(site.disk.glob("dbelief-far-*")) / "address").read_text()
+    server.stop()
+    try:
+        before = samples_at(address)
+        time.sleep(20)
+        after = samples_at(address)
+    finally:
+        server.start()
+    assert after > before + 1000, "it trained while the store was away"
+    assert train.wait(120) == 0, site.log()
+    log = site.store.read(site.url / "logs" / "coordinator.log").decode()
+    assert log.count("files of the run cannot be uploaded, and are later: ") == 1
+    assert log.count(f"files of the run are uploaded again, to {site.url}") == 1
+    assert "could not be written; the set before it stays valid: " in log
+    assert site.summary()["samples"] == 20 * 1257
+    assert site.summary()["died"] == []
+
+
+def samples_at(address: str) -> int:
+    """Samples that the coordinator at an address counts."""
+    status = get_status(JobLocation(address))
+    assert isinstance(status, dict)
+    return int(status["samples"])
+
+
+def test_a_suspended_coordinator_is_replaced_and_writes_nothing_more(site: Site, registry: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    coordinator = ("coordinator", str(site.job), "--registry", registry, "--listen", address)
+    first = site.dbelief(*coordinator, "--name", "first")
+    until(lambda: True if "leader epoch" in site.log(0) else None, "the first to lead", first)
+    members = [site.dbelief(role, "--coordinator", address, wait_s=0.05) for role in ("ps", "ps", "worker", "worker")]
+    until(lambda: site.trained(1), "a set", first)
+    os.kill(first.pid, signal.SIGSTOP)
+    # The port is the suspended process's: the members find the next one by its own address.
+    second = site.dbelief(*coordinator[:-1], "127.0.0.1:0", "--name", "second")
+    until(lambda: True if "taking over from another coordinator" in site.log(5) else None, "a takeover", second)
+    pieces = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait(60) == 1
+    assert "another coordinator " in site.log(0).splitlines()[-1]
+    after = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
+    assert {url: after[url] for url in pieces} == pieces
+    assert len(after) <= len(pieces) + 1, "at most what it had not uploaded when it was suspended"
+    until(lambda: True if site.events("takeover") else None, "the events of the second", second)
+    assert site.events("takeover")[0]["state"] == "ready"
+    for process in (*members, second):
+        process.kill()

@@ -1,0 +1,90 @@
+"""Whole jobs whose only shared thing is an S3 server: shards fail, all processes fail, and local disks are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+import dbelief
+from tests.storage.s3_server import MISSING, WHY
+from tests.storage.site import TOTAL, Site, child, until
+
+pytestmark = [
+    pytest.mark.storage,
+    pytest.mark.processes,
+    pytest.mark.long,
+    pytest.mark.skipif(bool(MISSING), reason=WHY),
+]
+
+
+def test_a_shard_and_the_coordinator_fail(site: Site) -> None:
+    train = site.dbelief("train", str(site.job), "--quiet", wait_s=0.02)
+    until(lambda: site.trained(1000), "a set", train)
+    os.kill(child(train.pid, "ps-1"), signal.SIGKILL)
+    until(lambda: True if site.events("shard_back") else None, "the shard's return", train)
+    os.kill(child(train.pid, "dbelief coordinator"), signal.SIGKILL)
+    assert train.wait(120) == 0, site.log()
+    summary = site.summary()
+    assert summary["samples"] == TOTAL
+    assert set(summary["died"]) >= {"shard 1", "coordinator"}
+    assert site.events("takeover")
+    assert len(site.sets()) == 2
+    assert list(site.disk.iterdir()) == [], "nothing that is needed is on a disk"
+    assert not (site.folder / "runs").exists()
+    assert site.log().endswith(f"; see {site.url}\n")
+
+
+def test_all_processes_and_disks_are_lost(site: Site) -> None:
+    """A set of one shard, whose parameters are one segment, has each push in full or not at all: none is twice."""
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "shards=1", wait_s=0.02)
+    until(lambda: site.trained(2000), "a set", train)
+    train.kill()
+    train.wait()
+    shutil.rmtree(site.disk)
+    newest = site.sets()[-1].parent.name
+
+    assert site.dbelief("train", str(site.job), "--quiet").wait(120) == 2
+    assert f"{site.url}: a run of this name is there; continue it with --resume, or give this one" in site.log()
+    resumed = site.dbelief("train", str(site.job), "--quiet", "--resume")
+    assert resumed.wait(120) == 0, site.log()
+    summary = site.summary()
+    assert (summary["samples"], summary["pushes_trained_twice"], summary["pushes_lost"]) == (TOTAL, 0, 0)
+    assert summary["test_accuracy"] > 0.9
+    assert sum(summary["samples_per_replica"].values()) == TOTAL
+    assert int(newest.partition("-")[0]) >= 2000
+    begun = [event["samples"] for event in site.events("progress")]
+    assert min(begun) < 2000 < max(begun), "events of both legs"
+
+    model = dbelief.load_model(site.url)
+    assert model.job.name == "far"
+    assert json.loads(site.output("evaluate", site.url))["accuracy"] == pytest.approx(summary["test_accuracy"])
+    assert "done" in site.output("status", site.url)
+    assert json.loads(site.output("status", "--json", site.url))["samples"] == TOTAL
+    assert "far" in site.output("report", site.url, "--output", str(site.folder / "pictures"))
+    assert (site.folder / "pictures" / "curves.png").exists()
+    for vector in ([], ["--vector", "w"]):
+        site.output("export", site.url, "--output", str(site.folder / "model.npz"), "--format", "npz", *vector)
+    more = ["--set", "name=further", "--set", f"start_from={site.url}", "--set", "limits.epochs=1"]
+    assert site.dbelief("train", str(site.job), "--quiet", *more).wait(120) == 0, site.log()
+    assert list(site.disk.iterdir()) == []
+
+
+def test_a_run_in_progress_is_not_disturbed(site: Site) -> None:
+    train = site.dbelief("train", str(site.job), "--quiet", wait_s=0.05)
+    until(lambda: site.trained(1), "a set", train)
+    assert json.loads(site.output("status", "--json", site.url))["state"] == "training"
+    assert site.dbelief("train", str(site.job), "--quiet", "--resume").wait(120) == 2
+    assert f"{site.url}: a run is in progress there; end it first, or give this one another name" in site.log()
+    train.send_signal(signal.SIGINT)
+    assert train.wait(120) == 130
+    assert site.summary()["reason"] == "stopped by Ctrl-C"
+
+
+def test_a_bucket_that_is_absent(site: Site) -> None:
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "output=s3://absent/runs")
+    assert train.wait(120) == 2
+    assert site.log() == "Error: s3://absent/runs/far: there is no such bucket\n"
