@@ -143,8 +143,9 @@ bench-snapshots: .venv/ready-to-develop ## pushes with and without a snapshot se
 
 ##@ Images and deployment
 
-image: ## build the image of all roles, dbelief:latest, with podman or docker
-	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f $(FILE) -t $(IMAGE) $(ARGS) .
+image: ## build the image of all roles, dbelief:latest, with podman or docker; EXTRAS=s3,parquet adds extras
+	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) $(if $(EXTRAS),--build-arg EXTRAS=$(EXTRAS)) \
+		-f $(FILE) -t $(IMAGE) $(ARGS) .
 
 package: .venv/ready-to-develop ## build and check the source archive, and the wheel from it, into dist/: always the same bytes
 	@rm -rf dist && mkdir -p .cache

@@ -52,7 +52,7 @@ DOCKERFILES = [(DEPLOY / name).read_text() for name in ("Dockerfile", "Dockerfil
 SCRAPED: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml", "compose.s3.yaml"])
 def test_compose_files_are_of_the_specification(name: str) -> None:
     check = Path(sys.executable).with_name("check-jsonschema")
     command = [str(check), "--builtin-schema", "vendor.compose-spec", str(DEPLOY / name)]

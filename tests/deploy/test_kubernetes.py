@@ -22,7 +22,7 @@ from worker import command as worker
 pytestmark = pytest.mark.deploy
 
 KUBERNETES = DEPLOY / "kubernetes"
-OVERLAYS = ("base", "overlays/local", "overlays/gpu", "overlays/spot")
+OVERLAYS = ("base", "overlays/local", "overlays/gpu", "overlays/spot", "overlays/s3")
 COMMANDS = {"coordinator": coordinator.command, "ps": ps.command, "worker": worker.command}
 WORKLOADS = ("Deployment", "StatefulSet")
 Manifest = dict[str, Any]
