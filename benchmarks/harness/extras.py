@@ -7,6 +7,16 @@ import importlib.util
 
 def needs_torch() -> None:
     """End the benchmark, saying so, where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        print("left out: torch is not installed")
-        raise SystemExit(0)
+    _needs("torch")
+
+
+def needs_s3() -> None:
+    """End the benchmark, saying so, where s3fs, or moto's server, is not installed."""
+    _needs("s3fs", "moto", "flask")
+
+
+def _needs(*modules: str) -> None:
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            print(f"left out: {name} is not installed")
+            raise SystemExit(0)

@@ -116,7 +116,12 @@ class ObjectStore:
 
         Its parts are sent while it is written, a few at a time. Where the block raises, nothing of it remains.
         """
-        upload = Upload(url, lambda: self.backend.begin(url), lambda request: self._attempt(url, request))
+        upload = Upload(
+            url,
+            lambda: self.backend.begin(url),
+            lambda request: self._attempt(url, request),
+            lambda: self.list(url.parent).get(url),
+        )
         try:
             yield upload
             upload.complete()
@@ -130,6 +135,8 @@ class ObjectStore:
         while True:
             try:
                 return request()
+            except (TypeError, AttributeError, AssertionError):  # an error of this code, or of the library's
+                raise
             except Exception as error:
                 if is_taken(error):
                     raise FileExistsError(f"{url}: exists") from None

@@ -32,10 +32,18 @@ class Upload:
         Begins the object.
     attempt
         Makes a request, with retries.
+    found
+        Returns the size of the object that the store has under that name, or None.
     """
 
-    def __init__(self, url: Url, begin: Callable[[], Multipart], attempt: Callable[[Callable[[], Any]], Any]) -> None:
-        self._url, self._begin, self._attempt = url, begin, attempt
+    def __init__(
+        self,
+        url: Url,
+        begin: Callable[[], Multipart],
+        attempt: Callable[[Callable[[], Any]], Any],
+        found: Callable[[], int | None],
+    ) -> None:
+        self._url, self._begin, self._attempt, self._found = url, begin, attempt, found
         self._part, self._number, self._at = BytesIO(), 1, 0
         self._object: Multipart | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -68,7 +76,11 @@ class Upload:
         while self._flying:
             self._flying.popleft().result()
         assert self._object is not None
-        self._attempt(self._object.complete)
+        try:
+            self._attempt(self._object.complete)
+        except FileNotFoundError:  # its parts are gone: the answer to an earlier attempt was lost, which had succeeded
+            if self._found() != self._at:
+                raise StorageError(f"{self._url}: its parts were removed before they were an object") from None
         self._close()
 
     def abort(self) -> None:

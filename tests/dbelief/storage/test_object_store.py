@@ -195,3 +195,43 @@ def test_a_store_without_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) 
     ):
         probe(ObjectStore(backend), prefix)
     assert backend.list(prefix) == {}
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_upload_whose_last_answer_was_lost(removed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are gone then, as they are where the store has removed them."""
+    backend, url = MemoryBackend(), parse_url(f"memory://lost/{removed}/part")
+
+    class Lost:
+        attempts = 0
+
+        def __init__(self) -> None:
+            self.inner = MemoryBackend.begin(backend, url)
+
+        def send(self, number: int, part: BytesIO) -> None:
+            self.inner.send(number, part)
+
+        def complete(self) -> None:
+            self.attempts += 1
+            if self.attempts > 1 or removed:
+                raise FileNotFoundError
+            self.inner.complete()
+            raise ConnectionResetError
+
+        def abort(self) -> None:
+            raise FileNotFoundError
+
+    monkeypatch.setattr(backend, "begin", lambda url: Lost())
+    objects = ObjectStore(backend, 15.0, lambda seconds: None)
+
+    def write() -> None:
+        with objects.upload(url) as file:
+            file.write(b"content")
+
+    if removed:
+        with pytest.raises(StorageError, match=r"part: its parts were removed before they were an object$"):
+            write()
+        assert not objects.exists(url)
+    else:
+        write()
+        assert objects.read(url) == b"content"

@@ -32,7 +32,7 @@ compute_wait_s: [0.25]
 class Cluster:
     """Ends at once, as told."""
 
-    end: Callable[[], int]
+    end: Callable[[], tuple[int, None]]
     more: list[Any]
 
     def __init__(self, job: Any, job_file: Path, overrides: Any, resume: bool, show: Any, to_workers: Any) -> None:
@@ -40,11 +40,11 @@ class Cluster:
         assert load_job(job_file).digest() == job.anchored().digest()
         Cluster.more = list(to_workers)
 
-    def run(self) -> int:
+    def run(self) -> tuple[int, None]:
         return Cluster.end()
 
 
-def trial_of(folder: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[], int]) -> Any:
+def trial_of(folder: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[], tuple[int, None]]) -> Any:
     monkeypatch.setattr(trial, "LocalCluster", Cluster)
     monkeypatch.setattr(Cluster, "end", staticmethod(end), raising=False)
     (folder / "digits.yaml").write_text(FILE)
@@ -56,7 +56,7 @@ def trial_of(folder: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[], in
 def test_exception_becomes_the_trials_result(
     error: DbeliefError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end() -> int:
+    def end() -> tuple[int, None]:
         raise error
 
     record = trial_of(tmp_path, monkeypatch, end)
@@ -67,7 +67,7 @@ def test_exception_becomes_the_trials_result(
 
 def test_an_interruption_ends_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Interrupted, match="the same command continues"):
-        trial_of(tmp_path, monkeypatch, lambda: 130)
+        trial_of(tmp_path, monkeypatch, lambda: (130, None))
     assert not list(tmp_path.glob("copies*"))
 
 
