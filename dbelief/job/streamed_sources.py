@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .document.section import (
     Count,
+    PathOrUrl,
     PathText,
     Portion,
     Positive,
@@ -19,7 +20,7 @@ from .document.section import (
 from .table_fields import Names, TableFields, leave_samples
 
 Paths = Annotated[
-    tuple[PathText, ...],
+    tuple[PathOrUrl, ...],
     Field(strict=False),
     AfterValidator(not_empty),
     Words("a path, or a list of paths: of files or folders, patterns such as part-*.parquet, or URLs"),

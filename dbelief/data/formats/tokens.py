@@ -105,7 +105,7 @@ def _samples_of(blocks: Sequence[int], block: int, n: int) -> np.ndarray:
 
 def _mapped(file: DataFile, spec: TokensData) -> np.ndarray:
     """The numbers of a file, not read yet."""
-    path = Path(file.where)
+    path = file.path
     try:
         if path.suffix == _SUFFIX:
             array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)

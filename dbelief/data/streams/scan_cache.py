@@ -1,7 +1,8 @@
 """Results of a complete scan of files, kept on disk: one process of a machine scans, later ones read the result.
 
 A result is kept under a digest of the files' names, sizes and times and of what was asked for, in the user's cache
-folder (`$XDG_CACHE_HOME/dbelief/scans`, or ~/.cache/dbelief/scans). Where that cannot be written, each process scans.
+folder (`$XDG_CACHE_HOME/dbelief/scans`, or ~/.cache/dbelief/scans). Where that cannot be written, and of objects in a
+store, each process scans.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def scanned(files: Sequence[DataFile], asked: Mapping[str, Any], scan: Callable[
     scan
         Returns what JSON can hold.
     """
+    if not all(file.stamp for file in files):  # objects may have been written again
+        return scan()
     key = [FORMAT, asked, [[file.where, file.size, file.stamp] for file in files]]
     path = _folder() / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()}.json"
     with _locked(path):
