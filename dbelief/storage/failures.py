@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 
 from dbelief.errors import StorageError, Unavailable
@@ -85,17 +86,28 @@ def is_taken(error: BaseException) -> bool:
     return isinstance(error, FileExistsError) or not {"PreconditionFailed", "412"}.isdisjoint(_names(error))
 
 
-def _names(error: BaseException | None) -> Iterator[str]:
-    """The codes of answers, and the names of errors, from an error down to its first cause."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and its causes down to the first."""
     for _ in range(8):
         if error is None:
             return
-        response = getattr(error, "response", None)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _codes(error: BaseException) -> Iterator[str]:
+    """The codes of a store's answer."""
+    for one in _chain(error):
+        response = getattr(one, "response", None)
         if isinstance(response, dict):
             yield str(response.get("Error", {}).get("Code", ""))
             yield str(response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-        yield type(error).__name__
-        error = error.__cause__ or error.__context__
+
+
+def _names(error: BaseException) -> Iterator[str]:
+    """The names of an error and its causes, and the codes of a store's answer."""
+    yield from _codes(error)
+    yield from (type(one).__name__ for one in _chain(error))
 
 
 def _passes(error: BaseException) -> bool:
@@ -111,7 +123,7 @@ def _of_system(error: BaseException, names: list[str]) -> str:
         return "the store is full"
     if isinstance(error, TimeoutError):
         return "timeout: no answer"
-    if isinstance(error, OSError) and error.errno and error.strerror and "Error" not in error.strerror:
-        code = errno.errorcode.get(error.errno, str(error.errno))
-        return f"failed ({code}{f', {names[0]}' if names and names[0] != type(error).__name__ else ''})"
-    return f"failed ({next(filter(None, names), type(error).__name__)})"
+    code = next((name for name in _codes(error) if re.fullmatch(r"[A-Za-z]{1,48}", name)), "")
+    if not code and isinstance(error, OSError) and error.errno:
+        code = errno.errorcode.get(error.errno, "")
+    return f"failed ({code or names[0]})"

@@ -22,23 +22,23 @@ class S3Server:
 
     Attributes
     ----------
-    url
+    url, port
         Its address, the same each time.
     """
 
     def __init__(self) -> None:
         self._server: Any = None
-        self.url, self._port = "", 0
+        self.url, self.port = "", 0
         self.start()
 
     def start(self) -> None:
         from moto.server import ThreadedMotoServer
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._server = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
+        self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
         self._server.start()
-        host, self._port = self._server.get_host_and_port()
-        self.url = f"http://{host}:{self._port}"
+        host, self.port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{self.port}"
 
     def stop(self) -> None:
         if self._server is not None:

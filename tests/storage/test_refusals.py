@@ -1,0 +1,93 @@
+"""A store that is slow, full, refuses access, or closes connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dbelief.errors import StorageError, Unavailable
+from dbelief.storage.backends import S3Backend
+from dbelief.storage.object_store import ObjectStore, disconnect
+from dbelief.url import parse_url
+from tests.storage.proxy import Proxy
+from tests.storage.s3_server import MISSING, WHY, S3Server
+from tests.storage.site import Site, until
+
+pytestmark = [pytest.mark.storage, pytest.mark.processes, pytest.mark.skipif(bool(MISSING), reason=WHY)]
+
+URL = parse_url("s3://bucket/refused/object")
+
+
+@pytest.fixture
+def proxy(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy that the environment names in the server's place."""
+    made = Proxy(server.port)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", made.url)
+    disconnect()
+    yield made
+    disconnect()
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (507, "InsufficientStorage", "the store is full"),
+        (507, "XMinioStorageFull", "the store is full"),
+        (403, "AccessDenied", "access denied"),
+        (403, "InvalidAccessKeyId", "access denied: the access key is not known there"),
+        (403, "SignatureDoesNotMatch", "access denied: the secret key does not match"),
+        (400, "OddOne", r"failed \(OddOne\)"),
+    ],
+)
+def test_a_refusal_is_one_line(status: int, code: str, said: str, proxy: Proxy) -> None:
+    proxy.answer = status, code
+    with pytest.raises(StorageError, match=rf"^{URL}: {said}$"):
+        ObjectStore(S3Backend()).replace(URL, b"content")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (503, "SlowDown", "it is busy, and asks for fewer requests"),
+        (500, "InternalError", "an error inside the store"),
+        (409, "ConditionalRequestConflict", "another request for this object is in progress"),
+    ],
+)
+def test_what_passes_is_repeated(status: int, code: str, said: str, proxy: Proxy) -> None:
+    def sleep(seconds: float) -> None:
+        proxy.answer = None
+
+    proxy.answer = status, code
+    assert ObjectStore(S3Backend(), sleep=sleep).create(URL.parent / code, b"content")
+    proxy.answer = status, code
+    with pytest.raises(Unavailable, match=rf"^{URL}: {said}, in 1 attempt$"):
+        ObjectStore(S3Backend(), patience_s=0.0).read(URL)
+
+
+def test_closed_connections_are_opened_again(proxy: Proxy) -> None:
+    store = ObjectStore(S3Backend(), sleep=lambda seconds: None)
+    proxy.closes = 2
+    store.replace(URL, b"content")
+    proxy.closes = 1
+    with store.upload(URL) as file:
+        file.write(bytes(9 << 20))
+    assert len(store.read(URL)) == 9 << 20
+
+
+@pytest.mark.long
+def test_a_job_outlasts_a_store_that_is_slow_and_then_full(proxy: Proxy, site: Site) -> None:
+    proxy.delay_s = 0.2
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=12", wait_s=0.05)
+    until(lambda: site.trained(1000), "a set", train)
+    proxy.answer = 507, "InsufficientStorage"
+    log = next(site.disk.glob("dbelief-far-*")) / "logs" / "coordinator.log"
+    until(lambda: True if "could not be written; the set before it" in log.read_text() else None, "a failed set", train)
+    proxy.answer, proxy.delay_s = None, 0.0
+    assert train.wait(120) == 0, site.log()
+    text = site.store.read(site.url / "logs" / "coordinator.log").decode()
+    assert ": the store is full" in text
+    assert text.count("files of the run cannot be uploaded, and are later: ") <= 1
+    assert site.summary()["samples"] == 12 * 1257
+    assert site.events("snapshot_failed")
