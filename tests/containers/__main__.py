@@ -1,4 +1,4 @@
-"""`make test-containers`: the image built, MNIST trained in containers, and once more with each of them killed in turn.
+"""`make test-containers`: the image built, MNIST trained in containers, and with each of them killed; a store of objects.
 
 Needs root, podman and podman-compose, and DBELIEF_DATA, the folder that holds mnist/; takes ten minutes or so. Where
 base images are not to be pulled, others of the same names do as well. One line for each check; exit code 1 where one
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from .project import ROOT, Project, run, started, wait_for
+from .project import ROOT, STORED, Project, run, started, wait_for
+from .store import SETTINGS, store
 
-IMAGE = "localhost/dbelief-test:latest"
+IMAGE, IMAGE_S3 = "localhost/dbelief-test:latest", "localhost/dbelief-test:s3"
 JOB = "mnist"
 SERVICES = ("certs", "registry", "coordinator", "standby", "ps", "worker", "prometheus")
 OURS = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3", "worker_4")
@@ -30,6 +32,13 @@ FLOOR = 0.975
 FURTHER = 15_000
 """Samples that are to be trained after a kill before the next: some two seconds' worth."""
 END_S = 900.0
+DIGITS = {
+    "DBELIEF_JOB": "digits.yaml",
+    "DBELIEF_DATA": str(ROOT / "examples"),
+    "DBELIEF_WORKERS": "3",
+    "DBELIEF_SET": "limits.epochs=300 limits.patience=null snapshots.every_s=2",
+}
+"""A job that needs no data, and lasts long enough to be disturbed."""
 
 
 class Checks:
@@ -65,6 +74,11 @@ def _image(checks: Checks) -> None:
         int(listed.stdout or 0) > 0,
         "" if listed.stdout else listed.stderr[-200:],
     )
+
+
+def _image_with_s3() -> str:
+    run("make", "-C", ROOT, "image", f"IMAGE={IMAGE_S3}", "ENGINE=podman", "EXTRAS=s3", "ARGS=--quiet", timeout_s=1_200)
+    return IMAGE_S3
 
 
 def _little_shared_memory(checks: Checks) -> None:
@@ -187,10 +201,50 @@ def _killed(checks: Checks, project: Project) -> None:
         checks.check("the job knows who died", len(died) >= 3, died)
 
 
+def _stored(checks: Checks, project: Project) -> None:
+    """The run folder in a store of objects: a shard and a coordinator are killed, and the volume stays empty."""
+    with store(project), started(project, "certs", "registry", "coordinator", "standby", "ps", "worker"):
+        url = f"{SETTINGS['DBELIEF_OUTPUT']}/digits"
+
+        def told(*command: str) -> str:
+            for name in ("coordinator_1", "standby_1"):
+                if said := project.inside(name, "dbelief", *command):
+                    return said
+            return ""
+
+        def samples() -> int:
+            found = re.search(r'"samples": ([0-9]+)', told("status", "--json"))
+            return int(found[1]) if found else 0
+
+        wait_for(lambda: samples() > 20_000 or None, "samples", 300.0)
+        for victim in ("ps_1", "coordinator_1"):
+            at = samples()
+            project.kill(victim)
+            wait_for(lambda a=at: samples() > a + 20_000 or None, f"training after {victim}", 180.0)  # type: ignore[misc]
+            checks.check(f"{victim} killed: training goes on", True)
+        own = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3")
+
+        def over() -> bool | None:
+            states = project.containers()
+            return None if any(states[name]["State"]["Running"] for name in own) else True
+
+        wait_for(over, "the job's end", END_S)
+        codes = {name: project.containers()[name]["State"]["ExitCode"] for name in own}
+        checks.check(
+            "the job's containers end with 0", set(codes.values()) == {0}, codes if any(codes.values()) else ""
+        )
+        variables = [f"--env={name}={value}" for name, value in SETTINGS.items() if name.startswith("AWS")]
+        whole = ("podman", "run", "--rm", f"--network={project.name}_default", "--tmpfs=/tmp", *variables, IMAGE_S3)
+        report = run(*whole, "report", url, "--output", "/tmp/report", timeout_s=300)
+        checks.check("the report of the run is made from the store", "samples" in report, report.splitlines()[:1])
+        left = sorted(path.name for path in project.runs().rglob("*"))
+        checks.check("the volume for run folders is empty", not left, left or "")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-containers", description=__doc__)
     parser.add_argument(
-        "--only", choices=["image", "shm", "undisturbed", "killed"], help="this part alone; default: all"
+        "--only", choices=["image", "shm", "undisturbed", "killed", "stored"], help="this part alone; default: all"
     )
     only = parser.parse_args().only
     if os.geteuid() or shutil.which("podman") is None or "DBELIEF_DATA" not in os.environ:
@@ -204,6 +258,7 @@ def main() -> int:
         "shm": lambda: _little_shared_memory(checks),
         "undisturbed": lambda: _undisturbed(checks, Project(name, IMAGE, {})),
         "killed": lambda: _killed(checks, Project(f"{name}-k", IMAGE, {})),
+        "stored": lambda: _stored(checks, Project(f"{name}-s", _image_with_s3(), {**DIGITS, **SETTINGS}, [STORED])),
     }
     for part, work in parts.items():
         if only in (None, part):

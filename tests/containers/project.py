@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose.yaml"
+STORED = ROOT / "deploy" / "compose.s3.yaml"
 
 
 def run(
@@ -60,9 +61,11 @@ class Project:
     ----------
     settings
         Variables of deploy/.env.
+    files
+        Compose files beside deploy/compose.yaml.
     """
 
-    def __init__(self, name: str, image: str, settings: dict[str, str]) -> None:
+    def __init__(self, name: str, image: str, settings: dict[str, str], files: Sequence[Path] = ()) -> None:
         ports = dict.fromkeys(("DBELIEF_PROMETHEUS_PORT", "DBELIEF_PAGE_PORT", "DBELIEF_STANDBY_PAGE_PORT"), "")
         with ExitStack() as stack:  # all at once, so that no two are the same
             for name_of_port in ports:
@@ -72,11 +75,12 @@ class Project:
         self.name = name
         self._prometheus = f"http://127.0.0.1:{ports['DBELIEF_PROMETHEUS_PORT']}"
         self._settings = {"DBELIEF_IMAGE": image, **ports, **settings}
+        self._files = [argument for path in (COMPOSE, *files) for argument in ("-f", str(path))]
         self._command = podman_compose()
 
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
         """Output of podman-compose."""
-        command = (self._command, "-p", self.name, "-f", str(COMPOSE), *arguments)
+        command = (self._command, "-p", self.name, *self._files, *arguments)
         return run(*command, timeout_s=timeout_s, environment=self._settings)
 
     def containers(self) -> dict[str, dict[str, Any]]:
