@@ -1,4 +1,4 @@
-"""`make test-containers`: the image built, MNIST trained in containers, and with each of them killed; a store of objects.
+"""`make test-containers`: the image, MNIST trained in containers, and with each of them killed; a store of objects.
 
 Needs root, podman and podman-compose, and DBELIEF_DATA, the folder that holds mnist/; takes ten minutes or so. Where
 base images are not to be pulled, others of the same names do as well. One line for each check; exit code 1 where one
