@@ -76,7 +76,7 @@ test-trackers: .venv/ready-to-develop ## tests that need TensorBoard and MLflow,
 
 test-storage: .venv/ready-to-develop ## tests that need s3fs and moto, which `make test` skips where they are not installed
 	@$(BIN)/python -c 'import moto.server, s3fs' || { echo "missing: pip install '.[s3,storage-tests]'" >&2; exit 1; }
-	@$(BIN)/pytest -m storage $(ARGS)
+	@$(BIN)/pytest -m storage -n 2 --dist worksteal tests/storage tests/dbelief/storage $(ARGS)
 
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)

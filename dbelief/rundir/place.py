@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dbelief.checkpoint.object_sets import ObjectSets
 from dbelief.checkpoint.set_storage import LocalSets, SetStorage
-from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable, UserError
+from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable, UserError, WriteFailed
 from dbelief.job import Job
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.rundir.folder import folder_of, held, prepare_folder
@@ -33,7 +33,15 @@ class Writing(Protocol):
     """The right of one coordinator to write a run's files."""
 
     def confirm(self) -> None:
-        """Raise Deposed where another one has it by now."""
+        """Check that no other one has it by now.
+
+        Raises
+        ------
+        Deposed
+            Another one has it.
+        WriteFailed
+            The store does not answer, so that nothing can be completed there.
+        """
 
     def finish(self) -> None:
         """Upload all files where they are to be uploaded; raises RuntimeFailure where that fails."""
@@ -153,7 +161,14 @@ class _Published:
     """A prefix that is held, with a publisher."""
 
     def __init__(self, hold: Hold, publisher: Publisher) -> None:
-        self.confirm, self.finish = hold.confirm, publisher.finish
+        self._hold, self.finish = hold, publisher.finish
+
+    def confirm(self) -> None:
+        """See `Writing`."""
+        try:
+            self._hold.confirm()
+        except (Unavailable, StorageError) as error:
+            raise WriteFailed(str(error)) from None
 
 
 class StoredPlace:

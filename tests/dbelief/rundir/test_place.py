@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from dbelief.errors import RuntimeFailure, UserError
+from dbelief.errors import RuntimeFailure, Unavailable, UserError, WriteFailed
 from dbelief.job import Job, parse_job
 from dbelief.process.clock import ManualClock
 from dbelief.rundir.place import LocalPlace, StoredPlace, place_of
 from dbelief.storage.backends import FolderBackend
 from dbelief.storage.object_store import ObjectStore
+from dbelief.url import Url
 
 JOB = """
 name: far
@@ -120,6 +121,23 @@ def test_a_launcher_whose_run_is_continued_elsewhere_writes_nothing(place: Store
     assert folder.exists()
     pieces = sorted((tmp_path / "store" / "far" / "events").iterdir())
     assert [json.loads(path.read_text())["event"] for path in pieces] == ["state"]
+
+
+def test_a_set_fails_where_the_store_cannot_confirm_its_coordinator(
+    place: StoredPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a set that cannot be written: it is not begun again and again."""
+
+    def away(store: ObjectStore, prefix: Url) -> Mapping[Url, int]:
+        raise Unavailable(f"{prefix}: cannot connect")
+
+    folder = place.prepare(resume=False)
+    with place.writing(folder, 1, ignore) as writing:
+        writing.confirm()
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectStore, "list", away)
+            with pytest.raises(WriteFailed, match=r"far/holders: cannot connect$"):
+                writing.confirm()
 
 
 def test_logs_of_a_run_that_did_not_begin_stay(place: StoredPlace, tmp_path: Path) -> None:
