@@ -216,6 +216,8 @@ class Run:
         """Pid and name of the running processes, by role."""
         roles: dict[str, list[tuple[int, str]]] = {"worker": [], "shard": [], "coordinator": [], "registry": []}
         for pid, words in self.processes().items():
+            if not words:
+                continue  # it is about to run another program
             if "valkey-server" in words[0]:  # which writes its address behind its name
                 roles["registry"].append((pid, "registry"))
             elif "dbelief" in words:

@@ -23,7 +23,7 @@ from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.stored.copies import copy_until_exit
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.security.tls_diagnosis import why_not
-from dbelief.url import is_url, parse_url
+from dbelief.url import Url, is_url, parse_url
 
 LOOK_S = 0.25
 SILENT_S = 5.0
@@ -120,10 +120,14 @@ def _known(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class JobLocation:
-    """Location of a job: a coordinator address, or a run folder, or both (for a run in progress)."""
+    """Location of a job: a coordinator address, or a run folder, or both (for a run in progress).
+
+    `url`: of the run, where the folder is a copy.
+    """
 
     address: str | None
     folder: Path | None = None
+    url: Url | None = None
 
     @classmethod
     def of(cls, text: str) -> JobLocation:
@@ -134,17 +138,18 @@ class JobLocation:
         UserError
             The text is neither `host:port` nor a run folder or its URL.
         """
-        folder = copy_until_exit(parse_url(text)) if is_url(text) else Path(text)
+        url = parse_url(text) if is_url(text) else None
+        folder = copy_until_exit(url) if url is not None else Path(text)
         if (folder / "job.yaml").is_file():
             folder = folder.resolve()
             try:
                 address = (folder / ADDRESS).read_text()
                 host_and_port(address)
             except FileNotFoundError:
-                return cls(None, folder)
+                return cls(None, folder, url)
             except UserError as error:
-                raise UserError(f"{folder / ADDRESS}: {error}") from None
-            return cls(address, folder)
+                raise UserError(f"{(url or folder) / ADDRESS}: {error}") from None
+            return cls(address, folder, url)
         if folder.is_dir():
             raise UserError(f"{text}: is no run folder: it holds no job.yaml")
         if not re.fullmatch(r"[^/\s]+:\d{1,5}", text):
@@ -179,7 +184,7 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
     assert place.folder is not None
     path = place.folder / "summary.json"
     if not path.exists():
-        absent = f"{place.folder}: no coordinator answers, and there is no summary.json: "
+        absent = f"{place.url or place.folder}: no coordinator answers, and there is no summary.json: "
         unknown = not why or why == os.strerror(errno.ECONNREFUSED)
         cause = "the run is not up yet, or was killed" if unknown else f"a process is at {place.address}, and {why}"
         raise RuntimeFailure(absent + cause)

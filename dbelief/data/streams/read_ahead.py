@@ -1,4 +1,4 @@
-"""Reading of units ahead of their use, on a thread of its own and within a bound of memory."""
+"""Reading of units ahead of their use, on threads of its own and within a bound of memory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from .unit_source import UnitArrays, UnitSource
 
 READ_S = 600.0
 """Seconds that a unit may take to be read."""
+READERS = 2
+"""Units that are read at a time: one is converted while the next comes from the disk."""
 
 
 class ReadAhead:
     """Units of one user's plan, in memory from their reading until the user is past their block.
 
-    The units of the block in use are always held, so that `bound` must have room for them. One unit is read at a time.
+    The units of the block in use are always held, so that `bound` must have room for them.
 
     Parameters
     ----------
     source
         Where units are read from.
     bound
-        Bytes of the units in memory, with the one that is being read.
+        Bytes of the units in memory, with those that are being read.
     """
 
     def __init__(self, source: UnitSource, bound: int) -> None:
@@ -34,8 +36,8 @@ class ReadAhead:
         self._block: dict[int, int] = {}  # of each unit of the plan
         self._held: dict[int, UnitArrays] = {}
         self._failed: dict[int, Exception] = {}
-        self._reading: int | None = None
-        self._running = False
+        self._reading: set[int] = set()
+        self._threads = 0
         self._in_use = 0
 
     def plan(self, blocks: Sequence[Sequence[int]]) -> None:
@@ -45,7 +47,7 @@ class ReadAhead:
             self._in_use = 0
             self._failed.clear()
             self._held = {unit: arrays for unit, arrays in self._held.items() if unit in self._block}
-            known = self._held.keys() | {self._reading}
+            known = self._held.keys() | self._reading
             self._planned = deque(unit for unit in self._block if unit not in known)
             self._start()
 
@@ -79,47 +81,53 @@ class ReadAhead:
         self._start()
 
     def _start(self) -> None:
-        """Start the reading thread, unless it runs or there is nothing to read now."""
-        if not self._running and self._may_read():
-            self._running = True
-            runtime.spawn(self._run, "read-ahead")
+        """Start reading threads, as many as there are units to read now."""
+        while self._threads < READERS and (unit := self._take()) is not None:
+            self._threads += 1
+            runtime.spawn(self._run, "read-ahead", unit)
+
+    def _take(self) -> int | None:
+        """The unit to read now, which counts as being read from here on; None: there is none."""
+        if not self._may_read():
+            return None
+        unit = self._planned.popleft()
+        self._reading.add(unit)
+        return unit
 
     def _may_read(self) -> bool:
         if not self._planned:
             return False
         unit = self._planned[0]
-        held = sum(arrays.nbytes for arrays in self._held.values())
+        held = sum(arrays.nbytes for arrays in self._held.values()) + sum(map(self._bytes_of, self._reading))
         return self._block[unit] <= self._in_use or held + self._bytes_of(unit) <= self._bound
 
     def _bytes_of(self, unit: int) -> int:
         """Bytes of a unit in memory, from its size."""
         return self._source.sizes[unit] * bytes_per_sample(self._source)
 
-    def _run(self) -> None:
+    def _run(self, first: int) -> None:
+        unit: int | None = first
         found: UnitArrays | Exception
-        while (unit := self._next()) is not None:
+        while unit is not None:
             try:
                 found = self._source.read(unit)
             except Exception as error:  # of any type: without it the user of the unit would wait for nothing
                 found = error
-            self._put(unit, found)
+            unit = self._put(unit, found)
 
-    def _next(self) -> int | None:
-        """The unit to read now; None: the thread ends."""
+    def _put(self, unit: int, found: UnitArrays | Exception) -> int | None:
+        """Hand over what was read; the unit to read next, or None: the thread ends."""
         with self._changed:
-            self._running = self._may_read()
-            self._reading = self._planned.popleft() if self._running else None
-            return self._reading
-
-    def _put(self, unit: int, found: UnitArrays | Exception) -> None:
-        with self._changed:
-            self._reading = None
+            self._reading.discard(unit)
             if unit in self._block:  # else another plan was made meanwhile
                 if isinstance(found, Exception):
                     self._failed[unit] = found
                 else:
                     self._held[unit] = found
             self._changed.notify_all()
+            following = self._take()
+            self._threads -= following is None
+            return following
 
 
 def bytes_per_sample(source: UnitSource) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from dbelief.checkpoint.object_sets import ObjectSets
 from dbelief.checkpoint.set_files import LocalFiles
 from dbelief.checkpoint.snapshot_set import first_valid
-from dbelief.errors import CorruptSnapshot, DataError, SnapshotError
+from dbelief.errors import CorruptSnapshot, DataError, DbeliefError, SnapshotError
 from dbelief.job import load_job
 from dbelief.rundir.summary import read_summary
 from dbelief.storage.object_store import ObjectStore, connect
@@ -75,7 +75,18 @@ def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) ->
                 whole = run / MODEL in there
             if whole:
                 _fetch(store, run / MODEL, folder / MODEL)
-        yield folder
+        with _named(folder, run):
+            yield folder
+
+
+@contextmanager
+def _named(folder: Path, run: Url) -> Iterator[None]:
+    """Name the run by its URL, not by its copy, in errors."""
+    try:
+        yield
+    except DbeliefError as error:
+        error.args = tuple(str(argument).replace(str(folder), run) for argument in error.args)
+        raise
 
 
 def copy_until_exit(run: Url) -> Path:

@@ -27,7 +27,7 @@ EVERY_S = 2.0
 FINISH_S = 60.0
 """How long the end of a run waits for a store that is away, in seconds."""
 _LARGE = 1 << 20
-_FOLDERS = ("logs", "record")
+_ALWAYS, _FOLDERS = ("tensorboard",), ("logs", "record")
 _SENT = ".uploaded.json"
 """File in the folder with the stamps of what was uploaded from it: its launcher does not upload a model again."""
 
@@ -108,7 +108,7 @@ class Publisher:
         with self._lock:
             self._events.upload()
             files = [path for path in self._folder.glob("*") if path.name != EVENTS]
-            files += [path for folder in also for path in (self._folder / folder).rglob("*")]
+            files += [path for folder in (*_ALWAYS, *also) for path in (self._folder / folder).rglob("*")]
             for path in sorted(files, key=lambda path: (path.name == SUMMARY, path)):
                 if not path.name.startswith(".") and path.suffix != ".lock" and path.is_file():
                     self._upload_changed(path)
