@@ -14,6 +14,8 @@ from dbelief.storage.object_store import disconnect
 
 MISSING = ", ".join(name for name in ("s3fs", "moto", "flask") if find_spec(name) is None)
 WHY = f"needs {MISSING}: pip install '.[s3,storage-tests]'"
+OTHER = "DBELIEF_TEST_S3"
+"""Variable with the URL of another implementation's server, for `test_whole_jobs.py`: its store must be empty."""
 LOGIN = {"AWS_ACCESS_KEY_ID": "AKIAQUIETLY", "AWS_SECRET_ACCESS_KEY": "never/to/be/shown"}
 
 
@@ -46,10 +48,20 @@ class S3Server:
         self._server = None
 
 
+class OtherServer(S3Server):
+    """A server that runs already, at the URL in `OTHER`, which takes the login of the tests."""
+
+    def start(self) -> None:
+        self.url = os.environ[OTHER]
+
+    def stop(self) -> None:
+        """Leave it running."""
+
+
 @contextmanager
 def s3_server(bucket: str = "bucket") -> Iterator[S3Server]:
     """A server with an empty bucket, which this process's environment names, and child processes inherit."""
-    server = S3Server()
+    server = OtherServer() if os.environ.get(OTHER) else S3Server()
     named = {**LOGIN, "AWS_ENDPOINT_URL": server.url, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
     try:
         with mock.patch.dict(os.environ, named):

@@ -8,6 +8,8 @@ import shutil
 import signal
 
 import pytest
+import safetensors.numpy
+from safetensors.numpy import load_file
 
 import dbelief
 from tests.storage.s3_server import MISSING, WHY
@@ -71,6 +73,27 @@ def test_all_processes_and_disks_are_lost(site: Site) -> None:
     more = ["--set", "name=further", "--set", f"start_from={site.url}", "--set", "limits.epochs=1"]
     assert site.dbelief("train", str(site.job), "--quiet", *more).wait(120) == 0, site.log()
     assert list(site.disk.iterdir()) == []
+
+
+def test_figures_are_those_of_a_folder(site: Site) -> None:
+    """One replica is sequential: killed and resumed in a store, the same bits as undisturbed in a folder."""
+    one = ["--quiet", "--set", "shards=1", "--set", "replicas=1", "--set", "strategy.lease=64"]
+    train = site.dbelief("train", str(site.job), *one, wait_s=0.02)
+    until(lambda: site.trained(2000), "a set", train)
+    train.kill()
+    train.wait()
+    shutil.rmtree(site.disk)
+    assert site.dbelief("train", str(site.job), *one, "--resume").wait(120) == 0, site.log()
+    local = site.folder / "runs"
+    assert site.dbelief("train", str(site.job), *one, "--set", f"output={local}").wait(120) == 0, site.log()
+    here = json.loads((local / "far" / "summary.json").read_text())
+    for figure in ("samples", "test_accuracy", "test_loss", "validation_loss"):
+        assert site.summary()[figure] == here[figure], figure
+    (stored,) = (url for url in site.store.list(site.url) if url.name == "model.safetensors")
+    models = [safetensors.numpy.load(site.store.read(stored)), load_file(local / "far" / "model.safetensors")]
+    assert {name: values.tobytes() for name, values in models[0].items()} == {
+        name: values.tobytes() for name, values in models[1].items()
+    }
 
 
 def test_a_run_in_progress_is_not_disturbed(site: Site) -> None:

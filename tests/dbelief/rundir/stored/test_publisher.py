@@ -118,3 +118,14 @@ def test_another_writer_ends_the_publisher(store: ObjectStore, run: Url, folder:
         RuntimeFailure, match=rf"^another one writes there now; what could not be uploaded is in {folder}"
     ):
         publisher.finish()
+
+
+def test_files_of_trackers_are_uploaded_with_the_others(store: ObjectStore, run: Url, folder: Path) -> None:
+    for name in ("tensorboard", "logs"):
+        (folder / name).mkdir()
+        (folder / name / "file").write_text(name)
+    publisher = Publisher(store, run, folder, ManualClock(autojump=True))
+    publisher.upload()
+    assert files(store, run) == {"tensorboard/file": b"tensorboard"}
+    publisher.finish()
+    assert files(store, run) == {"tensorboard/file": b"tensorboard", "logs/file": b"logs"}
