@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from dbelief.data.streams.locations import find_files
 from dbelief.errors import StorageError, Unavailable
 from dbelief.storage.backends import S3Backend
 from dbelief.storage.object_store import ObjectStore, disconnect
@@ -45,6 +47,17 @@ def test_a_refusal_is_one_line(status: int, code: str, said: str, proxy: Proxy) 
     proxy.answer = status, code
     with pytest.raises(StorageError, match=rf"^{URL}: {said}$"):
         ObjectStore(S3Backend()).replace(URL, b"content")
+
+
+def test_data_without_rights_is_one_line(server: S3Server, proxy: Proxy) -> None:
+    url = parse_url("s3://bucket/rights/part.txt")
+    ObjectStore(S3Backend()).replace(url, b"x\t1\ny\t2\n")
+    (file,) = find_files([url], Path(), ".txt")
+    proxy.answer = 403, "AccessDenied"
+    with file.open() as opened, pytest.raises(StorageError, match=rf"^{url}: access denied$"):
+        opened.read()
+    with pytest.raises(StorageError, match=r"^s3://bucket/rights: access denied$"):
+        find_files([url.parent], Path(), ".txt")
 
 
 @pytest.mark.parametrize(
