@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from dbelief.checkpoint.set_files import COMMIT
 from dbelief.checkpoint.set_storage import SetStorage
-from dbelief.data import sizes, units
+from dbelief.data import sizes_and_units
+from dbelief.data.streams.unit_order import Units
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.process.runtime import runtime
@@ -94,7 +95,8 @@ def _taken_over(job: Job, sets: SetStorage, parts: Mapping[str, Any], now_s: flo
 
 def create_machine(job: Job, sets: SetStorage, resume: bool) -> JobMachine:
     """The job's machine, with the sizes of its data and a new run id."""
-    shape = DatasetSizes(*sizes(job.data, job.folder), _block_ends(job))
+    sizes, read_as = sizes_and_units(job.data, job.folder)
+    shape = DatasetSizes(*sizes, _block_ends(read_as, job.seed))
     run_id = runtime.random_id()
     if not resume:
         return JobMachine(job, shape, run_id=run_id)
@@ -110,15 +112,14 @@ def create_machine(job: Job, sets: SetStorage, resume: bool) -> JobMachine:
         raise SnapshotError(f"{sets.place(set_id) / COMMIT}: holds no job state: {error!r}") from error
 
 
-def _block_ends(job: Job) -> Callable[[int], Sequence[int]] | None:
+def _block_ends(read_as: Units | None, seed: int) -> Callable[[int], Sequence[int]] | None:
     """By epoch, the places at which a block of the training data ends; None where it is not read in blocks."""
-    read_as = units(job.data, job.folder)
     if read_as is None:
         return None
 
     @lru_cache(maxsize=4)
     def ends(epoch: int) -> list[int]:
-        found: list[int] = read_as.order(job.seed, epoch).ends.tolist()
+        found: list[int] = read_as.order(seed, epoch).ends.tolist()
         return found
 
     return ends

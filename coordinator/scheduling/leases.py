@@ -22,6 +22,9 @@ from dbelief.core.lease import DataLease
 from ..core.ledgers import Applied
 from ..core.tracked import TrackedDict
 
+MOST_BLOCKS = 8
+"""Blocks of data in a lease, where a lease of the usual size has fewer."""
+
 Skipped = tuple[int, int, int]
 """Samples that a holder does not train: id of the lease, first sample and one past the last, from the lease's first."""
 
@@ -113,6 +116,8 @@ class Leases:
     ends
         By epoch, the ascending places at which leases should end, the last one that of the epoch: data is read in
         blocks, and a block is read for one lease where the policy allows. None: leases may end anywhere.
+    holders_expected
+        Holders among which what is left is to be spread at the end, where leases hold complete blocks.
     outside
         Samples of the total that clients have trained, without leases.
     outstanding
@@ -128,6 +133,7 @@ class Leases:
     size: int
     batch: int
     ends: Callable[[int], Sequence[int]] | None = None
+    holders_expected: int = 1
     epoch: int = 0
     position: int = 0
     leased: int = 0
@@ -158,12 +164,12 @@ class Leases:
         """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0).
 
         `size`: samples in a full lease; None: those of the pool. `in_blocks`: a lease may be larger or smaller than
-        that, to hold complete blocks.
+        that, to hold complete blocks: `MOST_BLOCKS` while much is left, so that one is read while another is trained.
         """
         room = self.room(at_most, size)
         if not room:
             return None
-        most = self.room(at_most, self.epoch_samples) if in_blocks and self.ends is not None else room
+        most = self.room(at_most, self.epoch_samples) if in_blocks else None
         epoch, start, stop = self._next_range(room, most)
         lease = DataLease(self.next_id, epoch, start, stop, self.leased, clock, member_epoch, stride)
         self.next_id += 1
@@ -207,8 +213,8 @@ class Leases:
         room = min(full, self.left, full if at_most is None else at_most)
         return max(0, room) if self.epoch_samples else 0
 
-    def _next_range(self, room: int, most: int) -> tuple[int, int, int]:
-        """Epoch, start and stop of the next range, of `room` samples at most; in blocks, of `most`."""
+    def _next_range(self, room: int, most: int | None) -> tuple[int, int, int]:
+        """Epoch, start and stop of the next range, of `room` samples at most; `most`: of so many, in blocks."""
         if self.returned:
             epoch, start, stop = self.returned.popleft()
             end = min(stop, self._end(epoch, start, room, most))
@@ -221,14 +227,18 @@ class Leases:
         self.position = min(self.epoch_samples, self._end(self.epoch, start, room, most))
         return self.epoch, start, self.position
 
-    def _end(self, epoch: int, start: int, room: int, most: int) -> int:
-        """Where a lease from `start` ends: with the last block that has room, or with the one in which it begins."""
-        if most == room or self.ends is None:
+    def _end(self, epoch: int, start: int, room: int, most: int | None) -> int:
+        """Where a lease from `start` ends."""
+        if most is None or self.ends is None:
             return start + room
         ends = self.ends(epoch)
-        last = bisect_right(ends, start + room) - 1
-        end = ends[last] if last >= 0 and ends[last] > start else ends[last + 1]
-        return min(end, start + most)
+        first = bisect_right(ends, start)
+        share = self.left // (2 * self.holders_expected)
+        if ends[first] - start > share:
+            return start + room  # one block would leave others without work at the end
+        last = bisect_right(ends, start + share) - 1
+        fits = bisect_right(ends, start + room) - 1
+        return min(ends[max(first, min(last, first + MOST_BLOCKS - 1), fits)], start + most)
 
     def find_granted(self, incarnation: int, last_lease: int) -> DataLease | None:
         """The lease that an incarnation holds and has not received: it repeats its request as the reply was lost.
@@ -403,7 +413,10 @@ class Leases:
             return f"{then:,} training samples, and the job's data holds {now:,} now"
         # An earlier version stored none.
         if state.get("blocks", self._blocks_digest) != self._blocks_digest:
-            return "training samples in units of other sizes than now: samples would be skipped or trained twice"
+            return (
+                "training samples in units of other sizes than now, or another data.window: samples would be skipped "
+                "or trained twice"
+            )
         return ""
 
     def take_over(self, state: dict[str, Any]) -> None:

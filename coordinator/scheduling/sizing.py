@@ -26,7 +26,8 @@ def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
     if isinstance(job.strategy, Sandblaster):
         return Leases(shape.train, 0, 1, 1)
     unbounded = 2**62 if shape.train else 0
-    return Leases(shape.train, total or unbounded, lease_size(job, shape), _leasing(job).batch, shape.block_ends)
+    size, batch = lease_size(job, shape), _leasing(job).batch
+    return Leases(shape.train, total or unbounded, size, batch, shape.block_ends, max(1, job.replicas))
 
 
 def lease_size(job: Job, shape: DatasetSizes) -> int:

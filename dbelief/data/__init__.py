@@ -1,7 +1,7 @@
 """Data of a job's `data` section, split and ordered by seeds: in memory, or read unit by unit."""
 
 from .dataset import BatchBuffer, Dataset, Split
-from .load import load, sizes, units
+from .load import load, sizes, sizes_and_units
 from .samples import Order, Samples
 from .sparse import SparseSplit
 from .splits import Parts, cut, permutation
@@ -18,5 +18,5 @@ __all__ = [
     "load",
     "permutation",
     "sizes",
-    "units",
+    "sizes_and_units",
 ]

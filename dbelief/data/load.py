@@ -117,20 +117,20 @@ def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
             return _opened(spec, folder, prepared=False).sizes()
 
 
-def units(spec: Data, folder: Path) -> Units | None:
-    """Units in which the training set is read and shuffled; None: its samples are in memory, each by itself.
+def sizes_and_units(spec: Data, folder: Path) -> tuple[tuple[int, int, int], Units | None]:
+    """What `sizes` returns, and the units in which the training set is read and shuffled.
 
-    Parameters
-    ----------
-    spec, folder
-        See `load`.
+    None: its samples are in memory, each by itself. The data is opened once.
 
     Raises
     ------
     DataError, JobError
         See `load`.
     """
-    return _opened(spec, folder, prepared=False).units(spec) if isinstance(spec, Streamed) else None
+    if not isinstance(spec, Streamed):
+        return sizes(spec, folder), None
+    sets = _opened(spec, folder, prepared=False)
+    return sets.sizes(), sets.units(spec)
 
 
 def _opened(spec: Streamed, folder: Path, prepared: bool = True) -> StreamSets:

@@ -135,5 +135,8 @@ def batches(model: Model, split: Samples, backend: Backend) -> Iterator[Batch]:
     most = samples.at_once(BATCH)
     buffer, order = samples.buffer(most), samples.source_order()
     buffer.expect(order, 0, len(samples))
-    for first in range(0, len(samples), most):
-        yield samples.gather(order[first : min(first + most, len(samples))], buffer).on(backend)
+    try:
+        for first in range(0, len(samples), most):
+            yield samples.gather(order[first : min(first + most, len(samples))], buffer).on(backend)
+    finally:
+        buffer.expect(order, 0, 0)

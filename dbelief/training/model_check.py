@@ -44,7 +44,8 @@ class ModelCheck:
         self, model: Model, layout: Layout, flat: np.ndarray, train: Samples, size: int, backend: Backend
     ) -> None:
         self._model = model
-        self._train, self._size, self._backend = train.read_by(model, backend), min(size, len(train)), backend
+        self._size, self._backend = min(size, len(train)), backend
+        self._train = train.head(self._size).read_by(model, backend)
         self._layout = layout
         self._views = layout.views(backend.to_device(flat))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from dbelief.job import ImagesData, resolve
 from .idx import PIXEL_SCALE
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"})
+"""Of Pillow, with 8 bits a channel at most: others would be cut off at 255."""
 
 
 class Images:
@@ -31,6 +34,8 @@ class Images:
     width: int | None = None
 
     def __init__(self, paths: list[Path], labels: np.ndarray, spec: ImagesData, where: str) -> None:
+        if find_spec("PIL") is None:
+            raise DataError(f"{where}: images need Pillow: pip install 'dbelief[images]'")
         self._paths, self.labels, self.where = paths, labels, where
         self._size, self._channels = (spec.width, spec.height), spec.channels
         self.features: tuple[int, ...] = (spec.height * spec.width * spec.channels,)
@@ -48,11 +53,13 @@ class Images:
         return labels
 
     def _pixels(self, path: Path) -> np.ndarray:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
 
         try:
             with Image.open(path) as image:
-                found = image.convert("L" if self._channels == 1 else "RGB")
+                if image.mode not in _MODES:
+                    raise DataError(f"{path}: has pixels of mode {image.mode}: convert them to 8 bits a channel")
+                found = ImageOps.exif_transpose(image).convert("L" if self._channels == 1 else "RGB")
                 if found.size != self._size:
                     found = found.resize(self._size, Image.Resampling.BILINEAR)
                 return np.asarray(found).reshape(-1)
@@ -73,11 +80,11 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
     own = {"validation": spec.validation_folder, "test": spec.test_folder}
     validation, test = (0 if own[name] else getattr(spec, name) for name in own)
     parts = cut(len(images.labels), images.labels, validation, test, images.where)
-    made = {name: Ranges(images, _mixed(part), spec.block) if len(part) else None for name, part in vars(parts).items()}
+    made = {name: Ranges(images, _mixed(part), spec.unit) if len(part) else None for name, part in vars(parts).items()}
     for name, text in own.items():
         if text is not None:
             _, others = _listed(resolve(text, folder), spec, classes)
-            made[name] = Ranges(others, np.arange(len(others.labels)), spec.block)
+            made[name] = Ranges(others, np.arange(len(others.labels)), spec.unit)
     assert made["train"] is not None, "`cut` leaves some"
     return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.sample_form import SampleForm
-from dbelief.data.streams.locations import find_files
+from dbelief.data.streams.locations import find_files, find_other_files
 from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
@@ -18,7 +18,15 @@ from dbelief.data.table_statistics import ColumnStatistics, encoder_of
 from dbelief.errors import DataError
 from dbelief.job import ParquetData
 
-from .parquet_columns import InputColumn, input_columns, matrix, numbers_of, raw_column
+from .parquet_columns import (
+    InputColumn,
+    check_input,
+    check_targets,
+    input_columns,
+    matrix,
+    numbers_of,
+    raw_column,
+)
 from .parquet_files import ParquetFiles
 
 _SUFFIX = ".parquet"
@@ -140,11 +148,10 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
     DataError
     """
     parts = _parts(spec, folder)
-    files, groups = parts["train"]
+    files, _ = parts["train"]
     columns = input_columns(files, spec)
-    for name in spec.target:
-        files.place(name, "target")
-    classes, encoder = _scan(spec, files, groups, columns) if prepared else (None, None)
+    check_targets(files, spec)
+    classes, encoder = _scan(spec, parts, columns) if prepared else (None, None)
 
     def source(name: str) -> RowGroups | None:
         own, chosen = parts[name]
@@ -172,7 +179,7 @@ def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
     else:
         columns = _shown_columns(form)
     for column in columns:
-        files.place(column.name, "target")
+        check_input(files, column)
     parts = [
         encoded(files.read(group, [column.name for column in columns]), columns, encoder, files.called(group))
         for group in range(len(files.groups))
@@ -198,47 +205,60 @@ def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
     cut = cut_units(len(files.groups), spec, "row groups", files.files[0].where)
     sets: dict[str, Part] = {name: (files, groups) for name, groups in zip(SETS, cut, strict=True)}
     for name, texts in other_files(spec).items():
-        others = ParquetFiles.open(find_files(texts, folder, _SUFFIX), files)
+        others = ParquetFiles.open(find_other_files(texts, folder, _SUFFIX, files.files), files)
         sets[name] = others, tuple(range(len(others.groups)))
     return sets
 
 
 def _scan(
-    spec: ParquetData, files: ParquetFiles, groups: Sequence[int], columns: Sequence[InputColumn]
+    spec: ParquetData, parts: dict[str, Part], columns: Sequence[InputColumn]
 ) -> tuple[list[str] | None, TableEncoder | None]:
     """Classes of the training rows, and the encoder of the inputs, each None where the job needs none."""
+    where = parts["train"][0].files[0].where
     encodes = spec.encoded or any(column.kind not in ("number", "vector") for column in columns)
     vectors = [column.name for column in columns if column.kind == "vector"]
     if encodes and vectors:
-        raise DataError(
-            f"{files.files[0].where}: column {vectors[0]!r} holds lists, to which data.scale applies and nothing else"
-        )
+        raise DataError(f"{where}: column {vectors[0]!r} holds lists, to which data.scale applies and nothing else")
     if not encodes and spec.kind != "classes":
         return None, None
+    files = list(dict.fromkeys(file for own, _ in parts.values() for file in own.files))
     asked = {"source": "parquet", "spec": spec.model_dump(mode="json", exclude={"memory", "window", "streamed"})}
-    found = scanned(files.files, asked, lambda: _statistics(spec, files, groups, columns if encodes else ()))
+    found = scanned(files, asked, lambda: _statistics(spec, parts, columns if encodes else ()))
     encoder = TableEncoder.restore(found["encoder"]) if found["encoder"] is not None else None
     return found["classes"], encoder
 
 
-def _statistics(
-    spec: ParquetData, files: ParquetFiles, groups: Sequence[int], columns: Sequence[InputColumn]
-) -> dict[str, Any]:
-    """One pass over the columns that need it."""
-    where, classes = files.files[0].where, set[str]()
+def _statistics(spec: ParquetData, parts: dict[str, Part], columns: Sequence[InputColumn]) -> dict[str, Any]:
+    """One pass over the columns that need it: of the training rows, and of other sets' classes."""
+    files, groups = parts["train"]
+    where = files.files[0].where
     kinds = [(column.name, column.kind) for column in columns if column.kind != "vector"]
     statistics = [ColumnStatistics(spec, name, kind) for name, kind in kinds]
-    names = [name for name, _ in kinds] + list(spec.target if spec.kind == "classes" else ())
-    for group in groups:
-        table, called = files.read(group, list(dict.fromkeys(names))), files.called(group)
+    for group in groups if kinds else ():
+        table, called = files.read(group, [name for name, _ in kinds]), files.called(group)
         for (name, kind), column in zip(kinds, statistics, strict=True):
             column.add(raw_column(table.column(name), kind, spec.missing_values, f"{called}, column {name!r}"), called)
-        if spec.kind == "classes":
-            classes.update(class_codes(table.column(spec.target[0]), f"{called}, column {spec.target[0]!r}")[0])
     return {
-        "classes": _sorted(classes, where) if spec.kind == "classes" else None,
+        "classes": _classes(spec.target[0], parts, where) if spec.kind == "classes" else None,
         "encoder": encoder_of(spec, statistics, where).state() if statistics else None,
     }
+
+
+def _classes(target: str, parts: dict[str, Part], where: str) -> list[str]:
+    """The classes of the training rows, which must be those of all sets."""
+
+    def of(files: ParquetFiles, group: int) -> set[str]:
+        column = files.read(group, [target]).column(target)
+        return {*class_codes(column, f"{files.called(group)}, column {target!r}")[0]}
+
+    files, groups = parts["train"]
+    known = set[str]().union(*(of(files, group) for group in groups))
+    for name in SETS[1:]:
+        files, groups = parts[name]
+        for group in groups:
+            if unknown := of(files, group) - known:
+                raise DataError(f"{files.called(group)}: class {min(unknown)[:40]!r} is in no training row")
+    return _sorted(known, where)
 
 
 def _sorted(classes: set[str], where: str) -> list[str]:
@@ -246,7 +266,7 @@ def _sorted(classes: set[str], where: str) -> list[str]:
     if len(classes) < 2:
         raise DataError(f"{where}: all training rows have the same class, {next(iter(classes), '')!r}")
     numbers = all(name.removeprefix("-").isdecimal() for name in classes)
-    return sorted(classes, key=int) if numbers else sorted(classes)
+    return sorted(classes, key=lambda name: (int(name), name)) if numbers else sorted(classes)
 
 
 def _is_bytes(files: ParquetFiles, columns: Sequence[InputColumn]) -> bool:

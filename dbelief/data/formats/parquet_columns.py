@@ -73,30 +73,84 @@ def input_columns(files: ParquetFiles, spec: ParquetData) -> list[InputColumn]:
     return [_input(files, name, kinds.get(name)) for name in left]
 
 
-def _input(files: ParquetFiles, name: str, kind: Kind | None) -> InputColumn:
+def _input(files: ParquetFiles, name: str, listed: Kind | None) -> InputColumn:
     import pyarrow
 
-    types, own = pyarrow.types, files.schema.field(files.place(name, "ignore")).type
-    where = f"{files.files[0].where}: column {name!r}"
-    text = types.is_string(own) or types.is_large_string(own) or types.is_dictionary(own)
-    whole = types.is_integer(own) or types.is_boolean(own)
-    if kind in ("category", "hashed"):
-        if not (text or whole):
-            raise DataError(f"{where} is {own}: a category is a text or a whole number")
-        return InputColumn(name, kind)
+    own = files.schema.field(files.place(name, "ignore")).type
+    where, kind = f"{files.files[0].where}: column {name!r}", listed or _own_kind(own)
+    if kind is None and _is_text(own):
+        raise DataError(
+            f"{where} holds texts: list it in data.categories, hashed, dates or ignore (missing_values are texts)"
+        )
+    if kind is None:
+        raise DataError(f"{where} is {own}, which cannot be an input: list it in data.ignore")
+    column = InputColumn(name, kind, own.list_size if pyarrow.types.is_fixed_size_list(own) else 1)
+    check_input(files, column)
+    return column
+
+
+def check_input(files: ParquetFiles, column: InputColumn) -> None:
+    """Check that a column exists, and is of a type that its kind takes.
+
+    Raises
+    ------
+    DataError
+        It is not.
+    """
+    own = files.schema.field(files.place(column.name)).type
+    takes = {
+        "category": (_is_text(own) or _is_whole(own), "a text or a whole number, as a category is"),
+        "hashed": (_is_text(own) or _is_whole(own), "a text or a whole number, as a category is"),
+        "date": (_is_text(own) or _own_kind(own) == "date", "a date, or a text that is one"),
+        "number": (_own_kind(own) == "number", "a number"),
+        "vector": (_own_kind(own) == "vector" and own.list_size == column.width, f"a list of {column.width} numbers"),
+    }
+    fits, wanted = takes[column.kind]
+    if not fits:
+        raise DataError(f"{files.files[0].where}: column {column.name!r} is {own}, must be {wanted}")
+
+
+def check_targets(files: ParquetFiles, spec: ParquetData) -> None:
+    """Check that the target columns exist, and hold numbers, or classes.
+
+    Raises
+    ------
+    DataError
+        They do not.
+    """
+    for name in spec.target:
+        own = files.schema.field(files.place(name, "target")).type
+        fits = _own_kind(own) == "number" or (spec.kind == "classes" and _is_text(own))
+        if not fits:
+            wanted = "texts or whole numbers" if spec.kind == "classes" else "numbers"
+            raise DataError(f"{files.files[0].where}: target {name!r} is {own}, must hold {wanted}")
+
+
+def _own_kind(own: Any) -> Kind | Literal["vector"] | None:
+    """The kind of a column of a pyarrow type; None: its type does not say, or it cannot be an input."""
+    import pyarrow
+
+    types = pyarrow.types
     if types.is_temporal(own) and not (types.is_time(own) or types.is_duration(own)):
-        return InputColumn(name, "date")
-    if text:
-        if kind != "date":
-            raise DataError(
-                f"{where} holds texts: list it in data.categories, hashed, dates or ignore (missing_values are texts)"
-            )
-        return InputColumn(name, kind)
-    if whole or types.is_floating(own) or types.is_decimal(own):
-        return InputColumn(name, "number")
+        return "date"
+    if _is_whole(own) or types.is_floating(own) or types.is_decimal(own):
+        return "number"
     if types.is_fixed_size_list(own) and (types.is_integer(own.value_type) or types.is_floating(own.value_type)):
-        return InputColumn(name, "vector", own.list_size)
-    raise DataError(f"{where} is {own}, which cannot be an input: list it in data.ignore")
+        return "vector"
+    return None
+
+
+def _is_text(own: Any) -> bool:
+    import pyarrow
+
+    types = pyarrow.types
+    return bool(types.is_string(own) or types.is_large_string(own) or types.is_dictionary(own))
+
+
+def _is_whole(own: Any) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_integer(own) or pyarrow.types.is_boolean(own))
 
 
 def raw_column(column: Any, kind: Kind, markers: Sequence[str], where: str) -> Raw:

@@ -102,8 +102,8 @@ class ParquetFiles:
             raise DataError(f"{self.called(group)}: holds {table.num_rows} rows, and its file said {one.rows}")
         return table
 
-    def place(self, name: str, field: str) -> int:
-        """Place of a column that the job names.
+    def place(self, name: str, field: str = "") -> int:
+        """Place of a column that is wanted; `field`: of the job's section of data, which names it.
 
         Raises
         ------
@@ -115,9 +115,8 @@ class ParquetFiles:
             raise DataError(f"{where}: {names.count(name)} columns are called {name!r}")
         if name not in names:
             near = nearest(name, names)
-            raise DataError(
-                f"{where}: no column is called {name!r} (data.{field})" + (f"; did you mean {near!r}?" if near else "")
-            )
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise DataError(f"{where}: no column is called {name!r}{f' (data.{field})' if field else ''}{hint}")
         return int(names.index(name))
 
 

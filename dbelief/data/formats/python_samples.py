@@ -14,6 +14,7 @@ from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError, ModelError
 from dbelief.job import PythonData, resolve
 from dbelief.nn.python_file import load_object, raised
+from dbelief.process.runtime import Lock, runtime
 
 
 class Converter:
@@ -73,8 +74,8 @@ class Converter:
 class ByIndex:
     """An object with `len` and items (inputs, target), as `Indexed`."""
 
-    def __init__(self, found: Any, path: Path, where: str, classes: int | None) -> None:
-        self._found, self.where = found, where
+    def __init__(self, found: Any, path: Path, where: str, classes: int | None, lock: Lock) -> None:
+        self._found, self.where, self._lock = found, where, lock
         inputs, targets = _item(found, 0, path, where)
         self._converter = Converter(path, where, classes, inputs[None], np.asarray(targets)[None])
         self.features, self.dtype = self._converter.features, self._converter.dtype
@@ -82,7 +83,8 @@ class ByIndex:
 
     def read(self, indices: np.ndarray) -> UnitArrays:
         """See `Indexed`."""
-        items = [_item(self._found, index, self._converter.path, self.where) for index in indices.tolist()]
+        with self._lock:
+            items = [_item(self._found, index, self._converter.path, self.where) for index in indices.tolist()]
         try:
             inputs, targets = np.stack([one for one, _ in items]), np.stack([other for _, other in items])
         except ValueError:
@@ -97,8 +99,8 @@ class ByIndex:
 class InUnits:
     """An object with `units`, samples by name, and `read(name)`, as a `UnitSource`."""
 
-    def __init__(self, found: Any, path: Path, where: str, classes: int | None) -> None:
-        self._found, self._path, self._where = found, path, where
+    def __init__(self, found: Any, path: Path, where: str, classes: int | None, lock: Lock) -> None:
+        self._found, self._path, self._where, self._lock = found, path, where, lock
         units = found.units
         if not isinstance(units, Mapping) or not units or not all(type(n) is int and n > 0 for n in units.values()):
             raise DataError(f"{where}: units must be a mapping of names to numbers of samples, 1 or more")
@@ -126,7 +128,8 @@ class InUnits:
 
     def _read(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
         try:
-            inputs, targets = self._found.read(self._names[unit])
+            with self._lock:
+                inputs, targets = self._found.read(self._names[unit])
             return np.asarray(inputs), np.asarray(targets)
         except Exception as error:
             raise DataError(str(raised(self._path, f"read({self._names[unit]!r})", error))) from error
@@ -141,9 +144,10 @@ def open_python(spec: PythonData, folder: Path) -> StreamSets:
         A file cannot be run, has no such name, or its object is neither kind of data; or the sets are of other shapes.
     """
     sets: dict[str, UnitSource | None] = {}
+    lock = runtime.lock()  # a user's object may have one file for all its samples
     for name in SETS:
         text = getattr(spec, name)
-        sets[name] = None if text is None else _source(text, spec, folder)
+        sets[name] = None if text is None else _source(text, spec, folder, lock)
     train = sets["train"]
     assert train is not None, "the job has one"
     for name, source in sets.items():
@@ -154,11 +158,12 @@ def open_python(spec: PythonData, folder: Path) -> StreamSets:
                 f"{getattr(spec, name)}: samples have inputs {source.features} of {source.dtype}, and those of "
                 f"{spec.train} {train.features} of {train.dtype}"
             )
-    classes = None if spec.classes is None else tuple(map(str, range(spec.classes)))
-    return StreamSets(train, sets["validation"], sets["test"], classes, spec.scale)
+    if train.dtype == np.int64 and spec.scale != 1.0:
+        raise DataError(f"{spec.train}: inputs are whole numbers, to which data.scale does not apply: give floats")
+    return StreamSets(train, sets["validation"], sets["test"], spec.classes, spec.scale)
 
 
-def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:
+def _source(text: str, spec: PythonData, folder: Path, lock: Lock) -> UnitSource:
     file, _, name = text.rpartition(":")
     path = resolve(file, folder)
     where = f"{path}:{name}"
@@ -172,11 +177,11 @@ def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:
         except Exception as error:
             raise DataError(str(raised(path, f"{name}()", error))) from error
     if hasattr(found, "units") and hasattr(found, "read"):
-        return InUnits(found, path, where, spec.classes)
+        return InUnits(found, path, where, spec.classes, lock)
     if hasattr(found, "__len__") and hasattr(found, "__getitem__"):
         if not len(found):
             raise DataError(f"{where}: has no samples")
-        return Ranges(ByIndex(found, path, where, spec.classes), np.arange(len(found)), spec.block)
+        return Ranges(ByIndex(found, path, where, spec.classes, lock), np.arange(len(found)), spec.unit)
     raise DataError(
         f"{where}: is neither a data set with len() and items (inputs, target), nor one with units and read(name)"
     )

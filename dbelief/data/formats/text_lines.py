@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dbelief.data.files import read
-from dbelief.data.streams.locations import DataFile, find_files
+from dbelief.data.streams.locations import DataFile, find_files, find_other_files
 from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
@@ -54,7 +54,7 @@ class Lines:
         place, start, stop, first, count = self._parts[unit]
         with self._files[place].open() as file:
             file.seek(start)
-            lines = file.read(stop - start).splitlines()
+            lines = lines_of(file.read(stop - start))
         if len(lines) != count:
             raise DataError(f"{self.called(unit)}: has {len(lines)} lines, and had {count}: the file was written again")
         inputs, targets = np.empty((count, self._spec.length), np.uint8), np.empty(count, np.int64)
@@ -96,8 +96,16 @@ def read_texts(path: Path, spec: LinesData) -> np.ndarray:
     ------
     DataError
     """
-    texts = read(path).splitlines()
+    texts = lines_of(read(path))
     return np.stack([coded(text, spec.length) for text in texts]).astype(np.int64)
+
+
+def lines_of(content: bytes) -> list[bytes]:
+    """The lines of a text without their ends, LF or CR LF; a last one without an end is one too."""
+    lines = content.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix(b"\r") for line in lines]
 
 
 def coded(text: bytes, length: int) -> np.ndarray:
@@ -117,25 +125,44 @@ def open_lines(spec: LinesData, folder: Path) -> StreamSets:
     files = find_files(spec.files, folder, _SUFFIX)
     found, where = _scan(files, spec), files[0].where
     parts = found["parts"]
-    cut = cut_units(len(parts), spec, f"units of {spec.block} lines", where)
-    # Classes of the units of training: those of the others are checked when these are read.
+    cut = cut_units(len(parts), spec, f"units of {spec.unit} lines", where)
     classes = sorted({name for place in cut[0] for name in found["classes"][place]})
     if len(classes) < 2:
         raise DataError(f"{where}: all training lines have the same class, {classes[0]!r}")
+    _check_held(parts, found["classes"], {*cut[1], *cut[2]}, classes, files)
     made = {
         name: Lines(files, [parts[place] for place in part], spec, classes) if part else None
         for name, part in zip(SETS, cut, strict=True)
     }
     for name, texts in other_files(spec).items():
-        others = find_files(texts, folder, _SUFFIX)
-        made[name] = Lines(others, _scan(others, spec)["parts"], spec, classes)
+        others = find_other_files(texts, folder, _SUFFIX, files)
+        scan = _scan(others, spec)
+        _check_held(scan["parts"], scan["classes"], range(len(scan["parts"])), classes, others)
+        made[name] = Lines(others, scan["parts"], spec, classes)
     train = made["train"]
     assert train is not None, "units are left for it"
     return StreamSets(train, made["validation"], made["test"], tuple(classes))
 
 
+def _check_held(
+    parts: Sequence[Sequence[int]],
+    held: Sequence[Sequence[str]],
+    units: Iterable[int],
+    classes: Sequence[str],
+    files: Sequence[DataFile],
+) -> None:
+    """Check that the units of other sets have no class that is in no training line."""
+    for unit in units:
+        if unknown := {*held[unit]} - {*classes}:
+            place, _, _, first, count = parts[unit]
+            raise DataError(
+                f"{files[place].where}, lines {first} to {first + count - 1}: class {min(unknown)[:40]!r} is in no "
+                "training line"
+            )
+
+
 def _scan(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
-    asked = {"source": "lines", "block": spec.block, "separator": spec.separator}
+    asked = {"source": "lines", "unit": spec.unit, "separator": spec.separator}
     return scanned(files, asked, lambda: _count(files, spec))
 
 
@@ -146,12 +173,14 @@ def _count(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
         at, number = 0, 0
         with file.open() as lines:
             for line in lines:
-                if number % spec.block == 0:
+                if number % spec.unit == 0:
                     parts.append([place, at, at, number + 1, 0])
                     classes.append([])
                 number += 1
                 at += len(line)
-                name, _ = parted(line.rstrip(b"\r\n"), spec.separator, f"{file.where}, line {number}")
+                name, _ = parted(
+                    line.removesuffix(b"\n").removesuffix(b"\r"), spec.separator, f"{file.where}, line {number}"
+                )
                 if name not in classes[-1]:
                     classes[-1].append(name)
                 parts[-1][2], parts[-1][4] = at, parts[-1][4] + 1

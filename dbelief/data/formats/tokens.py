@@ -53,27 +53,36 @@ class Tokens:
     def read(self, indices: np.ndarray) -> UnitArrays:
         """See `Indexed`."""
         (context,) = self.features
-        rows = np.empty((len(indices), context + 1), np.int64)
-        file_of = np.searchsorted(self._firsts, indices, "right") - 1
-        for place in np.unique(file_of).tolist():
-            mine = file_of == place
-            starts = (indices[mine] - self._firsts[place]) * self._stride
-            rows[mine] = self._arrays[place][starts[:, None] + np.arange(context + 1)]
-            self._check(rows[mine], place, starts)
-        return UnitArrays(np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, -1]))
+        rows = self._rows(indices, slice(0, context + 1))
+        return UnitArrays(np.ascontiguousarray(rows[:, :-1], np.int64), np.ascontiguousarray(rows[:, -1], np.int64))
 
     def targets(self, indices: np.ndarray) -> np.ndarray:
         """See `Indexed`."""
-        return self.read(indices).targets
+        (context,) = self.features
+        return self._rows(indices, slice(context, context + 1))[:, 0].astype(np.int64)
+
+    def _rows(self, indices: np.ndarray, part: slice) -> np.ndarray:
+        """A part of the context and the target of each sample: whole numbers, (m, tokens)."""
+        file_of = np.searchsorted(self._firsts, indices, "right") - 1
+        parts, order = list[np.ndarray](), list[np.ndarray]()
+        for place in np.unique(file_of).tolist():
+            (mine,) = np.nonzero(file_of == place)
+            starts = (indices[mine] - self._firsts[place]) * self._stride
+            windows = np.lib.stride_tricks.sliding_window_view(self._arrays[place], self.features[0] + 1)
+            parts.append(windows[starts, part])
+            self._check(parts[-1], place, starts + part.start)
+            order.append(mine)
+        rows = np.concatenate(parts)
+        return rows if len(parts) == 1 else rows[np.argsort(np.concatenate(order))]
 
     def _check(self, rows: np.ndarray, place: int, starts: np.ndarray) -> None:
-        wrong = (rows < 0) | (rows >= self._vocabulary)
-        if wrong.any():
-            row, at = (int(axis[0]) for axis in np.nonzero(wrong))
-            raise DataError(
-                f"{self._files[place].where}: token {int(starts[row]) + at} (from 0) is {rows[row, at]}, and "
-                f"data.vocabulary allows 0 to {self._vocabulary - 1}"
-            )
+        if 0 <= int(rows.min()) <= int(rows.max()) < self._vocabulary:
+            return
+        row, at = (int(axis[0]) for axis in np.nonzero((rows < 0) | (rows >= self._vocabulary)))
+        raise DataError(
+            f"{self._files[place].where}: token {int(starts[row]) + at} (from 0) is {rows[row, at]}, and "
+            f"data.vocabulary allows 0 to {self._vocabulary - 1}"
+        )
 
 
 def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
@@ -84,18 +93,18 @@ def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
     DataError
     """
     tokens = Tokens(find_files(spec.files, folder, _SUFFIX), spec)
-    blocks = -(-len(tokens) // spec.block)
-    cut = cut_units(blocks, spec, f"units of {spec.block} samples", tokens.where)
+    blocks = -(-len(tokens) // spec.unit)
+    cut = cut_units(blocks, spec, f"units of {spec.unit} samples", tokens.where)
     made = {
-        name: Ranges(tokens, _samples_of(part, spec.block, len(tokens)), spec.block) if part else None
+        name: Ranges(tokens, _samples_of(part, spec.unit, len(tokens)), spec.unit) if part else None
         for name, part in zip(SETS, cut, strict=True)
     }
     for name, texts in other_files(spec).items():
         others = Tokens(find_files(texts, folder, _SUFFIX), spec)
-        made[name] = Ranges(others, np.arange(len(others)), spec.block)
+        made[name] = Ranges(others, np.arange(len(others)), spec.unit)
     train = made["train"]
     assert train is not None, "units are left for it"
-    return StreamSets(train, made["validation"], made["test"], tuple(map(str, range(spec.vocabulary))))
+    return StreamSets(train, made["validation"], made["test"], spec.vocabulary)
 
 
 def _samples_of(blocks: Sequence[int], block: int, n: int) -> np.ndarray:
@@ -113,6 +122,8 @@ def _mapped(file: DataFile, spec: TokensData) -> np.ndarray:
                 raise DataError(f"{path}: is {array.dtype} of shape {array.shape}, must be whole numbers of one axis")
             return array
         dtype = np.dtype(spec.dtype).newbyteorder("<")
+        if not file.size:
+            return np.empty(0, dtype)
         if file.size % dtype.itemsize:
             raise DataError(f"{path}: {file.size} bytes are no whole number of {spec.dtype} (data.dtype)")
         return np.memmap(path, dtype, "r")

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from os import stat_result
 from pathlib import Path
 from typing import IO
 
@@ -67,9 +68,12 @@ class DataFile:
             reader = ObjectReader(lambda start, stop: store.read_range(url, start, stop), self.size)
             return io.BufferedReader(reader, _BUFFER)
         try:
-            return Path(self.where).open("rb")
+            now = _stamp(Path(self.where).stat())
+            if now == (self.size, self.stamp):
+                return Path(self.where).open("rb")
         except OSError as error:
             raise DataError(f"{self.where}: {cause(error)}") from None
+        raise DataError(f"{self.where}: was written again after the job began")
 
 
 def find_files(texts: Sequence[str], folder: Path, suffix: str) -> list[DataFile]:
@@ -102,18 +106,43 @@ def find_files(texts: Sequence[str], folder: Path, suffix: str) -> list[DataFile
     return list(found.values())
 
 
+def find_other_files(texts: Sequence[str], folder: Path, suffix: str, taken: Sequence[DataFile]) -> list[DataFile]:
+    """The files of another set, as `find_files` gives them.
+
+    Raises
+    ------
+    DataError
+        As `find_files`; or one is also among those that are taken.
+    """
+    found, names = find_files(texts, folder, suffix), {file.where for file in taken}
+    for file in found:
+        if file.where in names:
+            raise DataError(f"{file.where}: is among data.files too: no sample may be in two sets")
+    return found
+
+
 def _paths(path: Path, suffix: str) -> list[DataFile]:
     if path.is_dir():
         matching = sorted(one for one in path.rglob(f"*{suffix}") if one.is_file())
         what = f"no file below it ends in {suffix}"
-    elif _WILD & {*str(path)} and not path.exists():
-        matching = sorted(one for one in map(Path, glob.glob(str(path), recursive=True)) if one.is_file())
+    elif (wild := _first_wild(path)) is not None and not path.exists():
+        base = Path(*path.parts[:wild])
+        found = glob.glob(str(Path(*path.parts[wild:])), root_dir=base, recursive=True)
+        matching = sorted(one for one in map(base.joinpath, found) if one.is_file())
         what = "no file matches this pattern"
     else:
         return [_described(path)]
     if not matching:
         raise DataError(f"{path}: {what}")
     return [_described(one) for one in matching]
+
+
+def _first_wild(path: Path) -> int | None:
+    """Place of the first part that is a pattern, and no folder of that name; None: there is none."""
+    for place, part in enumerate(path.parts):
+        if _WILD & {*part} and not Path(*path.parts[: place + 1]).exists():
+            return place
+    return None
 
 
 def _described(path: Path) -> DataFile:
@@ -123,7 +152,11 @@ def _described(path: Path) -> DataFile:
         raise missing(path) from error
     except OSError as error:
         raise DataError(f"{path}: {cause(error)}") from None
-    return DataFile(str(path), stat.st_size, str(stat.st_mtime_ns))
+    return DataFile(str(path), *_stamp(stat))
+
+
+def _stamp(stat: stat_result) -> tuple[int, str]:
+    return stat.st_size, str(stat.st_mtime_ns)
 
 
 def _objects(url: Url, suffix: str) -> list[DataFile]:

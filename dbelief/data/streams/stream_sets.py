@@ -32,7 +32,7 @@ class StreamSets:
     validation, test
         The like; None where there is no such set.
     classes
-        Names of the classes in order; None: targets are numbers.
+        Names of the classes in order, or their number; None: targets are numbers.
     scale
         As in `Samples`.
     columns, encoder
@@ -42,7 +42,7 @@ class StreamSets:
     train: UnitSource
     validation: UnitSource | None
     test: UnitSource | None
-    classes: tuple[str, ...] | None
+    classes: tuple[str, ...] | int | None
     scale: float = 1.0
     columns: tuple[str, ...] | None = None
     encoder: Mapping[str, Any] | None = None
@@ -56,12 +56,12 @@ class StreamSets:
             A unit cannot be read, or the units of a window take more memory than the job allows.
         """
         made = {name: self._samples(name, spec) if name in need else None for name in SETS}
-        numbered = self.classes is None or self.classes == tuple(map(str, range(len(self.classes))))
+        names = self.classes if isinstance(self.classes, tuple) else None
         return Dataset(
             **made,
-            classes=None if self.classes is None else len(self.classes),
+            classes=self.classes if isinstance(self.classes, int) else None if names is None else len(names),
             features=self.train.features,
-            names=None if numbered else self.classes,
+            names=None if names is None or names == tuple(map(str, range(len(names)))) else names,
             columns=self.columns,
             encoder=self.encoder,
         )

@@ -124,6 +124,10 @@ class StreamedSplit(Samples):
     def gather(self, indices: np.ndarray, out: StreamBuffer) -> Batch:
         """See `Samples`: units that are not in memory are read."""
         m = len(indices)
+        if out.ahead.source is not self.source:
+            raise ValueError("the buffer is of another set, whose units it holds")
+        if not 1 <= m <= out.size or int(indices.min()) < 0 or int(indices.max()) >= len(self):
+            raise ValueError(f"{m} indices from 0 to {len(self) - 1} are wanted, 1 to {out.size} of them")
         stored, inputs, targets = out.stored[:m], out.inputs[:m], out.targets[:m]
         unit_of = np.searchsorted(self._firsts, indices, "right") - 1
         for unit in dict.fromkeys(unit_of.tolist()):
@@ -166,7 +170,7 @@ class StreamBuffer:
     def expect(self, order: Any, start: int, stop: int) -> None:
         """See `BatchArrays`: units are read ahead in this order."""
         if isinstance(order, UnitOrder):
-            self.ahead.plan(order.blocks(start, stop))
+            self.ahead.plan(order.windows(start, stop))
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ class Units:
 
 
 class UnitOrder:
-    """Order of all samples in one epoch; consists of blocks, each with the samples of a window of units.
+    """Order of all samples in one epoch; consists of windows, each with the samples of several units.
 
     Parameters
     ----------
@@ -60,44 +60,43 @@ class UnitOrder:
 
     Attributes
     ----------
-    ends : int64, shape (blocks,)
-        Place behind the last sample of each block, ascending.
+    ends : int64, shape (windows,)
+        Place behind the last sample of each window, ascending.
     """
 
     def __init__(self, units: Units, sequence: np.ndarray, key: tuple[int, int] | None) -> None:
         self._firsts, self._sizes = units.firsts(), np.asarray(units.sizes, np.int64)
-        window = units.window if key is not None else 1
-        self._blocks = [sequence[at : at + window] for at in range(0, len(sequence), window)]
+        most = units.window if key is not None else 1
+        self._windows = [sequence[at : at + most] for at in range(0, len(sequence), most)]
         self._key = key
-        self.ends = np.cumsum([self._sizes[block].sum() for block in self._blocks], dtype=np.int64)
-        self._held: tuple[int, np.ndarray] = -1, np.zeros(0, np.int64)  # the block that was computed last
+        self.ends = np.cumsum([self._sizes[window].sum() for window in self._windows], dtype=np.int64)
+        self._held: tuple[int, np.ndarray] = -1, np.zeros(0, np.int64)  # the window that was computed last
 
     def __getitem__(self, places: slice) -> np.ndarray:
         """Indices of the samples at places [start, stop): int64, shape (stop - start,)."""
         start, stop, _ = places.indices(int(self.ends[-1]) if len(self.ends) else 0)
         parts = []
         while start < stop:
-            block = int(np.searchsorted(self.ends, start, "right"))
-            first = int(self.ends[block - 1]) if block else 0
-            end = min(stop, int(self.ends[block]))
-            parts.append(self._indices(block)[start - first : end - first])
+            window = int(np.searchsorted(self.ends, start, "right"))
+            first = int(self.ends[window - 1]) if window else 0
+            end = min(stop, int(self.ends[window]))
+            parts.append(self._indices(window)[start - first : end - first])
             start = end
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def blocks(self, start: int, stop: int) -> list[list[int]]:
-        """The units of each block that has samples at places [start, stop), in order."""
+    def windows(self, start: int, stop: int) -> list[list[int]]:
+        """The units of each window that has samples at places [start, stop), in order."""
         if start >= stop:
             return []
         first, last = np.searchsorted(self.ends, [start, stop - 1], "right")
-        return [[int(unit) for unit in block] for block in self._blocks[int(first) : int(last) + 1]]
+        return [[int(unit) for unit in window] for window in self._windows[int(first) : int(last) + 1]]
 
-    def _indices(self, block: int) -> np.ndarray:
-        """Indices of all samples of a block, in their order."""
-        if self._held[0] != block:
-            ranges = [np.arange(self._firsts[unit], self._firsts[unit + 1]) for unit in self._blocks[block]]
+    def _indices(self, window: int) -> np.ndarray:
+        """Indices of all samples of a window, in their order."""
+        if self._held[0] != window:
+            ranges = [np.arange(self._firsts[unit], self._firsts[unit + 1]) for unit in self._windows[window]]
             indices: np.ndarray = np.concatenate(ranges)
             if self._key is not None:
-                # One generator for each block: with those of units, a block's order would depend on the window alone.
-                indices = np.random.Generator(np.random.PCG64([*self._key, block])).permutation(indices)
-            self._held = block, indices
+                indices = np.random.Generator(np.random.PCG64([*self._key, window])).permutation(indices)
+            self._held = window, indices
         return self._held[1]

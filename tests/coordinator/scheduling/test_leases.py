@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.core.ledgers import Applied
-from coordinator.scheduling.leases import Leases, Revoked, Skipped
+from coordinator.scheduling.leases import MOST_BLOCKS, Leases, Revoked, Skipped
 from dbelief.core.lease import DataLease
 from dbelief.core.push import NO_PUSH, LedgerRow
 
@@ -32,21 +32,31 @@ def take(pool: Leases, life: int = 1, pushed: int = 0, **options: Any) -> DataLe
     return lease
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 60), st.integers(1, 200), st.data())
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    st.integers(1, 60),
+    st.integers(1, 900),
+    st.integers(1, 4),
+    st.data(),
+)
 def test_leases_in_blocks_hold_whole_blocks_and_each_sample_once(
-    blocks: list[int], size: int, total: int, data: st.DataObject
+    blocks: list[int], size: int, total: int, replicas: int, data: st.DataObject
 ) -> None:
     ends = [sum(blocks[: place + 1]) for place in range(len(blocks))]
-    pool = Leases(ends[-1], total, size, 10, lambda epoch: ends)
-    places, life, allowed = list[tuple[int, int]](), 1, {*ends}
+    pool = Leases(ends[-1], total, size, 10, lambda epoch: ends, replicas)
+    places, life, returned = list[tuple[int, int]](), 1, set[int]()
     while pool.left:
-        at_most = data.draw(st.none() | st.integers(1, 100))
+        at_most, left = data.draw(st.none() | st.integers(1, 100)), pool.left
         lease = take(pool, life, at_most=at_most, in_blocks=True)
-        if lease.samples == at_most or not pool.left:
-            allowed.add(lease.stop)  # it ends there, now or when it was returned
-        assert lease.stop in allowed
-        inside = [end for end in ends if lease.start < end < lease.stop]
-        assert not inside or lease.stop - lease.start <= size, "more than one block only within the size"
+        begun = [end for end in ends if lease.start < end]
+        if begun[0] - lease.start <= left // (2 * replicas):
+            assert lease.stop in ends or lease.stop in returned or lease.samples == at_most
+            inside = [end for end in begun if end < lease.stop]
+            assert len(inside) < MOST_BLOCKS or lease.samples <= size
+            assert lease.samples <= max(begun[0] - lease.start, left // (2 * replicas), size)
+        else:
+            assert lease.samples <= size, "at the end there is something for all"
+        returned.add(lease.stop)
         if data.draw(st.booleans()):
             pool.revoke(life, Applied())
             life += 1

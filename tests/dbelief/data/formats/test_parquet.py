@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dbelief.data import Dataset, load, sizes, units
+from dbelief.data import Dataset, load, sizes, sizes_and_units
 from dbelief.data.new_samples import read_samples
 from dbelief.data.streams import scan_cache
 from dbelief.data.streams.streamed import StreamedSplit
@@ -65,7 +65,7 @@ def test_sets_are_whole_row_groups_and_hold_each_row_once(tmp_path: Path) -> Non
     found = np.concatenate([one.inputs for one in sets])
     expected = np.concatenate([np.stack([one["a"], one["b"]], axis=1) for one in columns]).astype(np.float32)
     assert np.array_equal(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)])
-    read_as = units(spec(), tmp_path)
+    _, read_as = sizes_and_units(spec(), tmp_path)
     assert read_as is not None
     assert read_as.sizes == (10,) * 10
 
@@ -215,7 +215,43 @@ def test_bad_values_are_named(tmp_path: Path) -> None:
     )
     write(path, table())
     write(tmp_path / "test.pq", table(y=[7] * N))
-    data = loaded(tmp_path, test_files="test.pq", validation=0)
-    assert data.test is not None
-    with pytest.raises(DataError, match=r"test.pq, row group 0: class '7' is in no training row"):
-        data.test.gather(np.arange(3), data.test.buffer(3))
+    wanted = "/test.pq, row group 0: class '7' is in no training row"
+    assert refused(tmp_path, test_files="test.pq", validation=0) == wanted
+    assert refused(tmp_path, validation_files="a.parquet", test=0) == (
+        "/a.parquet: is among data.files too: no sample may be in two sets"
+    )
+
+
+def test_types_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    days = [datetime.datetime(2026, 1, 1)] * N
+    write(tmp_path / "a.parquet", table(day=days, word=["x"] * N))
+    only = {"ignore": ["word"]}
+    assert (
+        refused(tmp_path, kind="regression", target="word") == "/a.parquet: target 'word' is string, must hold numbers"
+    )
+    assert "target 'day' is timestamp" in refused(tmp_path, kind="regression", target="day", **only)
+    assert "column 'a' is float, must be a date, or a text that is one" in refused(tmp_path, dates="a", **only)
+    assert "column 'a' is float, must be a text or a whole number" in refused(tmp_path, categories="a", **only)
+    data = loaded(tmp_path, ignore=["word", "day"])
+    assert data.form is not None
+    for columns, message in (
+        ({"a": ["x"], "b": [1.0]}, r"new.pq: column 'a' is string, must be a number"),
+        ({"a": [1.0]}, r"new.pq: no column is called 'b'"),
+    ):
+        new = write(tmp_path / "new.pq", columns)
+        with pytest.raises(DataError, match=message):
+            read_samples(new, spec(), data.form)
+
+
+def test_a_file_that_is_written_again_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", table())
+    data = loaded(tmp_path)
+    assert data.train is not None
+    write(path, table(7))
+    with pytest.raises(DataError, match=r"a.parquet: was written again after the job began"):
+        data.train.gather(np.arange(3), data.train.buffer(3))
+
+
+def test_classes_have_one_order(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", table(y=["10", "2", "02", "1"] * (N // 4)))
+    assert loaded(tmp_path).names == ("1", "02", "2", "10")

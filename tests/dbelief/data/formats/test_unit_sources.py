@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pydantic import TypeAdapter
 
-from dbelief.data import Dataset, load, sizes, units
+from dbelief.data import Dataset, load, sizes, sizes_and_units
 from dbelief.data.new_samples import read_samples
 from dbelief.data.samples import Samples
 from dbelief.data.streams.streamed import StreamedSplit
@@ -35,7 +35,7 @@ def loaded(base: Path, **fields: Any) -> Dataset:
     for one, other in sets:
         if one is not None and other is not None:
             check_same(one, other)
-    read_as = units(spec, base)
+    _, read_as = sizes_and_units(spec, base)
     assert read_as is not None
     assert data.train is not None
     assert read_as.samples == len(data.train)
@@ -80,7 +80,7 @@ def test_new_images_and_texts(tmp_path: Path) -> None:
 
 
 def tokens(**more: Any) -> dict[str, Any]:
-    return {"source": "tokens", "files": "*.npy", "vocabulary": 50, "context": 4, "block": 3, **ALL, **more}
+    return {"source": "tokens", "files": "*.npy", "vocabulary": 50, "context": 4, "unit": 3, **ALL, **more}
 
 
 @pytest.mark.parametrize("stride", [None, 1, 3])
@@ -115,6 +115,8 @@ def test_bad_tokens_are_named(tmp_path: Path) -> None:
     assert "must be whole numbers of one axis" in refused(tmp_path, **tokens())
     (tmp_path / "a.npy").write_bytes(b"x")
     assert refused(tmp_path, **tokens()).startswith("a.npy: cannot be mapped: ")
+    (tmp_path / "t.bin").write_bytes(b"")
+    assert refused(tmp_path, **tokens(files="t.bin")) == "t.bin: 0 tokens are fewer than data.context and one more, 5"
     (tmp_path / "t.bin").write_bytes(b"xyz")
     assert refused(tmp_path, **tokens(files="t.bin")) == "t.bin: 3 bytes are no whole number of uint16 (data.dtype)"
 
@@ -123,7 +125,7 @@ def test_bad_tokens_are_named(tmp_path: Path) -> None:
 
 
 def lines(**more: Any) -> dict[str, Any]:
-    return {"source": "lines", "files": "*.txt", "length": 6, "block": 4, **ALL, **more}
+    return {"source": "lines", "files": "*.txt", "length": 6, "unit": 4, **ALL, **more}
 
 
 def test_a_line_is_a_class_and_the_bytes_of_its_text(tmp_path: Path) -> None:
@@ -148,6 +150,14 @@ def test_lines_are_read_by_unit(tmp_path: Path) -> None:
     assert [int(text) % 3 for text in found] == labels.tolist()
 
 
+def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x\ta\rb\r\ny\tc\x0cd\n")
+    data = loaded(tmp_path, **lines())
+    assert data.train is not None
+    texts = [bytes(row.astype(np.uint8)).rstrip(b"\0") for row in data.train.inputs]
+    assert texts == [b"a\rb", b"c\x0cd"]
+
+
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"x\t1\nno class\n")
@@ -160,7 +170,7 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     assert refused(tmp_path, **lines()) == "a.txt: there are no lines"
     path.write_bytes(b"x\t1\ny\t2\n")
     (tmp_path / "t.lines").write_bytes(b"x\t1\nz\t2\n")
-    wanted = "t.lines, line 2: class 'z' is in no training line"
+    wanted = "t.lines, lines 1 to 2: class 'z' is in no training line"
     assert refused(tmp_path, **lines(test_files="t.lines")) == wanted
 
 
@@ -168,7 +178,7 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
 
 
 def images(**more: Any) -> dict[str, Any]:
-    return {"source": "images", "folder": "all", "height": 4, "width": 3, "channels": 1, "block": 5, **ALL, **more}
+    return {"source": "images", "folder": "all", "height": 4, "width": 3, "channels": 1, "unit": 5, **ALL, **more}
 
 
 def write_images(folder: Path, n: int = 9) -> dict[bytes, str]:
@@ -213,6 +223,8 @@ def test_bad_images_are_named(tmp_path: Path) -> None:
     write_images(tmp_path / "all", 2)
     (tmp_path / "all" / "cat" / "1.png").write_bytes(b"torn")
     assert refused(tmp_path, **images()) == "all/cat/1.png: no image, or a damaged one"
+    Image.fromarray(np.full((4, 3), 40_000, np.uint16)).save(tmp_path / "all" / "cat" / "1.png")
+    assert refused(tmp_path, **images()) == "all/cat/1.png: has pixels of mode I;16: convert them to 8 bits a channel"
     (tmp_path / "all" / "empty").mkdir()
     assert refused(tmp_path, **images()).startswith("all/empty: has no images (.bmp, ")
     (tmp_path / "held" / "bird").mkdir(parents=True)
@@ -224,6 +236,8 @@ def test_bad_images_are_named(tmp_path: Path) -> None:
 # -- Python objects ------------------------------------------------------------------------------------------
 
 SAMPLES = """
+import time
+
 import numpy as np
 
 class Squares:
@@ -252,7 +266,19 @@ class Torn(Units):
     def read(self, name):
         return np.zeros((3, 3), np.uint8), np.zeros(3)
 
+class Whole(Squares):
+    def __getitem__(self, index):
+        return np.array([index]), 0.5
+
+class OneFile(Squares):
+    # One place, as of a file, for all items: a second thread would move it.
+    def __getitem__(self, index):
+        self.place = index
+        time.sleep(0)
+        return super().__getitem__(self.place)
+
 squares, units, broken, torn, none = Squares(), Units(), Broken(8), Torn(), Squares(0)
+whole, one_file = Whole(), OneFile(600)
 def held():
     return Squares(5)
 number = 5
@@ -261,7 +287,7 @@ number = 5
 
 def python(tmp_path: Path, train: str, **more: Any) -> dict[str, Any]:
     (tmp_path / "s.py").write_text(SAMPLES)
-    return {"source": "python", "train": f"s.py:{train}", "block": 3, **more}
+    return {"source": "python", "train": f"s.py:{train}", "unit": 3, **more}
 
 
 def test_an_object_with_items(tmp_path: Path) -> None:
@@ -282,6 +308,16 @@ def test_an_object_with_units(tmp_path: Path, name: str) -> None:
     assert data.train.gather(np.arange(1), data.train.buffer(1)).inputs[0, 0] == 48.5
 
 
+def test_a_user_s_object_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    data = loaded(tmp_path, **python(tmp_path, "one_file", classes=3))
+    assert data.train is not None
+    order, buffer = data.train.order(0, 0), data.train.buffer(600)
+    buffer.expect(order, 0, 600)
+    batch = data.train.gather(order[0:600], buffer)
+    assert np.array_equal(batch.inputs[:, 0], order[0:600])
+    assert np.array_equal(batch.targets, order[0:600] % 3)
+
+
 @pytest.mark.parametrize(
     ("train", "more", "message"),
     [
@@ -289,8 +325,9 @@ def test_an_object_with_units(tmp_path: Path, name: str) -> None:
         ("nothing", {}, "s.py: 'nothing' is not known"),
         ("none", {}, "s.py:none: has no samples"),
         ("squares", {"classes": 2}, "s.py:squares: a sample from 0 to 2 has label 2, and data.classes allows 0 to 1"),
-        ("broken", {"classes": 3}, "s.py, line 21: item 7 raised OSError: the disk is gone (s.py:broken)"),
+        ("broken", {"classes": 3}, "s.py, line 23: item 7 raised OSError: the disk is gone (s.py:broken)"),
         ("torn", {}, "s.py:torn, unit 'a': has 3 samples, and units say 4"),
+        ("whole", {"scale": 0.5}, "s.py:whole: inputs are whole numbers, to which data.scale does not apply"),
         ("squares", {"classes": 3, "test": "s.py:units"}, "s.py:units: samples have inputs (3,) of uint8, and"),
     ],
 )

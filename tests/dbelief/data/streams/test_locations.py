@@ -91,7 +91,7 @@ def test_a_set_in_a_store_is_the_one_in_a_folder(tmp_path: Path) -> None:
 def test_lines_in_a_store(tmp_path: Path) -> None:
     prefix = Url(f"memory://{uuid.uuid4().hex}")
     connect(prefix).replace(prefix / "a.txt", b"".join(b"%d\t%d\n" % (number % 2, number) for number in range(100)))
-    fields = {"source": "lines", "files": [prefix], "length": 3, "block": 30, "validation": 0, "test": 0}
+    fields = {"source": "lines", "files": [prefix], "length": 3, "unit": 30, "validation": 0, "test": 0}
     train = load(LinesData.model_validate(fields), tmp_path).train
     assert train is not None
     assert train.targets.tolist() == [number % 2 for number in range(100)]

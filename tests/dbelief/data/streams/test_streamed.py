@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.data.streams.read_ahead import ReadAhead, bytes_per_sample
+from dbelief.data.streams.read_ahead import READERS, ReadAhead, bytes_per_sample
 from dbelief.data.streams.streamed import StreamedSplit, read_all
 from dbelief.data.streams.unit_order import Units
-from dbelief.errors import DataError
+from dbelief.errors import DataError, StorageError, Unavailable
 from tests.dbelief.data.streams.source import Counted
 
 MIB = 1 << 20
@@ -62,7 +63,7 @@ def test_each_unit_is_read_once_an_epoch_in_order_and_none_that_is_not_leased() 
     source, units = Counted(4, 4, 4, 4), Units((4, 4, 4, 4))
     streamed = StreamedSplit(source, units, MIB)
     gathered(streamed, [0, 8], 3)
-    assert sorted(source.reads) == sorted(unit for block in units.order(5, 0).blocks(0, 8) for unit in block)
+    assert sorted(source.reads) == sorted(unit for window in units.order(5, 0).windows(0, 8) for unit in window)
 
 
 def test_the_whole_set_is_read_where_it_is_asked_for() -> None:
@@ -90,6 +91,37 @@ def test_reading_ahead_keeps_to_its_bound() -> None:
         ahead.get(unit)
         assert len(source.reads) <= unit + 3
     assert sorted(source.reads) == list(range(6))
+
+
+def test_nothing_is_read_once_no_more_is_expected() -> None:
+    source = Counted(*[10] * 20)
+    source.gate.clear()
+    ahead = ReadAhead(source, MIB)
+    ahead.plan([[unit] for unit in range(20)])
+    ahead.plan([])
+    source.gate.set()
+    while ahead._threads:
+        pass
+    assert len(source.reads) <= READERS
+
+
+def test_a_store_that_is_away_is_a_failure_of_the_data() -> None:
+    source = Counted(5)
+    source.read = Mock(side_effect=Unavailable("s3://bucket/part: cannot connect"))  # type: ignore[method-assign]
+    ahead = ReadAhead(source, MIB)
+    for windows in ([[0]], []):
+        ahead.plan(windows)
+        with pytest.raises(StorageError, match="s3://bucket/part: cannot connect"):
+            ahead.get(0)
+
+
+def test_a_buffer_is_for_its_own_set() -> None:
+    one, other = (StreamedSplit(Counted(3), Units((3,)), MIB) for _ in range(2))
+    with pytest.raises(ValueError, match="of another set"):
+        one.gather(np.arange(2), other.buffer(2))
+    for indices in (np.arange(4), np.array([-1]), np.array([3])):
+        with pytest.raises(ValueError, match="indices from 0 to 2"):
+            one.gather(indices, one.buffer(3))
 
 
 def test_units_of_a_later_plan_that_are_held_are_not_read_again() -> None:

@@ -10,7 +10,7 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=8).map(tuple)
 
 
 @given(SIZES, st.integers(1, 4), st.integers(0, 3), st.integers(0, 3))
-def test_an_epoch_has_each_sample_once_and_blocks_have_whole_units(
+def test_an_epoch_has_each_sample_once_and_windows_have_whole_units(
     sizes: tuple[int, ...], window: int, seed: int, epoch: int
 ) -> None:
     units = Units(sizes, window)
@@ -19,10 +19,10 @@ def test_an_epoch_has_each_sample_once_and_blocks_have_whole_units(
     assert sorted(whole) == list(range(units.samples))
     assert order.ends[-1] == units.samples
     firsts, start = units.firsts(), 0
-    for end, (block,) in zip(order.ends, [order.blocks(end - 1, end) for end in order.ends], strict=True):
-        expected = [index for unit in block for index in range(firsts[unit], firsts[unit + 1])]
+    for end, (held,) in zip(order.ends, [order.windows(end - 1, end) for end in order.ends], strict=True):
+        expected = [index for unit in held for index in range(firsts[unit], firsts[unit + 1])]
         assert sorted(order[start:end]) == sorted(expected)
-        assert len(block) <= window
+        assert len(held) <= window
         start = end
 
 
@@ -33,7 +33,7 @@ def test_a_part_is_that_of_the_whole(sizes: tuple[int, ...], window: int, data: 
     stop = data.draw(st.integers(start, units.samples))
     whole = units.order(1, 2)[0 : units.samples]
     assert np.array_equal(units.order(1, 2)[start:stop], whole[start:stop])
-    read = {unit for block in units.order(1, 2).blocks(start, stop) for unit in block}
+    read = {unit for window in units.order(1, 2).windows(start, stop) for unit in window}
     needed = np.searchsorted(units.firsts(), whole[start:stop], "right") - 1
     assert {*needed.tolist()} <= read
 
@@ -48,4 +48,4 @@ def test_epochs_and_seeds_have_other_orders() -> None:
 def test_the_order_of_the_source_is_by_unit() -> None:
     order = Units((3, 2, 4), window=2).source_order()
     assert order[2:7].tolist() == [2, 3, 4, 5, 6]
-    assert order.blocks(2, 7) == [[0], [1], [2]]
+    assert order.windows(2, 7) == [[0], [1], [2]]
