@@ -82,7 +82,7 @@ def export_command(
     from dbelief.rundir.stored.copies import local_copy
 
     with cli_errors(), local_copy(run, parameters=True, sets=vector is not None) as folder:
-        print(export_run(folder, form, output, vector))
+        print(export_run(folder, form, output, vector).replace(str(folder), str(run)))
 
 
 @click.command("report")

@@ -31,7 +31,7 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> Any:
     path
         An .npy or .npz file (there the array `inputs`, or the only one), or a file as of the job's source: CSV, LIBSVM,
         IDX images, these plain or .gz; Parquet; an image, or a folder of images in the order of their paths; or lines
-        of text without a class in front.
+        of text, with a class in front or without.
     spec
         The data section of the model's job.
     form
@@ -60,7 +60,7 @@ def read_samples(path: Path, spec: Data, form: SampleForm) -> Any:
     elif isinstance(spec, ImagesData):
         inputs = read_image_files(path, spec)
     elif isinstance(spec, LinesData):
-        inputs = read_texts(path, spec)
+        inputs = read_texts(path, spec, form.names or tuple(map(str, range(form.outputs))))
     else:
         raise DataError(f"{path}: new samples for a job with data of source {spec.source} come as .npy or .npz files")
     if inputs.shape[1:] != form.features:

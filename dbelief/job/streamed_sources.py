@@ -98,7 +98,10 @@ class TokensData(FilesFields):
     dtype: Literal["uint8", "uint16", "int32", "uint32"] = Field(
         default="uint16", description="Type of the numbers in files that are not .npy; little-endian"
     )
-    unit: Count = Field(default=4096, description="Samples of a unit, which is leased and shuffled as a whole")
+    unit: Count | None = Field(
+        default=None,
+        description="Samples of a unit, leased and shuffled as a whole; null: 4096, or a 40th of all",
+    )
 
 
 class LinesData(FilesFields):
@@ -109,7 +112,10 @@ class LinesData(FilesFields):
         default="\t", description="What stands between the class and the text"
     )
     length: Count = Field(description="Bytes of a sample's inputs; longer texts are cut")
-    unit: Count = Field(default=4096, description="Lines of a unit, which is leased and shuffled as a whole")
+    unit: Count | None = Field(
+        default=None,
+        description="Lines of a unit, leased and shuffled as a whole; null: 4096, or a 40th of all",
+    )
 
 
 class ImagesData(StreamFields):
@@ -120,7 +126,10 @@ class ImagesData(StreamFields):
     height: Count = Field(description="Height of a sample in pixels; images of another size are resized")
     width: Count = Field(description="Width of a sample in pixels; images of another size are resized")
     channels: Literal[1, 3] = Field(default=3, description="1: grey; 3: red, green, blue")
-    unit: Count = Field(default=256, description="Images of a unit, which is leased and shuffled as a whole")
+    unit: Count | None = Field(
+        default=None,
+        description="Images of a unit, leased and shuffled as a whole; null: 256, or a 40th of all",
+    )
     validation_folder: PathText | None = Field(default=None, description="Folder for validation; null for none")
     test_folder: PathText | None = Field(default=None, description="Folder for the test; null for none")
     validation: Portion = Field(
@@ -148,4 +157,6 @@ class PythonData(StreamFields):
         default=None, description="Number of classes, where targets are labels 0, 1, ...; null: targets are numbers"
     )
     scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
-    unit: Count = Field(default=256, description="Samples of a unit, where they are found by index")
+    unit: Count | None = Field(
+        default=None, description="Samples of a unit, where they are found by index; null: 256, or a 40th of all"
+    )

@@ -186,7 +186,11 @@ def get_status(place: JobLocation) -> dict[str, Any] | Summary:
     if not path.exists():
         absent = f"{place.url or place.folder}: no coordinator answers, and there is no summary.json: "
         unknown = not why or why == os.strerror(errno.ECONNREFUSED)
-        cause = "the run is not up yet, or was killed" if unknown else f"a process is at {place.address}, and {why}"
+        cause = (
+            "the run is not up yet, or was killed (--resume continues it)"
+            if unknown
+            else f"a process is at {place.address}, and {why}"
+        )
         raise RuntimeFailure(absent + cause)
     return read_summary(path)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dbelief.data.files import cause
 from dbelief.data.splits import cut
-from dbelief.data.streams.ranges import Ranges
+from dbelief.data.streams.ranges import Ranges, unit_size
 from dbelief.data.streams.stream_sets import StreamSets
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
@@ -18,6 +18,8 @@ from dbelief.job import ImagesData, resolve
 from .idx import PIXEL_SCALE
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+UNIT = 256
+"""Most images of a unit, where the job says nothing."""
 _MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"})
 """Of Pillow, with 8 bits a channel at most: others would be cut off at 255."""
 
@@ -80,11 +82,12 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
     own = {"validation": spec.validation_folder, "test": spec.test_folder}
     validation, test = (0 if own[name] else getattr(spec, name) for name in own)
     parts = cut(len(images.labels), images.labels, validation, test, images.where)
-    made = {name: Ranges(images, _mixed(part), spec.unit) if len(part) else None for name, part in vars(parts).items()}
+    unit = unit_size(spec.unit, UNIT, len(images.labels))
+    made = {name: Ranges(images, _mixed(part), unit) if len(part) else None for name, part in vars(parts).items()}
     for name, text in own.items():
         if text is not None:
             _, others = _listed(resolve(text, folder), spec, classes)
-            made[name] = Ranges(others, np.arange(len(others.labels)), spec.unit)
+            made[name] = Ranges(others, np.arange(len(others.labels)), unit)
     assert made["train"] is not None, "`cut` leaves some"
     return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE)
 

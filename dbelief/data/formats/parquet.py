@@ -13,7 +13,7 @@ from dbelief.data.streams.locations import find_files, find_other_files
 from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
-from dbelief.data.table_encoder import TableEncoder
+from dbelief.data.table_encoder import Kind, TableEncoder
 from dbelief.data.table_statistics import ColumnStatistics, encoder_of
 from dbelief.errors import DataError
 from dbelief.job import ParquetData
@@ -25,7 +25,7 @@ from .parquet_columns import (
     input_columns,
     matrix,
     numbers_of,
-    raw_column,
+    raw_columns,
 )
 from .parquet_files import ParquetFiles
 
@@ -107,11 +107,7 @@ def encoded(table: Any, columns: Sequence[InputColumn], encoder: TableEncoder | 
     """The inputs of a table as numbers, shape (n, width)."""
     if encoder is None:
         return matrix(table, columns, where)
-    raw = [
-        raw_column(table.column(column.name), column.kind, encoder.markers, f"{where}, column {column.name!r}")
-        for column in encoder.columns
-    ]
-    return encoder.encode(raw, where)
+    return encoder.encode(raw_columns(table, columns, encoder.markers, where), where)
 
 
 def class_codes(column: Any, where: str) -> tuple[list[str], np.ndarray]:
@@ -175,9 +171,11 @@ def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
     files = ParquetFiles.open(find_files([str(path)], Path(), _SUFFIX))
     encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
     if encoder is not None:
-        columns = [InputColumn(column.name, column.kind) for column in encoder.columns]
+        columns = _grouped([(column.name, column.kind) for column in encoder.columns])
+    elif form.columns is not None:
+        columns = _grouped([(name, "number") for name in form.columns])
     else:
-        columns = _shown_columns(form)
+        raise DataError("the names of the model's inputs were too long to be kept with it: give inputs as .npy")
     for column in columns:
         check_input(files, column)
     parts = [
@@ -187,22 +185,25 @@ def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _shown_columns(form: SampleForm) -> list[InputColumn]:
+def _grouped(named: Sequence[tuple[str, Kind]]) -> list[InputColumn]:
     """The columns behind names such as `length` and `pixels[0]`."""
-    if form.columns is None:
-        raise DataError("the names of the model's inputs were too long to be kept with it: give inputs as .npy")
-    widths = dict[str, int]()
-    for name in form.columns:
-        base, bracket, _ = name.rpartition("[")
-        widths[base if bracket and name.endswith("]") else name] = widths.get(base, 0) + 1
-    listed = {name for name in form.columns if not name.endswith("]")}
-    return [InputColumn(name, "number" if name in listed else "vector", width) for name, width in widths.items()]
+    columns = list[InputColumn]()
+    for name, kind in named:
+        base, bracket, place = name.rpartition("[")
+        number = place.removesuffix("]")
+        if not (bracket and place.endswith("]") and number.isdecimal()):
+            columns.append(InputColumn(name, kind))
+        elif number == "0":
+            columns.append(InputColumn(base, "vector"))
+        else:
+            columns[-1] = InputColumn(base, "vector", int(number) + 1)
+    return columns
 
 
 def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
     """The row groups of each set."""
     files = ParquetFiles.open(find_files(spec.files, folder, _SUFFIX))
-    cut = cut_units(len(files.groups), spec, "row groups", files.files[0].where)
+    cut = cut_units(len(files.groups), spec, "row groups (row_group_size of their writer)", files.files[0].where)
     sets: dict[str, Part] = {name: (files, groups) for name, groups in zip(SETS, cut, strict=True)}
     for name, texts in other_files(spec).items():
         others = ParquetFiles.open(find_other_files(texts, folder, _SUFFIX, files.files), files)
@@ -214,11 +215,7 @@ def _scan(
     spec: ParquetData, parts: dict[str, Part], columns: Sequence[InputColumn]
 ) -> tuple[list[str] | None, TableEncoder | None]:
     """Classes of the training rows, and the encoder of the inputs, each None where the job needs none."""
-    where = parts["train"][0].files[0].where
     encodes = spec.encoded or any(column.kind not in ("number", "vector") for column in columns)
-    vectors = [column.name for column in columns if column.kind == "vector"]
-    if encodes and vectors:
-        raise DataError(f"{where}: column {vectors[0]!r} holds lists, to which data.scale applies and nothing else")
     if not encodes and spec.kind != "classes":
         return None, None
     files = list(dict.fromkeys(file for own, _ in parts.values() for file in own.files))
@@ -232,12 +229,12 @@ def _statistics(spec: ParquetData, parts: dict[str, Part], columns: Sequence[Inp
     """One pass over the columns that need it: of the training rows, and of other sets' classes."""
     files, groups = parts["train"]
     where = files.files[0].where
-    kinds = [(column.name, column.kind) for column in columns if column.kind != "vector"]
-    statistics = [ColumnStatistics(spec, name, kind) for name, kind in kinds]
-    for group in groups if kinds else ():
-        table, called = files.read(group, [name for name, _ in kinds]), files.called(group)
-        for (name, kind), column in zip(kinds, statistics, strict=True):
-            column.add(raw_column(table.column(name), kind, spec.missing_values, f"{called}, column {name!r}"), called)
+    statistics = [ColumnStatistics(spec, name, column.raw_kind) for column in columns for name in column.names]
+    for group in groups if columns else ():
+        table, called = files.read(group, [column.name for column in columns]), files.called(group)
+        raw = raw_columns(table, columns, spec.missing_values, called)
+        for own, statistic in zip(raw, statistics, strict=True):
+            statistic.add(own, called)
     return {
         "classes": _classes(spec.target[0], parts, where) if spec.kind == "classes" else None,
         "encoder": encoder_of(spec, statistics, where).state() if statistics else None,

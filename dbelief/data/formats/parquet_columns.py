@@ -37,6 +37,11 @@ class InputColumn:
     width: int = 1
 
     @property
+    def raw_kind(self) -> Kind:
+        """Kind of each of its numbers, as a `TableEncoder` has it."""
+        return "number" if self.kind == "vector" else self.kind
+
+    @property
     def names(self) -> list[str]:
         """Names of its numbers."""
         return [f"{self.name}[{place}]" for place in range(self.width)] if self.kind == "vector" else [self.name]
@@ -83,7 +88,8 @@ def _input(files: ParquetFiles, name: str, listed: Kind | None) -> InputColumn:
             f"{where} holds texts: list it in data.categories, hashed, dates or ignore (missing_values are texts)"
         )
     if kind is None:
-        raise DataError(f"{where} is {own}, which cannot be an input: list it in data.ignore")
+        only = ": of lists only those of a fixed size can" if pyarrow.types.is_list(own) else ""
+        raise DataError(f"{where} is {own}, which cannot be an input{only}; list it in data.ignore")
     column = InputColumn(name, kind, own.list_size if pyarrow.types.is_fixed_size_list(own) else 1)
     check_input(files, column)
     return column
@@ -153,16 +159,26 @@ def _is_whole(own: Any) -> bool:
     return bool(pyarrow.types.is_integer(own) or pyarrow.types.is_boolean(own))
 
 
-def raw_column(column: Any, kind: Kind, markers: Sequence[str], where: str) -> Raw:
-    """A column of a pyarrow Table as a `TableEncoder` takes it.
+def raw_columns(table: Any, columns: Sequence[InputColumn], markers: Sequence[str], where: str) -> list[Raw]:
+    """Columns of a pyarrow Table as a `TableEncoder` takes them: of a vector each place.
 
     Raises
     ------
     DataError
-        A number is infinite.
+        A number is infinite, or a list is missing.
     """
+    found = list[Raw]()
+    for column in columns:
+        own, called = table.column(column.name), f"{where}, column {column.name!r}"
+        if column.kind == "vector":
+            found += [place.astype(np.float32) for place in _vectors(own, column, called).T]
+        else:
+            found.append(_raw_column(own, column.kind, markers, called))
+    return found
+
+
+def _raw_column(column: Any, kind: Kind, markers: Sequence[str], where: str) -> Raw:
     import pyarrow
-    import pyarrow.compute
 
     if kind in ("category", "hashed") or (kind == "date" and not pyarrow.types.is_temporal(column.type)):
         return _coded(column, markers)

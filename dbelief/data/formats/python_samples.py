@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.data.streams.ranges import Ranges
+from dbelief.data.streams.ranges import Ranges, unit_size
 from dbelief.data.streams.stream_sets import SETS, StreamSets
 from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError, ModelError
 from dbelief.job import PythonData, resolve
 from dbelief.nn.python_file import load_object, raised
 from dbelief.process.runtime import Lock, runtime
+
+UNIT = 256
+"""Most samples of a unit, where the job says nothing."""
 
 
 class Converter:
@@ -181,7 +184,11 @@ def _source(text: str, spec: PythonData, folder: Path, lock: Lock) -> UnitSource
     if hasattr(found, "__len__") and hasattr(found, "__getitem__"):
         if not len(found):
             raise DataError(f"{where}: has no samples")
-        return Ranges(ByIndex(found, path, where, spec.classes, lock), np.arange(len(found)), spec.unit)
+        return Ranges(
+            ByIndex(found, path, where, spec.classes, lock),
+            np.arange(len(found)),
+            unit_size(spec.unit, UNIT, len(found)),
+        )
     raise DataError(
         f"{where}: is neither a data set with len() and items (inputs, target), nor one with units and read(name)"
     )
@@ -194,10 +201,12 @@ def _is_data(found: Any) -> bool:
 
 def _item(found: Any, index: int, path: Path, where: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        inputs, target = found[index]
-        return np.asarray(inputs), np.asarray(target)
+        item = found[index]
     except Exception as error:
         raise DataError(f"{raised(path, f'item {index}', error)} ({where})") from error
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise DataError(f"{where}: item {index} is a {type(item).__name__}, must be a pair (inputs, target)")
+    return np.asarray(item[0]), np.asarray(item[1])
 
 
 def _kept(inputs: np.ndarray, where: str) -> np.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from dbelief.data.files import read
 from dbelief.data.streams.locations import DataFile, find_files, find_other_files
+from dbelief.data.streams.ranges import unit_size
 from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
@@ -17,6 +18,9 @@ from dbelief.errors import DataError
 from dbelief.job import LinesData
 
 _SUFFIX = ".txt"
+UNIT, SCANNED = 4096, 16
+"""Most lines of a unit, where the job says nothing; a unit has a multiple of so many, or the last ones of a file."""
+_GZIP = b"\x1f\x8b"
 
 
 class Lines:
@@ -81,6 +85,10 @@ def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
         There is no separator, or no class before it; or the class is not UTF-8.
     """
     name, found, text = line.partition(separator.encode())
+    if line.startswith(_GZIP):
+        raise DataError(f"{where}: is no text but gzip: lines are read from plain files")
+    if not line:
+        raise DataError(f"{where}: is empty")
     if not found or not name.strip():
         raise DataError(f"{where}: has no class before {separator!r} (data.separator)")
     try:
@@ -89,14 +97,17 @@ def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
         raise DataError(f"{where}: its class is not UTF-8") from None
 
 
-def read_texts(path: Path, spec: LinesData) -> np.ndarray:
-    """Read lines of text without a class in front: int64, (n, length).
+def read_texts(path: Path, spec: LinesData, names: Collection[str]) -> np.ndarray:
+    """Read lines of text: int64, (n, length). Where all begin with one of the classes, that is cut off.
 
     Raises
     ------
     DataError
     """
-    texts = lines_of(read(path))
+    texts, separator = lines_of(read(path)), spec.separator.encode()
+    parts = [text.partition(separator) for text in texts]
+    if all(found and name.strip().decode(errors="replace") in names for name, found, _ in parts):
+        texts = [text for _, _, text in parts]
     return np.stack([coded(text, spec.length) for text in texts]).astype(np.int64)
 
 
@@ -125,7 +136,7 @@ def open_lines(spec: LinesData, folder: Path) -> StreamSets:
     files = find_files(spec.files, folder, _SUFFIX)
     found, where = _scan(files, spec), files[0].where
     parts = found["parts"]
-    cut = cut_units(len(parts), spec, f"units of {spec.unit} lines", where)
+    cut = cut_units(len(parts), spec, f"units of {max(part[4] for part in parts)} lines (data.unit)", where)
     classes = sorted({name for place in cut[0] for name in found["classes"][place]})
     if len(classes) < 2:
         raise DataError(f"{where}: all training lines have the same class, {classes[0]!r}")
@@ -162,18 +173,32 @@ def _check_held(
 
 
 def _scan(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
-    asked = {"source": "lines", "unit": spec.unit, "separator": spec.separator}
-    return scanned(files, asked, lambda: _count(files, spec))
+    asked = {"source": "lines", "separator": spec.separator}
+    found = scanned(files, asked, lambda: _count(files, spec))
+    return _joined(found, unit_size(spec.unit, UNIT, sum(part[4] for part in found["parts"])))
+
+
+def _joined(found: dict[str, Any], size: int) -> dict[str, Any]:
+    """Units of at least `size` lines of one file each, or of its last ones, from the parts of `_count`."""
+    parts, classes = list[list[int]](), list[list[str]]()
+    for part, own in zip(found["parts"], found["classes"], strict=True):
+        if parts and parts[-1][0] == part[0] and parts[-1][4] < size:
+            parts[-1][2], parts[-1][4] = part[2], parts[-1][4] + part[4]
+            classes[-1] = sorted({*classes[-1], *own})
+        else:
+            parts.append([*part])
+            classes.append(own)
+    return {"parts": parts, "classes": classes}
 
 
 def _count(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
-    """The parts of all files, and of each the names of its classes."""
+    """Parts of `SCANNED` lines of all files, and of each the names of its classes."""
     parts, classes = list[list[int]](), list[list[str]]()
     for place, file in enumerate(files):
         at, number = 0, 0
         with file.open() as lines:
             for line in lines:
-                if number % spec.unit == 0:
+                if number % SCANNED == 0:
                     parts.append([place, at, at, number + 1, 0])
                     classes.append([])
                 number += 1

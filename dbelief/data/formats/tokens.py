@@ -9,13 +9,15 @@ import numpy as np
 
 from dbelief.data.files import cause
 from dbelief.data.streams.locations import DataFile, find_files
-from dbelief.data.streams.ranges import Ranges
+from dbelief.data.streams.ranges import Ranges, unit_size
 from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
 from dbelief.job import TokensData
 
 _SUFFIX = ".npy"
+UNIT = 4096
+"""Most samples of a unit, where the job says nothing."""
 
 
 class Tokens:
@@ -93,23 +95,23 @@ def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
     DataError
     """
     tokens = Tokens(find_files(spec.files, folder, _SUFFIX), spec)
-    blocks = -(-len(tokens) // spec.unit)
-    cut = cut_units(blocks, spec, f"units of {spec.unit} samples", tokens.where)
+    unit = unit_size(spec.unit, UNIT, len(tokens))
+    cut = cut_units(-(-len(tokens) // unit), spec, f"units of {unit} samples (data.unit)", tokens.where)
     made = {
-        name: Ranges(tokens, _samples_of(part, spec.unit, len(tokens)), spec.unit) if part else None
+        name: Ranges(tokens, _samples_of(part, unit, len(tokens)), unit) if part else None
         for name, part in zip(SETS, cut, strict=True)
     }
     for name, texts in other_files(spec).items():
         others = Tokens(find_files(texts, folder, _SUFFIX), spec)
-        made[name] = Ranges(others, np.arange(len(others)), spec.unit)
+        made[name] = Ranges(others, np.arange(len(others)), unit)
     train = made["train"]
     assert train is not None, "units are left for it"
     return StreamSets(train, made["validation"], made["test"], spec.vocabulary)
 
 
-def _samples_of(blocks: Sequence[int], block: int, n: int) -> np.ndarray:
-    """Indices of all samples of some blocks, in order; only the last block of all may be smaller."""
-    return np.concatenate([np.arange(one * block, min(n, (one + 1) * block)) for one in blocks])
+def _samples_of(units: Sequence[int], size: int, n: int) -> np.ndarray:
+    """Indices of all samples of some units, in order; only the last unit of all may be smaller."""
+    return np.concatenate([np.arange(one * size, min(n, (one + 1) * size)) for one in units])
 
 
 def _mapped(file: DataFile, spec: TokensData) -> np.ndarray:

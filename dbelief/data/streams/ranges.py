@@ -10,6 +10,11 @@ import numpy as np
 from .unit_source import UnitArrays
 
 
+def unit_size(given: int | None, most: int, n: int) -> int:
+    """Samples of a unit: as given, or `most`, but so few that n samples have some 40 units for their sets."""
+    return given or max(1, min(most, n // 40))
+
+
 class Indexed(Protocol):
     """Samples by index.
 

@@ -110,7 +110,7 @@ def cut_units(n: int, spec: FilesFields, what: str, where: str) -> tuple[tuple[i
     if sum(counts) >= n:
         raise DataError(
             f"{where}: of {n} {what}, {counts[0]} for validation and {counts[1]} for the test leave none to train on: "
-            "make them smaller, give validation and test files of their own, or set the shares to 0"
+            "make them smaller, give data.validation_files and test_files, or set data.validation and test to 0"
         )
     mixed = np.random.Generator(np.random.PCG64([0, n])).permutation(n).tolist()
     test_from = n - counts[1]

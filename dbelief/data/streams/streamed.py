@@ -48,8 +48,8 @@ class StreamedSplit(Samples):
         if needed > memory:
             together = f", the largest of data.window: {units.window} together," if units.window > 1 else ""
             raise DataError(
-                f"{source.called(largest[-1])}{together} takes {needed / 2**20:.0f} MiB in memory, and data.memory "
-                f"allows {memory / 2**20:.0f} MiB: raise it, or write smaller units"
+                f"{source.called(largest[-1])}{together} needs {-(-needed // 2**20)} MiB of memory, more than "
+                f"data.memory, {memory // 2**20}: raise it, or make units smaller"
             )
 
     def __len__(self) -> int:

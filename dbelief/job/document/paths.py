@@ -29,8 +29,10 @@ def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = Non
     Raises
     ------
     JobError
-        A variable is not set, or is empty.
+        A variable is not set, or is empty; or it is a URL, where only a path can be.
     """
+    if is_url(text):
+        raise JobError(f"{text}: is a URL, and a path of this machine is wanted here")
     values = os.environ if environment is None else environment
 
     def value(match: re.Match[str]) -> str:

@@ -147,7 +147,7 @@ def test_missing_coordinator_is_a_one_line_error(nobody: str, run: Path) -> None
     ("why", "said"),
     [
         ("it speaks TLS: give --credentials", r"a process is at \S+, and it speaks TLS: give --credentials$"),
-        ("", "the run is not up yet, or was killed$"),
+        ("", r"the run is not up yet, or was killed \(--resume continues it\)$"),
     ],
 )
 def test_a_run_that_does_not_answer_names_the_cause(

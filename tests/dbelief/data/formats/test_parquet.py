@@ -114,6 +114,26 @@ def test_kinds_of_columns(tmp_path: Path) -> None:
     assert np.array_equal(batch.inputs, images.inputs[:4] * np.float32(1 / 255))
 
 
+def test_lists_beside_columns_that_are_prepared(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    places = rng.normal(size=(N, 3)).astype(np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(places.reshape(-1)), 3)
+    own = {"word": ["x", "y"] * (N // 2), "place": lists, "y": np.arange(N) % 2}
+    path = write(tmp_path / "a.parquet", own)
+    fields: dict[str, Any] = {"categories": "word", "standardize": True, "validation": 0, "test": 0}
+    data = loaded(tmp_path, **fields)
+    assert data.columns == ("word=x", "word=y", "place[0]", "place[1]", "place[2]")
+    assert data.train is not None
+    assert data.form is not None
+    expected = (places - places.mean(axis=0)) / places.std(axis=0)
+    assert data.train.inputs[:, 2:] == pytest.approx(expected, abs=1e-5)
+    assert np.array_equal(read_samples(path, spec(**fields), data.form), data.train.inputs)
+    lengths = pa.array([[1.0]] * N)
+    write(path, {"l": lengths, "y": np.arange(N) % 2})
+    assert "is list<" in refused(tmp_path)
+    assert "of lists only those of a fixed size can" in refused(tmp_path)
+
+
 def test_targets_that_are_numbers_and_classes_that_are_texts(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", table(z=np.linspace(0, 1, N)))
     data = loaded(tmp_path, kind="regression", target=["z", "y"])
@@ -196,7 +216,10 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     assert refused(tmp_path, validation=0, test=0).startswith("/a.parquet, row group ")
     write(path, table(), rows=N)
-    assert "of 1 row groups, 1 for validation and 1 for the test leave none to train on" in refused(tmp_path)
+    assert (
+        "of 1 row groups (row_group_size of their writer), 1 for validation and 1 for the test leave none to train on"
+        in refused(tmp_path)
+    )
 
 
 def test_bad_values_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_new_images_and_texts(tmp_path: Path) -> None:
     data, spec = loaded(tmp_path, **lines()), DATA.validate_python(lines())
     assert data.form is not None
     assert data.train is not None
+    assert np.array_equal(read_samples(tmp_path / "a.txt", spec, data.form), data.train.inputs), "classes are cut off"
     inputs = read_samples(tmp_path / "new", spec, data.form)
     assert inputs[0].tolist() == data.train.inputs[1].tolist()
     assert bytes(inputs[1].astype(np.uint8)) == b"more t"
@@ -140,12 +142,12 @@ def test_a_line_is_a_class_and_the_bytes_of_its_text(tmp_path: Path) -> None:
 
 
 def test_lines_are_read_by_unit(tmp_path: Path) -> None:
-    written = [f"{number % 3}\t{number}" for number in range(30)]
+    written = [f"{number % 3}\t{number}" for number in range(300)]
     (tmp_path / "a.txt").write_text("\n".join(written) + "\n")
-    data = loaded(tmp_path, **lines(validation=1, test=0.2))
+    data = loaded(tmp_path, **lines(validation=1, test=0.2, unit=None))
     sets = [one for one in (data.train, data.validation, data.test) if one is not None]
     found = [bytes(row.astype(np.uint8)).rstrip(b"\0").decode() for one in sets for row in one.inputs]
-    assert sorted(found, key=int) == [str(number) for number in range(30)]
+    assert sorted(found, key=int) == [str(number) for number in range(300)]
     labels = np.concatenate([one.targets for one in sets])
     assert [int(text) % 3 for text in found] == labels.tolist()
 
@@ -164,6 +166,10 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     assert refused(tmp_path, **lines()) == "a.txt, line 2: has no class before '\\t' (data.separator)"
     path.write_bytes(b"x\t1\n\xff\t2\n")
     assert refused(tmp_path, **lines()) == "a.txt, line 2: its class is not UTF-8"
+    path.write_bytes(b"x\t1\n\ny\t2\n")
+    assert refused(tmp_path, **lines()) == "a.txt, line 2: is empty"
+    path.write_bytes(gzip.compress(b"x\t1\ny\t2\n"))
+    assert refused(tmp_path, **lines()).startswith("a.txt, line 1: is no text but gzip")
     path.write_bytes(b"x\t1\nx\t2\n")
     assert refused(tmp_path, **lines()) == "a.txt: all training lines have the same class, 'x'"
     path.write_bytes(b"")
@@ -278,7 +284,7 @@ class OneFile(Squares):
         return super().__getitem__(self.place)
 
 squares, units, broken, torn, none = Squares(), Units(), Broken(8), Torn(), Squares(0)
-whole, one_file = Whole(), OneFile(600)
+whole, one_file, alone = Whole(), OneFile(600), [0.5, 1.5]
 def held():
     return Squares(5)
 number = 5
@@ -327,6 +333,7 @@ def test_a_user_s_object_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None
         ("squares", {"classes": 2}, "s.py:squares: a sample from 0 to 2 has label 2, and data.classes allows 0 to 1"),
         ("broken", {"classes": 3}, "s.py, line 23: item 7 raised OSError: the disk is gone (s.py:broken)"),
         ("torn", {}, "s.py:torn, unit 'a': has 3 samples, and units say 4"),
+        ("alone", {}, "s.py:alone: item 0 is a float, must be a pair (inputs, target)"),
         ("whole", {"scale": 0.5}, "s.py:whole: inputs are whole numbers, to which data.scale does not apply"),
         ("squares", {"classes": 3, "test": "s.py:units"}, "s.py:units: samples have inputs (3,) of uint8, and"),
     ],

@@ -78,7 +78,10 @@ def test_the_whole_set_is_read_where_it_is_asked_for() -> None:
 
 
 def test_a_window_that_outgrows_the_memory_is_refused() -> None:
-    with pytest.raises(DataError, match=r"unit 1, the largest of data.window: 2 together, takes 0 MiB in memory"):
+    with pytest.raises(
+        DataError,
+        match=r"unit 1, the largest of data.window: 2 together, needs 1 MiB of memory, more than data.memory, 0",
+    ):
         StreamedSplit(Counted(4, 9, 2), Units((4, 9, 2), 2), 13 * 16 - 1)
     StreamedSplit(Counted(4, 9, 2), Units((4, 9, 2), 2), 13 * 16)
 
