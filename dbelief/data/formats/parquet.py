@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +171,9 @@ def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
     files = ParquetFiles.open(find_files([str(path)], Path(), _SUFFIX))
     encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
     if encoder is not None:
-        columns = _grouped([(column.name, column.kind) for column in encoder.columns])
+        columns = _grouped([(column.name, column.kind) for column in encoder.columns], files.schema.names)
     elif form.columns is not None:
-        columns = _grouped([(name, "number") for name in form.columns])
+        columns = _grouped([(name, "number") for name in form.columns], files.schema.names)
     else:
         raise DataError("the names of the model's inputs were too long to be kept with it: give inputs as .npy")
     for column in columns:
@@ -185,19 +185,17 @@ def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _grouped(named: Sequence[tuple[str, Kind]]) -> list[InputColumn]:
-    """The columns behind names such as `length` and `pixels[0]`."""
-    columns = list[InputColumn]()
+def _grouped(named: Sequence[tuple[str, Kind]], names: Collection[str]) -> list[InputColumn]:
+    """The columns behind names of numbers such as `length` and `pixels[0]`; `names`: of the columns that there are."""
+    columns = dict[str, InputColumn]()
     for name, kind in named:
-        base, bracket, place = name.rpartition("[")
-        number = place.removesuffix("]")
-        if not (bracket and place.endswith("]") and number.isdecimal()):
-            columns.append(InputColumn(name, kind))
-        elif number == "0":
-            columns.append(InputColumn(base, "vector"))
+        base, bracket, _ = name.rpartition("[")
+        if name not in names and bracket and base in names:
+            before = columns.get(base)
+            columns[base] = InputColumn(base, "vector", before.width + 1 if before else 1)
         else:
-            columns[-1] = InputColumn(base, "vector", int(number) + 1)
-    return columns
+            columns[name] = InputColumn(name, kind)
+    return list(columns.values())
 
 
 def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
