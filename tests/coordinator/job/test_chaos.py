@@ -83,7 +83,7 @@ class Chaos:
             world.replica()
         elif event == "turn":
             one.turn()
-        elif event == "partial" and one.lease is not None:
+        elif event == "partial" and one.lease is not None and not one.finished:
             if one.push(only=rng.randrange(1, 4)):
                 one.tell()
                 one.lease = None if one.finished else one.lease
