@@ -13,6 +13,9 @@ from dbelief.nn import Batch, Model, ReadsSparse
 
 from .splits import permutation
 
+SETS = ("train", "validation", "test")
+"""The sets of a job's data."""
+
 
 class Order(Protocol):
     """Order of the samples in one epoch; an array is one."""

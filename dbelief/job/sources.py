@@ -57,7 +57,7 @@ class NpzData(Section):
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:
-        leave_samples(self.validation, self.test)
+        leave_samples(self)
         return self
 
 
@@ -115,8 +115,7 @@ class CsvData(TableFields):
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:
-        cut = ((self.validation, self.validation_file), (self.test, self.test_file))
-        leave_samples(*(part for part, file in cut if file is None))
+        leave_samples(self, "_file")
         return self
 
 

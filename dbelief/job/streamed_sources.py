@@ -57,8 +57,7 @@ class FilesFields(StreamFields):
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:
-        cut = ((self.validation, self.validation_files), (self.test, self.test_files))
-        leave_samples(*(part for part, files in cut if files is None))
+        leave_samples(self, "_files")
         return self
 
 
@@ -141,8 +140,7 @@ class ImagesData(StreamFields):
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:
-        cut = ((self.validation, self.validation_folder), (self.test, self.test_folder))
-        leave_samples(*(part for part, folder in cut if folder is None))
+        leave_samples(self, "_folder")
         return self
 
 

@@ -31,9 +31,13 @@ Names = Annotated[
 ]
 
 
-def leave_samples(*held: float) -> None:
-    """Refuse shares for validation and test that leave nothing to train on."""
-    shares = sum(part for part in held if isinstance(part, float))
+def leave_samples(data: Section, own: str | None = None) -> None:
+    """Refuse shares for validation and test that leave nothing to train on.
+
+    `own`: how the fields end that name data of these sets' own, which need no share; None: there are none.
+    """
+    names = [name for name in ("validation", "test") if own is None or getattr(data, name + own) is None]
+    shares = sum(part for name in names if isinstance(part := getattr(data, name), float))
     if shares >= 1:
         raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
 

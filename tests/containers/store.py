@@ -15,6 +15,7 @@ SETTINGS = {
     "AWS_ACCESS_KEY_ID": "somebody",
     "AWS_SECRET_ACCESS_KEY": "something",
     "DBELIEF_OUTPUT": f"s3://{BUCKET}/runs",
+    "DBELIEF_RUNS": "/srv/runs",
 }
 """What a project with deploy/compose.s3.yaml needs to know of it."""
 _BUILD = """

@@ -14,6 +14,7 @@ import numpy as np
 
 from dbelief.data.dataset import Dataset, Split
 from dbelief.data.files import cause, missing
+from dbelief.data.samples import SETS
 from dbelief.data.splits import cut
 from dbelief.data.validation import classes, finite, one_label_each
 from dbelief.errors import DataError
@@ -22,8 +23,6 @@ from dbelief.job import NpzData, resolve
 Pair = tuple[np.ndarray, np.ndarray]
 Held = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Inputs, targets, and groups where there are any."""
-
-SETS = ("train", "validation", "test")
 
 
 def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.sample_form import SampleForm
+from dbelief.data.samples import SETS
 from dbelief.data.streams.locations import find_files, find_other_files
 from dbelief.data.streams.scan_cache import scanned
-from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
+from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.data.table_encoder import Kind, TableEncoder
 from dbelief.data.table_statistics import ColumnStatistics, encoder_of

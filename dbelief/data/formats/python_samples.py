@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.data.samples import SETS
 from dbelief.data.streams.ranges import Ranges, unit_size
-from dbelief.data.streams.stream_sets import SETS, StreamSets
+from dbelief.data.streams.stream_sets import StreamSets
 from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError, ModelError
 from dbelief.job import PythonData, resolve

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from dbelief.data.files import read
+from dbelief.data.samples import SETS
 from dbelief.data.streams.locations import DataFile, find_files, find_other_files
 from dbelief.data.streams.ranges import unit_size
 from dbelief.data.streams.scan_cache import scanned
-from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
+from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
 from dbelief.job import LinesData

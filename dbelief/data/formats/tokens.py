@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.data.files import cause
+from dbelief.data.samples import SETS
 from dbelief.data.streams.locations import DataFile, find_files
 from dbelief.data.streams.ranges import Ranges, unit_size
-from dbelief.data.streams.stream_sets import SETS, StreamSets, cut_units, other_files
+from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
 from dbelief.job import TokensData

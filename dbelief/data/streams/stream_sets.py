@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.data.dataset import Dataset
-from dbelief.data.samples import Samples
+from dbelief.data.samples import SETS, Samples
 from dbelief.errors import DataError
 from dbelief.job.streamed_sources import FilesFields, StreamFields
 
@@ -18,7 +18,6 @@ from .unit_order import Units
 from .unit_source import UnitSource
 
 _MIB = 1 << 20
-SETS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
