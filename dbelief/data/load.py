@@ -25,14 +25,14 @@ from .dataset import Dataset
 from .digits import load_digits
 from .formats.csv import csv_sizes, load_csv
 from .formats.idx import idx_sizes, load_idx
-from .formats.images import open_images
 from .formats.libsvm import libsvm_sizes, load_libsvm
 from .formats.npz import load_npz, npz_sizes
-from .formats.parquet import open_parquet
-from .formats.python_samples import open_python
-from .formats.text_lines import open_lines
-from .formats.tokens import open_tokens
 from .samples import SETS
+from .streams.formats.images import open_images
+from .streams.formats.parquet import open_parquet
+from .streams.formats.python_samples import open_python
+from .streams.formats.text_lines import open_lines
+from .streams.formats.tokens import open_tokens
 from .streams.stream_sets import StreamSets
 from .streams.unit_order import Units
 from .synthetic import load_synthetic, synthetic_sizes

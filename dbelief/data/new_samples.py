@@ -14,11 +14,11 @@ from dbelief.job import CsvData, Data, IdxData, ImagesData, LibsvmData, LinesDat
 from .files import cause, missing
 from .formats.csv import read_inputs
 from .formats.idx import read_images
-from .formats.images import read_image_files
 from .formats.libsvm import read_sparse
 from .formats.npz import read_arrays
-from .formats.parquet import read_parquet
-from .formats.text_lines import read_texts
+from .streams.formats.images import read_image_files
+from .streams.formats.parquet import read_parquet
+from .streams.formats.text_lines import read_texts
 
 INPUTS = "inputs"
 

@@ -1,1 +1,1 @@
-"""Readers of data files, one module for each format."""
+"""Readers of data files into memory, one module for each format."""

@@ -171,7 +171,7 @@ def test_a_scan_is_kept_until_the_files_or_the_question_change(tmp_path: Path, m
 
         return real(files, asked, noted)
 
-    monkeypatch.setattr("dbelief.data.formats.parquet.scanned", counted)
+    monkeypatch.setattr("dbelief.data.streams.formats.parquet.scanned", counted)
     for fields in ({}, {}, {"window": 2}):
         loaded(tmp_path, **fields)
     assert len(scans) == 1

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.data.files import cause
+from dbelief.data.formats.idx import PIXEL_SCALE
 from dbelief.data.splits import cut
 from dbelief.data.streams.ranges import Ranges, unit_size
 from dbelief.data.streams.stream_sets import StreamSets
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
 from dbelief.job import ImagesData, resolve
-
-from .idx import PIXEL_SCALE
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
 UNIT = 256
