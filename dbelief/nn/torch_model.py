@@ -14,6 +14,7 @@ batch that is computed twice has the same gradient, and a job that is run twice 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,8 @@ from .layers.dropout import batch_key
 from .model import Array, Batch, Tensors
 from .workspace import Workspace
 
+_GENERATORS = threading.RLock()
+"""Held while torch's generators have a seed of ours: all threads of a process share them."""
 _SCRIPT = "a script may have it: see dbelief help pytorch_script"
 
 
@@ -64,7 +67,7 @@ class TorchModel:
 
     def _made(self, seed: int) -> Any:
         """A new module whose random values come from a seed; torch's own generator stays as it was."""
-        with self._torch.random.fork_rng(devices=[]):
+        with _GENERATORS, self._torch.random.fork_rng(devices=[]):
             self._torch.manual_seed(seed)
             module = self._build()
         if not isinstance(module, self._torch.nn.Module):
@@ -214,7 +217,8 @@ class TorchModel:
         if self._work is None:
             self._work = Workspace(select_backend("cpu" if isinstance(inputs, np.ndarray) else "cuda"))
         key = int(batch_key(self._work, inputs, self._seed, 0)[0])
-        with self._torch.random.fork_rng(devices=[] if self._work.xp is np else [self._torch.cuda.current_device()]):
+        devices = [] if self._work.xp is np else [self._torch.cuda.current_device()]
+        with _GENERATORS, self._torch.random.fork_rng(devices=devices):
             self._torch.manual_seed(key)
             yield
 

@@ -174,7 +174,7 @@ def _level(record: logging.LogRecord) -> str:
 
 def _masked(text: str) -> str:
     """Text without logins in URLs, passwords, bearer tokens, and registered secrets."""
-    for secret in _hidden:
+    for secret in tuple(_hidden):  # another thread may add one meanwhile
         text = text.replace(secret, "***")
     return _SECRET.sub(r"\1***", _LOGIN.sub(r"\1***@", text))
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,6 +173,32 @@ def test_initial_values_come_from_the_jobs_seed_alone(torch: Any, net: Callable[
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.torch
+def test_threads_draw_one_after_the_other(torch: Any) -> None:
+    other_draws, first_has_drawn = threading.Event(), threading.Event()
+
+    def first() -> Any:
+        if outer.runs == 1:  # after the construction
+            outer.other = pool.submit(TorchModel, other, torch.nn.MSELoss())
+            other_draws.wait(0.05)
+        return torch.nn.Linear(3, 2)
+
+    def other() -> Any:
+        other_draws.set()
+        assert first_has_drawn.wait(60)
+        return torch.nn.Linear(3, 2)
+
+    outer = SimpleNamespace(runs=0, other=None)
+    with ThreadPoolExecutor(1) as pool:
+        model = TorchModel(first, torch.nn.MSELoss())
+        expected = on_vector(model)[1]
+        outer.runs = 1
+        found = on_vector(model)[1]
+        first_has_drawn.set()
+        outer.other.result(60)
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.torch

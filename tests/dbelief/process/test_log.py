@@ -149,6 +149,16 @@ def test_a_line_never_holds_a_secret(
     assert "sec-ret" not in told_all
 
 
+def test_another_thread_may_add_a_secret_while_a_line_is_masked() -> None:
+    class Meanwhile(str):
+        def replace(self, *_: object) -> str:  # type: ignore[override]
+            log.redact("another")
+            return str(self)
+
+    log.redact("sec-ret")
+    assert log._masked(Meanwhile("a line")) == "a line"
+
+
 def test_an_unknown_form_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(log.FORM, "xml")
     with pytest.raises(UserError, match=r"^DBELIEF_LOG: 'xml' is no form of a log: wanted json or text$"):

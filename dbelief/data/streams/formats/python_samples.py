@@ -15,10 +15,12 @@ from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError, ModelError
 from dbelief.job import PythonData, resolve
 from dbelief.nn.python_file import load_object, raised
-from dbelief.process.runtime import Lock, runtime
+from dbelief.process.runtime import runtime
 
 UNIT = 256
 """Most samples of a unit, where the job says nothing."""
+_LOCK = runtime.lock()
+"""Held while a user's object reads: it may have one file for all its samples, and is one for all threads."""
 
 
 class Converter:
@@ -78,8 +80,8 @@ class Converter:
 class ByIndex:
     """An object with `len` and items (inputs, target), as `Indexed`."""
 
-    def __init__(self, found: Any, path: Path, where: str, classes: int | None, lock: Lock) -> None:
-        self._found, self.where, self._lock = found, where, lock
+    def __init__(self, found: Any, path: Path, where: str, classes: int | None) -> None:
+        self._found, self.where = found, where
         inputs, targets = _item(found, 0, path, where)
         self._converter = Converter(path, where, classes, inputs[None], np.asarray(targets)[None])
         self.features, self.dtype = self._converter.features, self._converter.dtype
@@ -87,7 +89,7 @@ class ByIndex:
 
     def read(self, indices: np.ndarray) -> UnitArrays:
         """See `Indexed`."""
-        with self._lock:
+        with _LOCK:
             items = [_item(self._found, index, self._converter.path, self.where) for index in indices.tolist()]
         try:
             inputs, targets = np.stack([one for one, _ in items]), np.stack([other for _, other in items])
@@ -103,8 +105,8 @@ class ByIndex:
 class InUnits:
     """An object with `units`, samples by name, and `read(name)`, as a `UnitSource`."""
 
-    def __init__(self, found: Any, path: Path, where: str, classes: int | None, lock: Lock) -> None:
-        self._found, self._path, self._where, self._lock = found, path, where, lock
+    def __init__(self, found: Any, path: Path, where: str, classes: int | None) -> None:
+        self._found, self._path, self._where = found, path, where
         units = found.units
         if not isinstance(units, Mapping) or not units or not all(type(n) is int and n > 0 for n in units.values()):
             raise DataError(f"{where}: units must be a mapping of names to numbers of samples, 1 or more")
@@ -132,7 +134,7 @@ class InUnits:
 
     def _read(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
         try:
-            with self._lock:
+            with _LOCK:
                 inputs, targets = self._found.read(self._names[unit])
             return np.asarray(inputs), np.asarray(targets)
         except Exception as error:
@@ -148,10 +150,9 @@ def open_python(spec: PythonData, folder: Path) -> StreamSets:
         A file cannot be run, has no such name, or its object is neither kind of data; or the sets are of other shapes.
     """
     sets: dict[str, UnitSource | None] = {}
-    lock = runtime.lock()  # a user's object may have one file for all its samples
     for name in SETS:
         text = getattr(spec, name)
-        sets[name] = None if text is None else _source(text, spec, folder, lock)
+        sets[name] = None if text is None else _source(text, spec, folder)
     train = sets["train"]
     assert train is not None, "the job has one"
     for name, source in sets.items():
@@ -167,7 +168,7 @@ def open_python(spec: PythonData, folder: Path) -> StreamSets:
     return StreamSets(train, sets["validation"], sets["test"], spec.classes, spec.scale)
 
 
-def _source(text: str, spec: PythonData, folder: Path, lock: Lock) -> UnitSource:
+def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:
     file, _, name = text.rpartition(":")
     path = resolve(file, folder)
     where = f"{path}:{name}"
@@ -181,12 +182,12 @@ def _source(text: str, spec: PythonData, folder: Path, lock: Lock) -> UnitSource
         except Exception as error:
             raise DataError(str(raised(path, f"{name}()", error))) from error
     if hasattr(found, "units") and hasattr(found, "read"):
-        return InUnits(found, path, where, spec.classes, lock)
+        return InUnits(found, path, where, spec.classes)
     if hasattr(found, "__len__") and hasattr(found, "__getitem__"):
         if not len(found):
             raise DataError(f"{where}: has no samples")
         return Ranges(
-            ByIndex(found, path, where, spec.classes, lock),
+            ByIndex(found, path, where, spec.classes),
             np.arange(len(found)),
             unit_size(spec.unit, UNIT, len(found)),
         )

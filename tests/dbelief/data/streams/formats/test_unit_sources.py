@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,7 @@ def test_bad_images_are_named(tmp_path: Path) -> None:
 # -- Python objects ------------------------------------------------------------------------------------------
 
 SAMPLES = """
+import threading
 import time
 
 import numpy as np
@@ -283,8 +285,16 @@ class OneFile(Squares):
         time.sleep(0)
         return super().__getitem__(self.place)
 
+class Alone(Squares):
+    busy = threading.Lock()
+    def __getitem__(self, index):
+        assert self.busy.acquire(False)
+        time.sleep(0)
+        self.busy.release()
+        return super().__getitem__(index)
+
 squares, units, broken, torn, none = Squares(), Units(), Broken(8), Torn(), Squares(0)
-whole, one_file, alone = Whole(), OneFile(600), [0.5, 1.5]
+whole, one_file, exclusive, alone = Whole(), OneFile(600), Alone(600), [0.5, 1.5]
 def held():
     return Squares(5)
 number = 5
@@ -324,6 +334,13 @@ def test_a_user_s_object_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None
     assert np.array_equal(batch.targets, order[0:600] % 3)
 
 
+def test_an_object_of_two_data_sets_too(tmp_path: Path) -> None:
+    sets = [loaded(tmp_path, **python(tmp_path, "exclusive", classes=3)).train for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda own: own.inputs if own is not None else None, sets)
+    assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("train", "more", "message"),
     [
@@ -331,7 +348,7 @@ def test_a_user_s_object_is_used_by_one_thread_at_a_time(tmp_path: Path) -> None
         ("nothing", {}, "s.py: 'nothing' is not known"),
         ("none", {}, "s.py:none: has no samples"),
         ("squares", {"classes": 2}, "s.py:squares: a sample from 0 to 2 has label 2, and data.classes allows 0 to 1"),
-        ("broken", {"classes": 3}, "s.py, line 23: item 7 raised OSError: the disk is gone (s.py:broken)"),
+        ("broken", {"classes": 3}, "s.py, line 24: item 7 raised OSError: the disk is gone (s.py:broken)"),
         ("torn", {}, "s.py:torn, unit 'a': has 3 samples, and units say 4"),
         ("alone", {}, "s.py:alone: item 0 is a float, must be a pair (inputs, target)"),
         ("whole", {"scale": 0.5}, "s.py:whole: inputs are whole numbers, to which data.scale does not apply"),
