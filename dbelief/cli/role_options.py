@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dbelief.rpc import proxy
 from dbelief.security.options import may_be_insecure, with_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +37,23 @@ coordinator_option = click.option(
     "--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens."
 )
 """Option of workers and of shards."""
+
+
+def _through_proxy(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        proxy.enable()
+
+
+proxy_option = click.option(
+    "--proxy",
+    is_flag=True,
+    envvar=proxy.ENABLED,
+    show_envvar=True,
+    expose_value=False,
+    callback=_through_proxy,
+    help="Connect through the proxy of grpc_proxy, https_proxy or http_proxy, but to hosts of no_proxy; else directly.",
+)
+"""Option of roles, and of commands that call a coordinator."""
 
 
 def member_options(member: str, log: str) -> Callable[[F], F]:
@@ -73,7 +91,7 @@ def member_options(member: str, log: str) -> Callable[[F], F]:
 
 
 def role_options(role: str, waits_for: str) -> Callable[[F], F]:
-    """Add --credentials and --insecure, which take effect before the command's body; --metrics and --at-end.
+    """Add --credentials, --insecure and --proxy, which take effect before the command's body; --metrics and --at-end.
 
     Parameters
     ----------
@@ -83,6 +101,7 @@ def role_options(role: str, waits_for: str) -> Callable[[F], F]:
     options = (
         with_credentials(role),
         may_be_insecure,
+        proxy_option,
         click.option(
             "--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free."
         ),

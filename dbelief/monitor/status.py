@@ -18,11 +18,11 @@ from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.states import job_state
 from dbelief.process.console import host_and_port
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.stored.copies import copy_until_exit
 from dbelief.rundir.summary import Summary, read_summary
-from dbelief.security.tls_diagnosis import why_not
 from dbelief.url import Url, is_url, parse_url
 
 LOOK_S = 0.25

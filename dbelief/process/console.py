@@ -125,3 +125,8 @@ def host_and_port(address: str) -> tuple[str, int]:
     if int(found[2]) >= 1 << 16:
         raise UserError(f"{address!r} is no address: port {found[2]} is above 65535")
     return found[1], int(found[2])
+
+
+def unknown_host(host: str, error: OSError) -> str:
+    """Say that a host's name has no address, in a part of a sentence; `error`: a `socket.gaierror`."""
+    return f"the host name {host!r} is not known: {error.strerror}"

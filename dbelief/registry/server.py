@@ -13,6 +13,7 @@ Every call is idempotent enough to be retried, since a lost reply does not show 
 `acquire` by the same owner just uses up an epoch, the others return the same result again.
 """
 
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from redis.retry import Retry
 
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock
+from dbelief.process.console import unknown_host
 from dbelief.process.runtime import runtime
 from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
@@ -98,6 +100,7 @@ class RedisRegistry:
 
     def __init__(self, url: str, clock: Clock, *, timeout_s: float = 2.0, patience_s: float = 3.0) -> None:
         self._place = f"registry {without_password(url)}"
+        self._host = urlsplit(url).hostname or ""
         self._clock = clock
         self._patience_s = patience_s
         try:
@@ -185,11 +188,15 @@ class RedisRegistry:
                 raise UserError(f"{self._place} refuses the login: {_line(error)}") from error
             except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
                 if self._clock.now() + pause_s > until_s:
-                    raise Unavailable(f"{self._place} does not answer: {_line(error)}") from error
+                    raise Unavailable(f"{self._place} does not answer: {self._why(error)}") from error
             except redis_errors.RedisError as error:
                 raise RuntimeFailure(f"{self._place}: {_line(error)}") from error
             self._clock.wait(runtime.event(), pause_s)
             pause_s = min(2 * pause_s, 0.5)
+
+    def _why(self, error: Exception) -> str:
+        name = error.__context__
+        return unknown_host(self._host, name) if isinstance(name, socket.gaierror) else _line(error)
 
 
 def _login(url: str) -> dict[str, Any]:

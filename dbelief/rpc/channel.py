@@ -23,8 +23,9 @@ from dbelief.errors import (
 from dbelief.process.console import format_error
 from dbelief.process.runtime import runtime
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
-from dbelief.security.tls_diagnosis import why_not
 
+from . import proxy
+from .diagnosis import why_not
 from .keepalive import KEEPALIVE, Keepalive
 from .token_channel import token_channel
 from .transport import transport
@@ -108,7 +109,9 @@ def open_channel(
         The address is invalid, or there is no folder for this user's secret.
     """
     near = loopback_address(address)
-    options = (*OPTIONS, *keepalive.options, ANY_ANSWER, CLIENT_AHEAD)
+    # gRPC would take the environment's proxy, to loopback too.
+    through_proxy = ("grpc.enable_http_proxy", int(proxy.enabled() and near is None))
+    options = (*OPTIONS, *keepalive.options, ANY_ANSWER, CLIENT_AHEAD, through_proxy)
     mine = credentials or current()
     if mine is None:
         plain = transport.channel(near or address, options, None)

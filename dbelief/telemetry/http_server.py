@@ -18,7 +18,7 @@ from typing import Any, cast
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from dbelief.errors import UserError
-from dbelief.process.console import host_and_port
+from dbelief.process.console import host_and_port, unknown_host
 from dbelief.security import may_listen
 from dbelief.telemetry.http_hosts import HOSTS, is_meant, own_names
 
@@ -60,7 +60,8 @@ class WebServer:
         try:
             self._server = _Server(host.strip("[]"), port, context)
         except (OSError, OverflowError) as error:
-            raise UserError(f"{what} cannot be served on {listen}: {error}") from error
+            why = unknown_host(host, error) if isinstance(error, socket.gaierror) else error
+            raise UserError(f"{what} cannot be served on {listen}: {why}") from error
         self._server.set_app(application)
         self.port: int = self._server.server_address[1]
         self.url = f"{'https' if context else 'http'}://{host}:{self.port}/"

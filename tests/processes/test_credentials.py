@@ -17,10 +17,11 @@ import pytest
 from dbelief.errors import Rejected, Unavailable, UserError
 from dbelief.process.clock import SystemClock
 from dbelief.registry import open_registry
+from dbelief.rpc import diagnosis
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.server.health import check_serving
-from dbelief.security import Credentials, identity, tls_diagnosis
+from dbelief.security import Credentials, identity
 from tests.processes.conftest import Operator, wait_for
 
 pytestmark = pytest.mark.processes
@@ -97,7 +98,7 @@ def test_permissions_by_role_in_a_running_job(
     assert json.loads(told.log.read_text())["job"] == "guarded"
     assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
     monkeypatch.setattr(identity._Identity, "loaded", None)
-    monkeypatch.setattr(tls_diagnosis, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(diagnosis, "PATIENCE_S", 60.0)
     with pytest.raises(Unavailable, match="it speaks TLS: give --credentials"):
         check_serving(address, 1.0)
     call("operator", lambda client: client.call("Stop", wire.StopRequest(reason="an operator said so")))

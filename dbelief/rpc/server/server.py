@@ -12,7 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dbelief.errors import Unavailable, UserError
-from dbelief.process.console import host_and_port
+from dbelief.process.console import host_and_port, unknown_host
 from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import OPTIONS, SERVER_AHEAD
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
@@ -122,6 +122,11 @@ def _shown(mine: Credentials) -> grpc.ServerCredentials:
 
 
 def _not_ours(listen: str) -> UserError:
+    host, port = host_and_port(listen)
+    try:
+        socket.getaddrinfo(host.strip("[]"), port)
+    except socket.gaierror as error:
+        return UserError(f"cannot listen on {listen}: {unknown_host(host, error)}")
     return UserError(f"cannot listen on {listen}: is the address this host's, and the port free?")
 
 
@@ -173,7 +178,9 @@ def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
             break
         except OSError as error:
             if runtime.monotonic() >= until_s:
-                raise Unavailable(f"no way to {peer}: {error.strerror or error}") from error
+                unknown = isinstance(error, socket.gaierror)
+                why = unknown_host(host_and_port(peer)[0], error) if unknown else error.strerror or error
+                raise Unavailable(f"no way to {peer}: {why}") from error
         runtime.sleep(0.2)
     if own == "::1" or own.startswith("127."):
         raise UserError(

@@ -151,7 +151,7 @@ def test_a_line_never_holds_a_secret(
 
 def test_another_thread_may_add_a_secret_while_a_line_is_masked() -> None:
     class Meanwhile(str):
-        def replace(self, *_: object) -> str:  # type: ignore[override]
+        def replace(self, *_: object) -> str:
             log.redact("another")
             return str(self)
 

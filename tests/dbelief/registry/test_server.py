@@ -128,3 +128,14 @@ def test_keys_of_a_job_share_a_cluster_slot(server: EmbeddedRegistry) -> None:
     with Redis.from_url(server.url) as admin:
         keys = sorted(key.decode() for key in admin.scan_iter("*slots*"))
     assert keys == ["dbelief:{slots}:epoch", "dbelief:{slots}:leader", "dbelief:{slots}:values"]
+
+
+def test_an_unknown_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    registry = RedisRegistry("redis://none.invalid:6379", SystemClock(), patience_s=0.0)
+    why = "the host name 'none.invalid' is not known: Name or service not known"
+    with pytest.raises(Unavailable, match=rf"^registry redis://none\.invalid:6379 does not answer: {why}$"):
+        registry.holder("job")

@@ -1,4 +1,5 @@
 import socket
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +17,8 @@ from dbelief.rpc.channel import open_channel, wait_ready
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2, coordination_pb2_grpc, parameters_pb2
 from dbelief.rpc.server.health import check_serving
-from dbelief.rpc.server.server import Server, address_towards, is_every_address
+from dbelief.rpc.server.server import Server, address_towards, check_free, is_every_address
+from dbelief.telemetry.http_server import WebServer, _Server
 from tests.processes.conftest import wait_for
 
 pytestmark = pytest.mark.processes
@@ -50,6 +52,21 @@ def test_a_long_wait_for_a_server_is_explained(
     with open_channel(server.address) as waiting, pytest.raises(Unavailable, match=r"did not answer within 0\.1 s: "):
         wait_ready(waiting, 0.1, "the server", server.address)
     assert caplog.messages == ["the server does not answer yet, waiting for up to 0.1 s: Connection refused"]
+
+
+def test_an_unknown_name_to_listen_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    why = r"the host name 'none\.invalid' is not known: Name or service not known"
+    with pytest.raises(UserError, match=rf"^cannot listen on none\.invalid:7071: {why}$"):
+        check_free("none.invalid:7071")
+    with pytest.raises(Unavailable, match=rf"^no way to none\.invalid:7071: {why}$"):
+        address_towards("none.invalid:7071", 0)
+    monkeypatch.setattr(_Server, "server_bind", unknown)
+    with pytest.raises(UserError, match=rf"^the page cannot be served on none\.invalid:0: {why}$"):
+        WebServer("none.invalid:0", lambda environment, start: [], "the page", ssl.create_default_context())
 
 
 @pytest.mark.parametrize("contract", [COORDINATOR, PARAMETERS], ids=["coordinator", "shard"])
