@@ -144,7 +144,7 @@ class ObjectSets:
         attempt = self._attempts.pop(set_id, None)
         if attempt is not None:
             with suppress(Unavailable, StorageError):
-                self._store.delete(self._store.list(self.where / set_id / attempt))
+                self._store.delete(self._store.list(self.where / set_id / attempt), below=self.where)
 
     def read(self, set_id: str) -> dict[str, Any]:
         """See `SetStorage`."""
@@ -189,7 +189,7 @@ class ObjectSets:
             complete = [set_id for set_id, urls in listed.items() if self.where / set_id / COMMIT in urls]
             for set_id in list(listed)[: list(listed).index(complete[-keep])] if len(complete) > keep else ():
                 commit = self.where / set_id / COMMIT
-                self._store.delete(sorted(listed[set_id], key=lambda url: url != commit))
+                self._store.delete(sorted(listed[set_id], key=lambda url: url != commit), below=self.where)
         except (Unavailable, StorageError) as error:
             log.warning(f"old snapshot sets could not be removed, and are next time: {error}")
 

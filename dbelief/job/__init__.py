@@ -2,7 +2,7 @@
 
 from .comparison import Comparison, Every
 from .document.error_messages import nearest
-from .document.paths import resolve
+from .document.paths import place, resolve
 from .job import Job, Limits
 from .load import build_job, load_job, parse_job
 from .metrics import OwnMetric
@@ -82,6 +82,7 @@ __all__ = [
     "load_job",
     "nearest",
     "parse_job",
+    "place",
     "resolve",
     "schema",
 ]

@@ -11,7 +11,7 @@ from .document.section import (
     Count,
     Natural,
     NonNegative,
-    PathText,
+    PathOrUrl,
     Portion,
     Positive,
     Section,
@@ -34,7 +34,7 @@ class IdxData(Section):
     """The four MNIST files in IDX format."""
 
     source: Literal["idx"] = Field(description="Which source this is")
-    folder: PathText = Field(description="Folder of train-images-idx3-ubyte and the three others, plain or .gz")
+    folder: PathOrUrl = Field(description="Folder of train-images-idx3-ubyte and the three others, plain or .gz")
     validation: Natural = Field(
         default=5000, description="Last images of the training file, kept for validation; a number of samples"
     )
@@ -44,7 +44,7 @@ class NpzData(Section):
     """Arrays in a NumPy .npz file; values are used as stored."""
 
     source: Literal["npz"] = Field(description="Which source this is")
-    file: PathText = Field(
+    file: PathOrUrl = Field(
         description="File with inputs and targets, or train_inputs, train_targets, validation_inputs, ...; "
         "with groups, or train_groups, ..., samples of one number belong together"
     )
@@ -65,8 +65,8 @@ class LibsvmData(Section):
     """Text in LIBSVM format; rows stay sparse."""
 
     source: Literal["libsvm"] = Field(description="Which source this is")
-    train: PathText = Field(description="File of the training rows")
-    test: PathText | None = Field(default=None, description="File of the test rows; null for none")
+    train: PathOrUrl = Field(description="File of the training rows")
+    test: PathOrUrl | None = Field(default=None, description="File of the test rows; null for none")
     features: Count | None = Field(
         default=None, description="Numbers per row; null for the greatest index in the files"
     )
@@ -82,7 +82,7 @@ class CsvData(TableFields):
     """Separated text, a sample a row: inputs, and targets that are numbers or name classes."""
 
     source: Literal["csv"] = Field(description="Which source this is")
-    file: PathText = Field(description="File of all rows, or of those that the other files do not hold")
+    file: PathOrUrl = Field(description="File of all rows, or of those that the other files do not hold")
     kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
     target: Annotated[Columns, AfterValidator(not_empty)] = Field(
         description="Column of the classes, or columns of the numbers: names, or numbers from 1; -1 is the last",
@@ -94,8 +94,8 @@ class CsvData(TableFields):
         default=",", description="What stands between two fields"
     )
     scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
-    validation_file: PathText | None = Field(default=None, description="File of the validation rows; null for none")
-    test_file: PathText | None = Field(default=None, description="File of the test rows; null for none")
+    validation_file: PathOrUrl | None = Field(default=None, description="File of the validation rows; null for none")
+    test_file: PathOrUrl | None = Field(default=None, description="File of the test rows; null for none")
     validation: Portion = Field(
         default=0.1, description="Kept for validation where that has no file: share of all, or samples"
     )

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from .document.section import (
     Count,
     PathOrUrl,
-    PathText,
     Portion,
     Positive,
     PythonName,
@@ -121,7 +120,7 @@ class ImagesData(StreamFields):
     """Image files, a folder for each class; pixels are bytes, scaled by 1/255 when a mini-batch is made."""
 
     source: Literal["images"] = Field(description="Which source this is")
-    folder: PathText = Field(description="Folder with a folder of images for each class, of any depth")
+    folder: PathOrUrl = Field(description="Folder with a folder of images for each class, of any depth")
     height: Count = Field(description="Height of a sample in pixels; images of another size are resized")
     width: Count = Field(description="Width of a sample in pixels; images of another size are resized")
     channels: Literal[1, 3] = Field(default=3, description="1: grey; 3: red, green, blue")
@@ -129,8 +128,8 @@ class ImagesData(StreamFields):
         default=None,
         description="Images of a unit, leased and shuffled as a whole; null: 256, or a 40th of all",
     )
-    validation_folder: PathText | None = Field(default=None, description="Folder for validation; null for none")
-    test_folder: PathText | None = Field(default=None, description="Folder for the test; null for none")
+    validation_folder: PathOrUrl | None = Field(default=None, description="Folder for validation; null for none")
+    test_folder: PathOrUrl | None = Field(default=None, description="Folder for the test; null for none")
     validation: Portion = Field(
         default=0.1, description="Kept for validation where that has no folder: share of each class, or images"
     )

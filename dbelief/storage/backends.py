@@ -5,19 +5,38 @@ A backend makes one request at a time, without retries; `ObjectStore` adds these
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dbelief.errors import UserError, WriteFailed
 from dbelief.process.atomic_file import write_whole
+from dbelief.storage.failures import ObjectChanged
 from dbelief.url import Url
 
-CONNECT_S, ANSWER_S = 5.0, 20.0
+CONNECT_S, ANSWER_S = 3.0, 20.0
 """Longest time until a connection, and between two pieces of an answer, in seconds."""
+
+
+class Stat(NamedTuple):
+    """What a store lists of an object.
+
+    Attributes
+    ----------
+    size
+        In bytes.
+    tag
+        Another one when the object is written again: the ETag in S3; for a file its time, in ns.
+    """
+
+    size: int
+    tag: str
 
 
 class Multipart(Protocol):
@@ -34,10 +53,33 @@ class Multipart(Protocol):
 
 
 class Backend(Protocol):
-    """Requests on objects by URL; a failure raises an error of the library."""
+    """Requests on objects by URL; a failure raises an error of the library.
 
-    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
-        """The bytes of an object, or those from `start` to `stop`; raises FileNotFoundError where there is none."""
+    Attributes
+    ----------
+    address
+        Where requests go, for messages; "": there is no such place.
+    """
+
+    @property
+    def address(self) -> str:
+        """See above."""
+        ...
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
+        """The bytes of an object, or those from `start` to `stop`.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        ObjectChanged
+            It has another tag than `tag`, where one is given.
+        """
+        ...
+
+    def stat(self, url: Url) -> Stat:
+        """What the store lists of an object; raises FileNotFoundError where there is none."""
         ...
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
@@ -47,12 +89,15 @@ class Backend(Protocol):
         """Begin an object of many parts."""
         ...
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
-        """The sizes of all objects below a prefix, in bytes."""
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
+        """All objects below a prefix."""
         ...
 
-    def delete(self, urls: Iterable[Url]) -> None:
-        """Delete objects; one that does not exist is no error."""
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
+        """Delete objects; one that does not exist is no error.
+
+        Where the store has folders, those below the prefix `below` that become empty are removed too.
+        """
 
 
 class _Collected:
@@ -75,15 +120,25 @@ class _Collected:
 class MemoryBackend:
     """fsspec's memory, which all code of one process shares."""
 
+    address = ""
+
     def __init__(self) -> None:
         import fsspec
 
         self._files = fsspec.filesystem("memory")
         self._lock = threading.Lock()
 
-    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+    def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
         """See `Backend`."""
-        return bytes(self._files.cat_file(url, start, stop))
+        content = bytes(self._files.cat_file(url))
+        if tag and tag != _checksum(content):
+            raise ObjectChanged
+        return content[start:stop]
+
+    def stat(self, url: Url) -> Stat:
+        """See `Backend`."""
+        content = bytes(self._files.cat_file(url))
+        return Stat(len(content), _checksum(content))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
         """See `Backend`."""
@@ -94,31 +149,54 @@ class MemoryBackend:
         """See `Backend`."""
         return _Collected(self, url)
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
         """See `Backend`."""
-        found = self._files.find(prefix, detail=True)
-        return {Url(f"memory:/{path}"): int(row["size"]) for path, row in found.items()}
+        return {url: self.stat(url) for url in (Url(f"memory:/{path}") for path in self._files.find(prefix))}
 
-    def delete(self, urls: Iterable[Url]) -> None:
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
         """See `Backend`."""
         for url in urls:
             if self._files.exists(url):
                 self._files.rm_file(url)
 
 
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 class FolderBackend:
     """A folder of this machine, for a store of one machine."""
 
-    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+    address = ""
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
         """See `Backend`."""
         with open(_path(url), "rb") as file:
+            if tag and tag != str(os.fstat(file.fileno()).st_mtime_ns):
+                raise ObjectChanged
             file.seek(start or 0)
             return file.read() if stop is None else file.read(stop - (start or 0))
+
+    def stat(self, url: Url) -> Stat:
+        """See `Backend`."""
+        path = _path(url)
+        if not path.is_file():
+            raise FileNotFoundError(url)
+        found = path.stat()
+        return Stat(found.st_size, str(found.st_mtime_ns))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
         """See `Backend`."""
         path = _path(url)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return self._write(path, content, create)
+            except FileNotFoundError:  # its folder, which was empty, was removed meanwhile
+                continue
+
+    @staticmethod
+    def _write(path: Path, content: BytesIO, create: bool) -> None:
         whole = path.with_name(f".{path.name}.{os.urandom(8).hex()}") if create else path
         try:
             write_whole(whole, content.getvalue())
@@ -134,16 +212,25 @@ class FolderBackend:
         """See `Backend`."""
         return _Collected(self, url)
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
         """See `Backend`."""
-        folder = _path(prefix)
-        files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-        return {Url(f"file://{path}"): path.stat().st_size for path in files}
+        found: dict[Url, Stat] = {}
+        for path in _path(prefix).rglob("*"):
+            if not path.name.startswith("."):
+                with suppress(FileNotFoundError):  # a folder, or removed meanwhile
+                    url = Url(f"file://{path}")
+                    found[url] = self.stat(url)
+        return found
 
-    def delete(self, urls: Iterable[Url]) -> None:
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
         """See `Backend`."""
         for url in urls:
             _path(url).unlink(missing_ok=True)
+            folder = url.parent
+            with suppress(OSError):  # one that is not empty, or that another process removed
+                while below is not None and folder.is_below(below):
+                    _path(folder).rmdir()
+                    folder = folder.parent
 
 
 def _path(url: Url) -> Path:
@@ -186,15 +273,46 @@ class S3Backend:
     def __init__(self) -> None:
         try:
             import s3fs
+            from fsspec.asyn import sync
         except ImportError:
             raise UserError("s3://...: needs s3fs: pip install 'dbelief[s3]'") from None
+        self._sync = sync
         config = {"connect_timeout": CONNECT_S, "read_timeout": ANSWER_S, "retries": {"total_max_attempts": 1}}
         self._files = s3fs.S3FileSystem(config_kwargs=config, use_listings_cache=False, skip_instance_cache=True)
         self._files.retries = 1  # `ObjectStore` retries, and has a deadline
 
-    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+    @property
+    def address(self) -> str:
         """See `Backend`."""
-        return bytes(self._files.cat_file(url, start=start, end=stop, max_concurrency=1))
+        client = self._files._s3  # None before the first request
+        return "" if client is None else re.sub(r"//[^/@]*@", "//", client.meta.endpoint_url)  # without a login
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
+        """See `Backend`."""
+        bucket, key, _ = self._files.split_path(url)
+        asked = {"Bucket": bucket, "Key": key}
+        if start is not None or stop is not None:
+            asked["Range"] = f"bytes={start or 0}-{'' if stop is None else stop - 1}"
+        return bytes(self._sync(self._files.loop, self._get, asked, tag))
+
+    async def _get(self, asked: Mapping[str, str], tag: str) -> bytes:
+        """Content of an answer, whose tag is compared: some stores do not know If-Match."""
+        answer = await self._files._call_s3("get_object", **asked)
+        try:
+            if tag and answer["ETag"] != tag:
+                raise ObjectChanged
+            content: bytes = await answer["Body"].read()
+            return content
+        finally:
+            answer["Body"].close()
+
+    def stat(self, url: Url) -> Stat:
+        """See `Backend`."""
+        bucket, key, _ = self._files.split_path(url)
+        if not key:
+            raise FileNotFoundError(url)
+        found = self._files.call_s3("head_object", Bucket=bucket, Key=key)
+        return Stat(int(found["ContentLength"]), str(found["ETag"]))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
         """See `Backend`."""
@@ -207,19 +325,21 @@ class S3Backend:
         """See `Backend`."""
         return _Upload(self._files, url)
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
         """See `Backend`."""
         bucket, key, _ = self._files.split_path(prefix)
         asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
-        found: dict[Url, int] = {}
+        found: dict[Url, Stat] = {}
         while True:
             page = self._files.call_s3("list_objects_v2", **asked)
-            found |= {Url(f"s3://{bucket}/{row['Key']}"): int(row["Size"]) for row in page.get("Contents", ())}
+            for row in page.get("Contents", ()):
+                if not row["Key"].endswith("/"):  # an empty object that consoles make to show a folder
+                    found[Url(f"s3://{bucket}/{row['Key']}")] = Stat(int(row["Size"]), row["ETag"])
             if not page.get("IsTruncated"):
                 return found
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
-    def delete(self, urls: Iterable[Url]) -> None:
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
         """See `Backend`."""
         for url in urls:  # one by one: some stores refuse several in one request without a checksum
             bucket, key, _ = self._files.split_path(url)

@@ -31,34 +31,47 @@ _SAID = {
     "500": "an error inside the store",
     "OperationAborted": "another request for this object is in progress",
     "ConditionalRequestConflict": "another request for this object is in progress",
-    "ConnectionRefusedError": "cannot connect",
-    "ConnectionResetError": "the connection was closed",
-    "EndpointConnectionError": "cannot connect",
-    "ClientConnectorError": "cannot connect",
-    "ConnectTimeoutError": "timeout: no connection",
-    "ConnectionClosedError": "the connection was closed",
-    "ReadTimeoutError": "timeout: no answer",
-    "FSTimeoutError": "timeout: no answer",
-    "RequestTimeout": "timeout: no answer",
 }
 """Names of errors, and codes of answers, in words."""
+_UNREACHED = {
+    "ProxyConnectionError": "cannot connect through the proxy that the environment names, to",
+    "ConnectTimeoutError": "timeout: no connection to",
+    "EndpointConnectionError": "cannot connect to",
+    "ClientConnectorError": "cannot connect to",
+    "ConnectionRefusedError": "cannot connect to",
+    "gaierror": "cannot connect to",
+    "ConnectionResetError": "the connection was closed by",
+    "ConnectionClosedError": "the connection was closed by",
+    "ReadTimeoutError": "timeout: no answer from",
+    "FSTimeoutError": "timeout: no answer from",
+    "RequestTimeout": "timeout: no answer from",
+    "TimeoutError": "timeout: no answer from",
+}
+"""The like for errors of the way to the store, the most exact first, before its address."""
+_WHY = {"gaierror": "unknown host", "ClientConnectorDNSError": "unknown host", "ConnectionRefusedError": "refused"}
 _PASSING = frozenset(
     {"SlowDown", "503", "ServiceUnavailable", "InternalError", "500", "502", "504", "OperationAborted"}
     | {"ConditionalRequestConflict", "RequestTimeout", "EndpointConnectionError", "ClientConnectorError"}
     | {"ConnectTimeoutError", "ConnectionClosedError", "ReadTimeoutError", "FSTimeoutError", "HTTPClientError"}
     | {"ResponseParserError", "IncompleteRead", "IncompleteReadError", "ClientPayloadError", "ResponseStreamingError"}
-    | {"ConnectionError", "ServerDisconnectedError", "ClientOSError"}
+    | {"ConnectionError", "ServerDisconnectedError", "ClientOSError", "ProxyConnectionError", "gaierror"}
 )
 _PASSING_NUMBERS = frozenset({errno.EBUSY, errno.EAGAIN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT})
 
 
-def named(error: BaseException, what: str) -> Unavailable | StorageError:
+class ObjectChanged(StorageError):
+    """An object is not the one that was listed: it was written again."""
+
+
+def named(error: BaseException, what: str, address: str = "") -> Unavailable | StorageError:
     """The error for one of a library's: its cause in one line, with no text of the library.
 
     Parameters
     ----------
     what
         URL, or bucket, that the message names.
+    address
+        Where requests go, which the message names where there was no answer; "": not known.
 
     Returns
     -------
@@ -67,10 +80,13 @@ def named(error: BaseException, what: str) -> Unavailable | StorageError:
     StorageError
         It does not.
     """
+    names = list(_names(error))
+    if isinstance(error, ObjectChanged) or "InvalidRange" in names:  # it has become shorter
+        return ObjectChanged(f"{what}: was written again while it was read")
     if isinstance(error, Unavailable | StorageError):
         return error
-    names = list(_names(error))
-    said = next((_SAID[name] for name in names if name in _SAID), "") or _of_system(error, names)
+    said = next((_SAID[name] for name in names if name in _SAID), "") or _unreached(names, address)
+    said = said or _of_system(error, names)
     if "the store is full" not in said and (_passes(error) or not _PASSING.isdisjoint(names)):
         return Unavailable(f"{what}: {said}")
     return StorageError(f"{what}: {said}")
@@ -116,13 +132,18 @@ def _passes(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _PASSING_NUMBERS
 
 
+def _unreached(names: list[str], address: str) -> str:
+    """What is wrong with the way to the store; "" where it is something else."""
+    said = next((words for name, words in _UNREACHED.items() if name in names), "")
+    why = next((f" ({words})" for name, words in _WHY.items() if name in names), "")
+    return f"{said} {address}{why}" if address and said else said.rpartition(" ")[0].removesuffix(",")
+
+
 def _of_system(error: BaseException, names: list[str]) -> str:
     if isinstance(error, PermissionError):
         return "access denied"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the store is full"
-    if isinstance(error, TimeoutError):
-        return "timeout: no answer"
     code = next((name for name in _codes(error) if re.fullmatch(r"[A-Za-z]{1,48}", name)), "")
     if not code and isinstance(error, OSError) and error.errno:
         code = errno.errorcode.get(error.errno, "")

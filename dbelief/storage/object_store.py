@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from io import BytesIO
 from typing import TypeVar
 
 from dbelief.errors import StorageError, Unavailable
-from dbelief.storage.backends import Backend, open_backend
+from dbelief.storage.backends import Backend, Stat, open_backend
 from dbelief.storage.failures import is_missing, is_taken, named
 from dbelief.storage.reader import ObjectReader
 from dbelief.storage.upload import Upload
 from dbelief.url import Url
 
+log = logging.getLogger(__name__)
+
 R = TypeVar("R")
 
-PATIENCE_S = 15.0
-"""How long a request that failed is made again, in seconds."""
+PATIENCE_S, FIRST_S = 15.0, 3.0
+"""How long a request that failed is made again, in seconds; and the first one of a process, by which an address that
+is wrong is found."""
+SILENT_S = 4.0
+"""Seconds after which a store that has not answered a first request is named in the log."""
 _PAUSE_S = (0.1, 0.3, 1.0, 2.0)
 
 
@@ -51,6 +58,7 @@ class ObjectStore:
     ) -> None:
         self.backend = backend
         self._patience_s, self._sleep, self._now = patience_s, sleep, now
+        self._answered = False
 
     def read(self, url: Url) -> bytes:
         """Content of an object.
@@ -62,21 +70,37 @@ class ObjectStore:
         """
         return self._attempt(url, lambda: self.backend.read(url))
 
-    def read_range(self, url: Url, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of an object, fewer at its end; raises FileNotFoundError as `read`."""
-        return self._attempt(url, lambda: self.backend.read(url, start, stop)) if stop > start else b""
+    def read_range(self, url: Url, start: int, stop: int, tag: str = "") -> bytes:
+        """Bytes `start` to `stop` of an object, fewer at its end; raises FileNotFoundError as `read`.
 
-    def open(self, url: Url) -> ObjectReader:
-        """A file to read from any position, by ranges; raises FileNotFoundError as `read`."""
-        size = self.list(url.parent).get(url)
-        if size is None:
-            raise FileNotFoundError(f"{url}: does not exist")
-        return ObjectReader(lambda start, stop: self.read_range(url, start, stop), size)
+        Where a tag is given, and the object has another one, it was written again: StorageError.
+        """
+        return self._attempt(url, lambda: self.backend.read(url, start, stop, tag)) if stop > start else b""
+
+    def open(self, url: Url, found: Stat | None = None) -> ObjectReader:
+        """A file to read from any position, by ranges, as long as the object is the one that was found.
+
+        Parameters
+        ----------
+        found
+            What `stat` or `list` has said; None: it is asked now.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        """
+        size, tag = found or self.stat(url)
+        return ObjectReader(lambda start, stop: self.read_range(url, start, stop, tag), size)
+
+    def stat(self, url: Url) -> Stat:
+        """Size and tag of an object; raises FileNotFoundError where there is none."""
+        return self._attempt(url, lambda: self.backend.stat(url))
 
     def exists(self, url: Url) -> bool:
         """Whether there is such an object."""
         try:
-            self.read(url)
+            self.stat(url)
         except FileNotFoundError:
             return False
         return True
@@ -97,18 +121,21 @@ class ObjectStore:
             return self.read(url) == content
         return True
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
-        """Sizes in bytes of all objects below a prefix."""
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
+        """All objects below a prefix, with their sizes and tags."""
         try:
             return self._attempt(prefix, lambda: self.backend.list(prefix))
         except FileNotFoundError:
             return {}
 
-    def delete(self, urls: Iterable[Url]) -> None:
-        """Delete objects in this order; one that does not exist is no error."""
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
+        """Delete objects in this order; one that does not exist is no error.
+
+        Where the store has folders, those below the prefix `below` that become empty are removed too.
+        """
         for url in urls:
             with suppress(FileNotFoundError):
-                self._attempt(url, lambda url=url: self.backend.delete([url]))  # type: ignore[misc]
+                self._attempt(url, lambda url=url: self.backend.delete([url], below))  # type: ignore[misc]
 
     @contextmanager
     def upload(self, url: Url) -> Iterator[Upload]:
@@ -120,7 +147,7 @@ class ObjectStore:
             url,
             lambda: self.backend.begin(url),
             lambda request: self._attempt(url, request),
-            lambda: self.list(url.parent).get(url),
+            lambda: self._size(url),
         )
         try:
             yield upload
@@ -129,20 +156,31 @@ class ObjectStore:
             upload.abort()
             raise
 
+    def _size(self, url: Url) -> int | None:
+        try:
+            return self.stat(url).size
+        except FileNotFoundError:
+            return None
+
     def _attempt(self, url: Url, request: Callable[[], R]) -> R:
         """Make a request until it succeeds, is refused, or the time is over."""
-        until_s, attempts = self._now() + self._patience_s, 0
+        patience_s = self._patience_s if self._answered else min(FIRST_S, self._patience_s)
+        until_s, attempts = self._now() + patience_s, 0
         while True:
             try:
-                return request()
+                with nullcontext() if self._answered else self._silence_named(url):
+                    found = request()
+                self._answered = True
+                return found
             except (TypeError, AttributeError, AssertionError):  # an error of this code, or of the library's
                 raise
             except Exception as error:
+                failure = named(error, url, self.backend.address)
+                self._answered |= isinstance(failure, StorageError)
                 if is_taken(error):
                     raise FileExistsError(f"{url}: exists") from None
                 if is_missing(error):
                     raise FileNotFoundError(f"{url}: does not exist") from None
-                failure = named(error, url)
                 if isinstance(failure, StorageError):
                     raise failure from None  # a library's error may show a login
                 pause_s = _PAUSE_S[min(attempts, len(_PAUSE_S) - 1)]
@@ -150,6 +188,21 @@ class ObjectStore:
                     raise Unavailable(f"{failure}, in {attempts + 1} attempt{'s' * (attempts > 0)}") from None
             self._sleep(pause_s)
             attempts += 1
+
+    @contextmanager
+    def _silence_named(self, url: Url) -> Iterator[None]:
+        """Within the `with` block, log where requests go if no answer comes."""
+
+        def name() -> None:
+            log.warning(f"{url}: {self.backend.address or 'the store'} has not answered for {SILENT_S:g} s")
+
+        timer = threading.Timer(SILENT_S, name)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def connect(url: Url) -> ObjectStore:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.data.streams.locations import find_files
+from dbelief.data.files.locations import find_files
 from dbelief.errors import StorageError, Unavailable
 from dbelief.storage.backends import S3Backend
 from dbelief.storage.object_store import ObjectStore, disconnect

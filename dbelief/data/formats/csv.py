@@ -11,12 +11,13 @@ import numpy as np
 
 from dbelief.core.sample_form import SampleForm
 from dbelief.data.dataset import Dataset
-from dbelief.data.files import lines, read
+from dbelief.data.files.contents import lines, read
+from dbelief.data.files.data_file import DataFile, find_file
 from dbelief.data.splits import cut, cut_sizes
 from dbelief.data.table_encoder import Kind, Raw, TableEncoder
 from dbelief.data.table_statistics import fit
 from dbelief.errors import DataError
-from dbelief.job import CsvData, nearest, resolve
+from dbelief.job import CsvData, nearest
 
 from .npz import dataset
 
@@ -139,7 +140,7 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
     ------
     DataError
     """
-    table = _table(spec, resolve(spec.file, folder))
+    table = _table(spec, find_file(spec.file, folder))
     classes = Classes.of(table) if spec.kind == "classes" else None
     targets = _targets(table, classes)
     own = {"validation": spec.validation_file, "test": spec.test_file}
@@ -150,7 +151,7 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
     sets = {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
     for name, file in own.items():
         if file is not None and name in need:
-            other = _table(spec, resolve(file, folder), table.columns)
+            other = _table(spec, find_file(file, folder), table.columns)
             # numbers are parts of one array
             sets[name] = np.ascontiguousarray(_encoded(other, encoder)), np.ascontiguousarray(_targets(other, classes))
     made = dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
@@ -179,16 +180,16 @@ def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
     """
     own = {"validation": spec.validation_file, "test": spec.test_file}
     validation, test = (0 if own[name] else getattr(spec, name) for name in own)
-    path = resolve(spec.file, folder)
+    path = find_file(spec.file, folder)
     sizes = cut_sizes(_count(path, spec), None, validation, test, str(path))
     counted = [
-        cut if file is None else _count(resolve(file, folder), spec)
+        cut if file is None else _count(find_file(file, folder), spec)
         for cut, file in zip(sizes[1:], own.values(), strict=True)
     ]
     return sizes[0], counted[0], counted[1]
 
 
-def read_inputs(path: Path, spec: CsvData, form: SampleForm) -> np.ndarray:
+def read_inputs(path: DataFile, spec: CsvData, form: SampleForm) -> np.ndarray:
     """Read the inputs of new samples, float32 (n, features); other columns, such as targets, may be there or not.
 
     Columns are found by their names where the file of the training had a header. Where that had none, or names repeat,
@@ -252,7 +253,7 @@ def _begin(content: bytes, spec: CsvData, where: str) -> tuple[int, int, list[st
     return start, below, first, line + 1 if spec.header else 1
 
 
-def _count(path: Path, spec: CsvData) -> int:
+def _count(path: DataFile, spec: CsvData) -> int:
     """Rows below the header; as in `read_cells`, empty lines do not count, and a quoted field may hold line ends."""
     reader = csv.reader((line.decode("latin-1") for line in lines(path)), delimiter=spec.delimiter)
     try:
@@ -261,7 +262,7 @@ def _count(path: Path, spec: CsvData) -> int:
         raise DataError(f"{path}, line {reader.line_num}: is no row of fields ({error})") from None
 
 
-def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
+def _table(spec: CsvData, path: DataFile, like: Columns | None = None) -> Table:
     """Read a file, plain or .gz, whose columns must be those of `like`, if any."""
     from .csv_tokenizer import IGNORED, TEXT, read_cells  # imports numba
 

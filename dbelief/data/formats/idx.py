@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.data.dataset import Dataset, Split
-from dbelief.data.files import find, read
+from dbelief.data.files.contents import read
+from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.locations import find_member
 from dbelief.data.validation import classes
 from dbelief.errors import DataError
-from dbelief.job import IdxData, resolve
+from dbelief.job import IdxData, place
+from dbelief.url import Url
 
 IMAGES_MAGIC = 0x00000803
 LABELS_MAGIC = 0x00000801
@@ -23,25 +26,25 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     ------
     DataError
     """
-    place = resolve(spec.folder, folder)
-    labels = read_labels(find(place, "train-labels-idx1-ubyte"))
+    where = place(spec.folder, folder)
+    labels = read_labels(find_member(where, "train-labels-idx1-ubyte"))
     first = len(labels) - spec.validation
     if first < 1:
-        raise DataError(f"{place}: {spec.validation} of {len(labels)} training images for validation leave none")
+        raise DataError(f"{where}: {spec.validation} of {len(labels)} training images for validation leave none")
     sets: dict[str, Split] = {}
     held: dict[str, np.ndarray] = {"validation": labels[first:]}
     if {"train", "validation"} & set(need):
-        images = _labelled_images(find(place, "train-images-idx3-ubyte"), len(labels))
+        images = _labelled_images(find_member(where, "train-images-idx3-ubyte"), len(labels))
         sets["train"] = Split(images[:first], labels[:first], PIXEL_SCALE)
         sets["validation"] = Split(images[first:], labels[first:], PIXEL_SCALE)
     if "test" in need:
-        held["test"] = read_labels(find(place, "t10k-labels-idx1-ubyte"))
-        images = _labelled_images(find(place, "t10k-images-idx3-ubyte"), len(held["test"]))
+        held["test"] = read_labels(find_member(where, "t10k-labels-idx1-ubyte"))
+        images = _labelled_images(find_member(where, "t10k-images-idx3-ubyte"), len(held["test"]))
         sets["test"] = Split(images, held["test"], PIXEL_SCALE)
-    k = classes(labels[:first], held, str(place))
+    k = classes(labels[:first], held, str(where))
     widths = [split.inputs.shape[1] for split in sets.values()]
     if len(set(widths)) > 1:
-        raise DataError(f"{place}: training images have {widths[0]} pixels, test images {widths[-1]}")
+        raise DataError(f"{where}: training images have {widths[0]} pixels, test images {widths[-1]}")
     kept = {name: split for name, split in sets.items() if name in need and len(split)}
     return Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, (widths[0],))
 
@@ -53,23 +56,23 @@ def idx_sizes(spec: IdxData, folder: Path) -> tuple[int, int, int]:
     ------
     DataError
     """
-    place = resolve(spec.folder, folder)
-    labels, test = (_count(place, f"{name}-labels-idx1-ubyte", LABELS_MAGIC, "labels") for name in ("train", "t10k"))
+    where = place(spec.folder, folder)
+    labels, test = (_count(where, f"{name}-labels-idx1-ubyte", LABELS_MAGIC, "labels") for name in ("train", "t10k"))
     for name, count in (("train", labels), ("t10k", test)):
         images = f"{name}-images-idx3-ubyte"
-        if (found := _count(place, images, IMAGES_MAGIC, "images", 3)) != count:
-            raise DataError(f"{find(place, images)}: has {found} images, but there are {count} labels")
+        if (found := _count(where, images, IMAGES_MAGIC, "images", 3)) != count:
+            raise DataError(f"{find_member(where, images)}: has {found} images, but there are {count} labels")
     if spec.validation >= labels:
-        raise DataError(f"{place}: {spec.validation} of {labels} training images for validation leave none")
+        raise DataError(f"{where}: {spec.validation} of {labels} training images for validation leave none")
     return labels - spec.validation, spec.validation, test
 
 
-def _count(place: Path, name: str, magic: int, what: str, axes: int = 1) -> int:
-    path = find(place, name)
+def _count(where: Path | Url, name: str, magic: int, what: str, axes: int = 1) -> int:
+    path = find_member(where, name)
     return _header(path, read(path, 4 + 4 * axes), magic, what, axes)[0]
 
 
-def _labelled_images(path: Path, count: int) -> np.ndarray:
+def _labelled_images(path: DataFile, count: int) -> np.ndarray:
     """Read images whose number is that of the labels."""
     images = read_images(path)
     if len(images) != count:
@@ -77,7 +80,7 @@ def _labelled_images(path: Path, count: int) -> np.ndarray:
     return images
 
 
-def read_images(path: Path) -> np.ndarray:
+def read_images(path: DataFile) -> np.ndarray:
     """Read images as uint8 of shape (n, rows * columns).
 
     Raises
@@ -92,7 +95,7 @@ def read_images(path: Path) -> np.ndarray:
     return _body(path, content, 16, found * rows * columns).reshape(found, rows * columns)
 
 
-def read_labels(path: Path) -> np.ndarray:
+def read_labels(path: DataFile) -> np.ndarray:
     """Read labels as int64 of shape (n,).
 
     Raises
@@ -107,7 +110,7 @@ def read_labels(path: Path) -> np.ndarray:
     return _body(path, content, 8, count).astype(np.int64)
 
 
-def _header(path: Path, content: bytes, magic: int, what: str, axes: int) -> list[int]:
+def _header(path: DataFile, content: bytes, magic: int, what: str, axes: int) -> list[int]:
     size = 4 + 4 * axes
     if len(content) < size:
         raise DataError(f"{path}: ends within its header, after {len(content)} of {size} bytes")
@@ -118,7 +121,7 @@ def _header(path: Path, content: bytes, magic: int, what: str, axes: int) -> lis
     return lengths
 
 
-def _body(path: Path, content: bytes, offset: int, size: int) -> np.ndarray:
+def _body(path: DataFile, content: bytes, offset: int, size: int) -> np.ndarray:
     if len(content) != offset + size:
         raise DataError(f"{path}: holds {len(content) - offset} bytes of data, but its header says {size}")
     return np.frombuffer(content, np.uint8, size, offset)

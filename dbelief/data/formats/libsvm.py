@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbelief.data.dataset import Dataset
-from dbelief.data.files import blocks, lines
+from dbelief.data.files.contents import blocks, lines
+from dbelief.data.files.data_file import DataFile, find_file
 from dbelief.data.sparse import SparseSplit
 from dbelief.data.splits import cut, cut_sizes
 from dbelief.data.validation import classes
 from dbelief.errors import DataError
-from dbelief.job import LibsvmData, resolve
+from dbelief.job import LibsvmData
 from dbelief.nn import SparseRows
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     ------
     DataError
     """
-    train = read_rows(resolve(spec.train, folder))
+    train = read_rows(find_file(spec.train, folder))
     # Read even if not needed, unless features are given: the width must not depend on `need`.
     wants_test = spec.test is not None and ("test" in need or spec.features is None)
-    test = read_rows(resolve(spec.test, folder)) if spec.test is not None and wants_test else None
+    test = read_rows(find_file(spec.test, folder)) if spec.test is not None and wants_test else None
     names = np.unique(train.labels)
     features = spec.features or max(rows.width for rows in (train, test) if rows is not None)
     stored, labels = train.sparse(features), _classes(train, names)
@@ -105,16 +106,16 @@ def libsvm_sizes(spec: LibsvmData, folder: Path) -> tuple[int, int, int]:
     ------
     DataError
     """
-    train = resolve(spec.train, folder)
+    train = find_file(spec.train, folder)
     cut_up = cut_sizes(_count(train), None, spec.validation, 0, str(train))
-    return cut_up[0], cut_up[1], 0 if spec.test is None else _count(resolve(spec.test, folder))
+    return cut_up[0], cut_up[1], 0 if spec.test is None else _count(find_file(spec.test, folder))
 
 
-def _count(path: Path) -> int:
+def _count(path: DataFile) -> int:
     return sum(bool(line.partition(b"#")[0].strip()) for line in lines(path))
 
 
-def read_rows(path: Path, labelled: bool = True) -> Rows:
+def read_rows(path: DataFile, labelled: bool = True) -> Rows:
     """Read a file, plain or .gz; without `labelled`, rows may have any label, or none, and get label 0.
 
     Raises
@@ -142,7 +143,7 @@ def read_rows(path: Path, labelled: bool = True) -> Rows:
     return Rows(str(path), labels[:rows], indptr[: rows + 1], columns[:count], values[:count])
 
 
-def _counted(path: Path) -> tuple[int, int]:
+def _counted(path: DataFile) -> tuple[int, int]:
     """The most rows and values that a file may have, from its lines and colons."""
     rows, values = 1, 0
     for block in blocks(path):
@@ -151,7 +152,7 @@ def _counted(path: Path) -> tuple[int, int]:
     return rows, values
 
 
-def _parse(block: bytes, first_line: int, labelled: bool, path: Path) -> "BlockRows":
+def _parse(block: bytes, first_line: int, labelled: bool, path: DataFile) -> "BlockRows":
     """Parse a block by Python's own parsers of numbers, which know more forms of them, and say what is wrong."""
     from .libsvm_rows import BlockRows
 
@@ -187,7 +188,7 @@ def _parse(block: bytes, first_line: int, labelled: bool, path: Path) -> "BlockR
     return BlockRows(np.asarray(labels), np.asarray(ends), np.asarray(columns), floats)
 
 
-def _refuse_separators(words: list[bytes], path: Path, number: int) -> None:
+def _refuse_separators(words: list[bytes], path: DataFile, number: int) -> None:
     """Raise DataError for a token with an underscore: Python parses `1_0` as 10, the format does not allow it."""
     for column, word in enumerate(words, start=1):
         if b"_" in word:
@@ -195,7 +196,7 @@ def _refuse_separators(words: list[bytes], path: Path, number: int) -> None:
             raise DataError(f"{path}, line {number}, column {column}: {_text(word)} is not {wanted}")
 
 
-def _label(word: bytes, path: Path, number: int) -> int:
+def _label(word: bytes, path: DataFile, number: int) -> int:
     try:
         label = float(word)
         whole = int(label)
@@ -210,7 +211,7 @@ def _text(word: bytes) -> str:
     return repr(word[:40].decode("latin-1"))
 
 
-def read_sparse(path: Path, features: int) -> SparseRows:
+def read_sparse(path: DataFile, features: int) -> SparseRows:
     """Read the inputs of a file; its labels, if it has any, are not read.
 
     Raises

@@ -13,12 +13,13 @@ from typing import IO
 import numpy as np
 
 from dbelief.data.dataset import Dataset, Split
-from dbelief.data.files import cause, missing
+from dbelief.data.files.data_file import DataFile, find_file
+from dbelief.data.files.errors import cause
 from dbelief.data.samples import SETS
 from dbelief.data.splits import cut
 from dbelief.data.validation import classes, finite, one_label_each
 from dbelief.errors import DataError
-from dbelief.job import NpzData, resolve
+from dbelief.job import NpzData
 
 Pair = tuple[np.ndarray, np.ndarray]
 Held = tuple[np.ndarray, np.ndarray, np.ndarray | None]
@@ -32,11 +33,11 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
     ------
     DataError
     """
-    path = resolve(spec.file, folder)
-    held = _sets(_arrays_of(path), spec, str(path), _held)
+    file = find_file(spec.file, folder)
+    held = _sets(_arrays_of(file), spec, str(file), _held)
     sets = {name: (inputs, targets) for name, (inputs, targets, _) in held.items()}
     groups = {name: its for name, (_, _, its) in held.items() if its is not None}
-    return dataset(sets, str(path), need, groups=groups)
+    return dataset(sets, str(file), need, groups=groups)
 
 
 def npz_sizes(spec: NpzData, folder: Path) -> tuple[int, int, int]:
@@ -46,20 +47,18 @@ def npz_sizes(spec: NpzData, folder: Path) -> tuple[int, int, int]:
     ------
     DataError
     """
-    path = resolve(spec.file, folder)
-    held = _sets(_arrays_of(path, without="inputs"), spec, str(path), _counted)
+    file = find_file(spec.file, folder)
+    held = _sets(_arrays_of(file, without="inputs"), spec, str(file), _counted)
     train, validation, test = (len(held[name][0]) if name in held else 0 for name in SETS)
     return train, validation, test
 
 
-def _arrays_of(path: Path, without: str = "") -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:
-            return read_arrays(file, str(path), without)
-    except FileNotFoundError as error:
-        raise missing(path) from error
-    except OSError as error:
-        raise DataError(f"{path}: {cause(error)}") from None
+def _arrays_of(file: DataFile, without: str = "") -> dict[str, np.ndarray]:
+    with file.open_whole() as opened:
+        try:
+            return read_arrays(opened, str(file), without)
+        except OSError as error:
+            raise DataError(f"{file}: {cause(error)}") from None
 
 
 def read_arrays(file: IO[bytes], where: str, without: str = "") -> dict[str, np.ndarray]:

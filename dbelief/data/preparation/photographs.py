@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.data.files import cause
+from dbelief.data.files.errors import cause
+from dbelief.data.files.locations import files_below
 from dbelief.errors import DataError
 
 BUILTIN = "photographs"
@@ -68,7 +69,7 @@ def _builtin() -> Iterator[Path]:
 def _below(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder (or {BUILTIN}, for those of scikit-image and scikit-learn)")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    found = [file.path for file in files_below(folder).values() if file.path is not None and file.suffix in SUFFIXES]
     if not found:
         raise DataError(f"{folder}: holds no images ({', '.join(sorted(SUFFIXES))})")
     return found

@@ -18,7 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.data.files import cause, read
+from dbelief.data.files.contents import read
+from dbelief.data.files.data_file import file_at
+from dbelief.data.files.errors import cause
+from dbelief.data.files.locations import files_below, is_hidden
 from dbelief.errors import DataError
 from dbelief.process.atomic_file import atomic_write
 
@@ -111,19 +114,24 @@ def _file_name(where: str) -> str:
     return where.rpartition("/")[2]
 
 
+def _is_recording(name: str) -> bool:
+    return name.endswith(".wav") and not any(is_hidden(part) for part in name.split("/") if part != ".")
+
+
 def _recordings(source: Path) -> Iterator[tuple[str, bytes]]:
     """Location of each recording, for messages, and its bytes."""
     found = False
     try:
         if source.is_dir():
-            for path in source.rglob("*.wav"):
-                found = True
-                yield str(path), path.read_bytes()
+            for recording in files_below(source).values():
+                if recording.suffix == ".wav":
+                    found = True
+                    yield str(recording), read(recording)
         else:
             # Unpacked completely first: for a truncated archive, tarfile would return its intact part without an error.
-            with tarfile.open(fileobj=io.BytesIO(read(source)), mode="r:") as archive:
+            with tarfile.open(fileobj=io.BytesIO(read(file_at(source))), mode="r:") as archive:
                 for member in archive:
-                    file = archive.extractfile(member) if member.name.endswith(".wav") else None
+                    file = archive.extractfile(member) if _is_recording(member.name) else None
                     if file is not None:
                         found = True
                         yield f"{source}: {member.name}", file.read()

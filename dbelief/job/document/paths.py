@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dbelief.errors import JobError
-from dbelief.url import is_url
+from dbelief.url import Url, is_url, parse_url
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -31,8 +31,27 @@ def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = Non
     JobError
         A variable is not set, or is empty; or it is a URL, where only a path can be.
     """
-    if is_url(text):
-        raise JobError(f"{text}: is a URL, and a path of this machine is wanted here")
+    expanded = _expanded(text, environment)
+    if is_url(expanded):
+        raise JobError(f"{expanded}: is a URL, and a path of this machine is wanted here")
+    return folder / expanded
+
+
+def place(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path | Url:
+    """The path, as `resolve` gives it, or the URL; a variable may stand for the beginning of a URL too.
+
+    Raises
+    ------
+    JobError
+        A variable is not set, or is empty.
+    UserError
+        It is no URL of a store, or has a login.
+    """
+    expanded = _expanded(text, environment)
+    return parse_url(expanded) if is_url(expanded) else folder / expanded
+
+
+def _expanded(text: str, environment: Mapping[str, str] | None) -> str:
     values = os.environ if environment is None else environment
 
     def value(match: re.Match[str]) -> str:
@@ -43,7 +62,7 @@ def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = Non
             raise JobError(f"path {text!r} of the job file: the environment variable {name} is {state}")
         return found
 
-    return folder / _VARIABLE.sub(value, text)
+    return _VARIABLE.sub(value, text)
 
 
 def anchor(text: str, folder: Path) -> str:

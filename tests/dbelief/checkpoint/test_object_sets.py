@@ -209,11 +209,11 @@ def test_pruning_removes_the_commit_first(
     removed: list[Url] = []
     delete = backend.delete
 
-    def once(urls: list[Url]) -> None:
+    def once(urls: list[Url], below: Url) -> None:
         if len(removed) == 2:
             raise PermissionError
         removed.extend(urls)
-        delete(urls)
+        delete(urls, below)
 
     monkeypatch.setattr(backend, "delete", once)
     with caplog.at_level(logging.WARNING):

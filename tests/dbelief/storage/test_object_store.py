@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterable, Mapping
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dbelief.errors import StorageError, Unavailable, UserError
 from dbelief.storage import upload as uploads
-from dbelief.storage.backends import Backend, MemoryBackend, Multipart
+from dbelief.storage.backends import Backend, FolderBackend, MemoryBackend, Multipart, Stat
+from dbelief.storage.failures import ObjectChanged
 from dbelief.storage.object_store import ObjectStore
 from dbelief.storage.probe import probe
 from dbelief.url import Url, parse_url
 
 Place = tuple[ObjectStore, Url]
+AWAY = r"cannot connect to http://127\.0\.0\.1:9"
+
+
+def sizes(objects: ObjectStore, prefix: Url) -> dict[Url, int]:
+    return {url: stat.size for url, stat in objects.list(prefix).items()}
 
 
 def test_an_object_is_written_read_listed_and_deleted(store: Place) -> None:
@@ -28,9 +36,10 @@ def test_an_object_is_written_read_listed_and_deleted(store: Place) -> None:
     objects.replace(Url(f"{prefix}-beside") / "d", b"not below")
     assert objects.read(prefix / "a.json") == b"second"
     assert objects.read_range(prefix / "a.json", 2, 4) == b"co"
-    assert objects.list(prefix) == {prefix / "a.json": 6, prefix / "b" / "c": 0}
+    assert sizes(objects, prefix) == {prefix / "a.json": 6, prefix / "b" / "c": 0}
+    assert objects.list(prefix)[prefix / "a.json"] == objects.stat(prefix / "a.json")
     objects.delete([prefix / "a.json", prefix / "never"])
-    assert objects.list(prefix) == {prefix / "b" / "c": 0}
+    assert sizes(objects, prefix) == {prefix / "b" / "c": 0}
     with pytest.raises(FileNotFoundError, match=r"a\.json: does not exist"):
         objects.read(prefix / "a.json")
 
@@ -81,7 +90,7 @@ def test_an_upload_that_fails_leaves_nothing(store: Place, monkeypatch: pytest.M
 
     with pytest.raises(RuntimeError):
         write()
-    assert objects.list(prefix) == {prefix / "part": 6}
+    assert sizes(objects, prefix) == {prefix / "part": 6}
     if prefix.scheme == "s3":
         import boto3
 
@@ -109,10 +118,17 @@ class Faulty:
         if (error := self.errors.get(request)) is not None:
             raise error
 
-    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+    address = "http://127.0.0.1:9"
+
+    def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
         self.requests += 1
         self._planted(self.requests)
-        return self.inner.read(url, start, stop)
+        return self.inner.read(url, start, stop, tag)
+
+    def stat(self, url: Url) -> Stat:
+        self.requests += 1
+        self._planted(self.requests)
+        return self.inner.stat(url)
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
         self.requests += 1
@@ -125,11 +141,11 @@ class Faulty:
     def begin(self, url: Url) -> Multipart:
         return self.inner.begin(url)
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
         return self.inner.list(prefix)
 
-    def delete(self, urls: Iterable[Url]) -> None:
-        self.inner.delete(urls)
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
+        self.inner.delete(urls, below)
 
 
 class Hands:
@@ -155,10 +171,54 @@ def test_a_failure_that_passes_is_retried(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_store_that_stays_away_is_named_after_the_deadline() -> None:
-    objects, backend = faulty({number: ConnectionRefusedError() for number in range(100)})
-    with pytest.raises(Unavailable, match=r"^memory://x/a: .*, in 10 attempts$"):
+    objects, backend = faulty({number: ConnectionRefusedError() for number in range(2, 100)})
+    objects.replace(parse_url("memory://x/a"), b"it answers once")
+    with pytest.raises(Unavailable, match=rf"^memory://x/a: {AWAY} \(refused\), in 10 attempts$"):
         objects.read(parse_url("memory://x/a"))
-    assert backend.requests == 10
+    assert backend.requests == 11
+
+
+def test_a_store_that_has_never_answered_is_named_soon() -> None:
+    objects, backend = faulty({number: socket.gaierror(-2, "unknown") for number in range(100)})
+    with pytest.raises(Unavailable, match=rf"^memory://x: {AWAY} \(unknown host\), in 4 attempts$"):
+        objects.stat(parse_url("memory://x"))
+    assert backend.requests == 4
+    objects, backend = faulty({1: ConnectionRefusedError(), 2: PermissionError()})
+    with pytest.raises(StorageError, match="access denied"):
+        objects.stat(parse_url("memory://x"))
+    backend.errors = dict.fromkeys(range(100), TimeoutError())
+    with pytest.raises(Unavailable, match=r"timeout: no answer from http://127.0.0.1:9, in 10 attempts"):
+        objects.stat(parse_url("memory://x"))
+
+
+def test_an_object_that_was_written_again_is_not_read_on(store: Place) -> None:
+    objects, prefix = store
+    objects.replace(prefix / "a", b"0123456789")
+    opened, found = objects.open(prefix / "a"), objects.stat(prefix / "a")
+    assert opened.read(3) == b"012"
+    objects.replace(prefix / "a", b"abcdefghij")
+    assert objects.stat(prefix / "a") != found
+    with pytest.raises(ObjectChanged, match=r"/a: was written again while it was read$"):
+        objects.open(prefix / "a", found).read()
+    objects.replace(prefix / "a", b"abc")
+    with pytest.raises(ObjectChanged, match=r"/a: was written again while it was read$"):
+        objects.read_range(prefix / "a", 5, 8, found.tag)
+    with pytest.raises(FileNotFoundError):
+        objects.stat(prefix / "b")
+    assert objects.exists(prefix / "a")
+    assert not objects.exists(prefix)
+
+
+def test_folders_that_become_empty_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    objects, prefix = ObjectStore(FolderBackend()), parse_url(f"file://{tmp_path}/store")
+    for name in ("a/b/1", "a/b/2", "a/c/d/1"):
+        objects.replace(prefix / name, b"")
+    objects.delete([prefix / "a/b/1", prefix / "a/c/d/1"], below=prefix / "a")
+    assert sorted(path.name for path in (tmp_path / "store").rglob("*")) == ["2", "a", "b"]
+    objects.delete([prefix / "a/b/2"], below=prefix)
+    assert list((tmp_path / "store").rglob("*")) == []
+    assert (tmp_path / "store").exists()
 
 
 def test_a_refusal_is_not_retried_and_shows_nothing_of_the_library() -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.data.files import cause
+from dbelief.data.files.data_file import DataFile, file_at
+from dbelief.data.files.locations import files_below, folders_in, is_folder
 from dbelief.data.formats.idx import PIXEL_SCALE
 from dbelief.data.splits import cut
 from dbelief.data.streams.ranges import Ranges, unit_size
 from dbelief.data.streams.stream_sets import StreamSets
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
-from dbelief.job import ImagesData, resolve
+from dbelief.job import ImagesData, place
+from dbelief.url import Url
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
 UNIT = 256
@@ -34,10 +36,10 @@ class Images:
     dtype = np.dtype(np.uint8)
     width: int | None = None
 
-    def __init__(self, paths: list[Path], labels: np.ndarray, spec: ImagesData, where: str) -> None:
+    def __init__(self, files: list[DataFile], labels: np.ndarray, spec: ImagesData, where: str) -> None:
         if find_spec("PIL") is None:
             raise DataError(f"{where}: images need Pillow: pip install 'dbelief[images]'")
-        self._paths, self.labels, self.where = paths, labels, where
+        self._files, self.labels, self.where = files, labels, where
         self._size, self._channels = (spec.width, spec.height), spec.channels
         self.features: tuple[int, ...] = (spec.height * spec.width * spec.channels,)
 
@@ -45,7 +47,7 @@ class Images:
         """See `Indexed`: rows of an image, from above; of each pixel its channels."""
         inputs = np.empty((len(indices), *self.features), np.uint8)
         for row, index in enumerate(indices.tolist()):
-            inputs[row] = self._pixels(self._paths[index])
+            inputs[row] = self._pixels(self._files[index])
         return UnitArrays(inputs, self.labels[indices])
 
     def targets(self, indices: np.ndarray) -> np.ndarray:
@@ -53,20 +55,19 @@ class Images:
         labels: np.ndarray = self.labels[indices]
         return labels
 
-    def _pixels(self, path: Path) -> np.ndarray:
+    def _pixels(self, file: DataFile) -> np.ndarray:
         from PIL import Image, ImageOps, UnidentifiedImageError
 
         try:
-            with Image.open(path) as image:
+            with file.open_whole() as opened, Image.open(opened) as image:
                 if image.mode not in _MODES:
-                    raise DataError(f"{path}: has pixels of mode {image.mode}: convert them to 8 bits a channel")
+                    raise DataError(f"{file}: has pixels of mode {image.mode}: convert them to 8 bits a channel")
                 found = ImageOps.exif_transpose(image).convert("L" if self._channels == 1 else "RGB")
                 if found.size != self._size:
                     found = found.resize(self._size, Image.Resampling.BILINEAR)
                 return np.asarray(found).reshape(-1)
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-            what = "no image, or a damaged one" if not isinstance(error, FileNotFoundError) else cause(error)
-            raise DataError(f"{path}: {what}") from None
+        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):
+            raise DataError(f"{file}: no image, or a damaged one") from None
 
 
 def open_images(spec: ImagesData, folder: Path) -> StreamSets:
@@ -76,7 +77,7 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
     ------
     DataError
     """
-    train = _listed(resolve(spec.folder, folder), spec, None)
+    train = _listed(place(spec.folder, folder), spec, None)
     classes, images = train
     own = {"validation": spec.validation_folder, "test": spec.test_folder}
     validation, test = (0 if own[name] else getattr(spec, name) for name in own)
@@ -85,28 +86,27 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
     made = {name: Ranges(images, _mixed(part), unit) if len(part) else None for name, part in vars(parts).items()}
     for name, text in own.items():
         if text is not None:
-            _, others = _listed(resolve(text, folder), spec, classes)
+            _, others = _listed(place(text, folder), spec, classes)
             made[name] = Ranges(others, np.arange(len(others.labels)), unit)
     assert made["train"] is not None, "`cut` leaves some"
     return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE)
 
 
-def read_image_files(path: Path, spec: ImagesData) -> np.ndarray:
+def read_image_files(where: Path | Url, spec: ImagesData) -> np.ndarray:
     """Read an image, or all images below a folder in the order of their paths: uint8, (n, height width channels).
 
     Raises
     ------
     DataError
     """
-    paths = _images_below(path) if path.is_dir() else [path]
-    if not paths:
-        raise DataError(f"{path}: has no images ({', '.join(sorted(SUFFIXES))})")
-    images = Images(paths, np.zeros(len(paths), np.int64), spec, str(path))
-    return images.read(np.arange(len(paths))).inputs
-
-
-def _images_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    if not is_folder(where):
+        files = [file_at(where)]
+    else:
+        files = [file for file in files_below(where).values() if file.suffix in SUFFIXES]
+    if not files:
+        raise DataError(f"{where}: has no images ({', '.join(sorted(SUFFIXES))})")
+    images = Images(files, np.zeros(len(files), np.int64), spec, str(where))
+    return images.read(np.arange(len(files))).inputs
 
 
 def _mixed(samples: np.ndarray) -> np.ndarray:
@@ -114,21 +114,22 @@ def _mixed(samples: np.ndarray) -> np.ndarray:
     return np.random.Generator(np.random.PCG64([0, len(samples)])).permutation(samples)
 
 
-def _listed(folder: Path, spec: ImagesData, known: tuple[str, ...] | None) -> tuple[tuple[str, ...], Images]:
+def _listed(where: Path | Url, spec: ImagesData, known: tuple[str, ...] | None) -> tuple[tuple[str, ...], Images]:
     """Names of the classes, and the images; `known`: classes of the training."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = files_below(where)
+    names = sorted({parts[0] for parts in found if len(parts) > 1} | set(folders_in(where)))
     if known is not None and (unknown := [name for name in names if name not in known]):
-        raise DataError(f"{folder / unknown[0]}: class {unknown[0]!r} is not in the training folder")
+        raise DataError(f"{where / unknown[0]}: class {unknown[0]!r} is not in the training folder")
     if known is None and len(names) < 2:
-        raise DataError(f"{folder}: has {len(names)} folders, and a class has one each: at least 2 are wanted")
+        raise DataError(f"{where}: has {len(names)} folders, and a class has one each: at least 2 are wanted")
     classes = known or tuple(names)
-    paths, labels = list[Path](), list[int]()
-    for name in names:
-        own = _images_below(folder / name)
-        if not own:
-            raise DataError(f"{folder / name}: has no images ({', '.join(sorted(SUFFIXES))})")
-        paths += own
-        labels += [classes.index(name)] * len(own)
-    return classes, Images(paths, np.array(labels, np.int64), spec, str(folder))
+    of_class: dict[str, list[DataFile]] = {name: [] for name in names}
+    for parts, file in found.items():
+        if len(parts) > 1 and file.suffix in SUFFIXES:
+            of_class[parts[0]].append(file)
+    if empty := [name for name, files in of_class.items() if not files]:
+        raise DataError(f"{where / empty[0]}: has no images ({', '.join(sorted(SUFFIXES))})")
+    labels = np.repeat([classes.index(name) for name in names], [len(of_class[name]) for name in names])
+    return classes, Images(
+        [file for name in names for file in of_class[name]], labels.astype(np.int64), spec, str(where)
+    )

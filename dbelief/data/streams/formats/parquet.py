@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.sample_form import SampleForm
+from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.locations import find_files, find_other_files
+from dbelief.data.files.scan_cache import scanned
 from dbelief.data.samples import SETS
-from dbelief.data.streams.locations import find_files, find_other_files
-from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.data.table_encoder import Kind, TableEncoder
@@ -162,14 +163,14 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
     return StreamSets(train, source("validation"), source("test"), names, spec.scale, shown, state)
 
 
-def read_parquet(path: Path, form: SampleForm) -> np.ndarray:
+def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:
     """Read the inputs of new samples, (n, features): columns are found by their names, others are not read.
 
     Raises
     ------
     DataError
     """
-    files = ParquetFiles.open(find_files([str(path)], Path(), _SUFFIX))
+    files = ParquetFiles.open([file])
     encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
     if encoder is not None:
         columns = _grouped([(column.name, column.kind) for column in encoder.columns], files.schema.names)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dbelief.data.streams.locations import DataFile
+from dbelief.data.files.data_file import DataFile
 from dbelief.errors import DataError
 from dbelief.job import nearest
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.data.files import read
+from dbelief.data.files.contents import read
+from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.locations import find_files, find_other_files
+from dbelief.data.files.scan_cache import scanned
 from dbelief.data.samples import SETS
-from dbelief.data.streams.locations import DataFile, find_files, find_other_files
 from dbelief.data.streams.ranges import unit_size
-from dbelief.data.streams.scan_cache import scanned
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
 from dbelief.errors import DataError
@@ -98,14 +99,14 @@ def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
         raise DataError(f"{where}: its class is not UTF-8") from None
 
 
-def read_texts(path: Path, spec: LinesData, names: Collection[str]) -> np.ndarray:
+def read_texts(file: DataFile, spec: LinesData, names: Collection[str]) -> np.ndarray:
     """Read lines of text: int64, (n, length). Where all begin with one of the classes, that is cut off.
 
     Raises
     ------
     DataError
     """
-    texts, separator = lines_of(read(path)), spec.separator.encode()
+    texts, separator = lines_of(read(file)), spec.separator.encode()
     parts = [text.partition(separator) for text in texts]
     if all(found and name.strip().decode(errors="replace") in names for name, found, _ in parts):
         texts = [text for _, _, text in parts]

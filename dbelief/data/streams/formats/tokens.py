@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from dbelief.data.files import cause
+from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.errors import cause
+from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.samples import SETS
-from dbelief.data.streams.locations import DataFile, find_files
 from dbelief.data.streams.ranges import Ranges, unit_size
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
@@ -17,8 +20,8 @@ from dbelief.errors import DataError
 from dbelief.job import TokensData
 
 _SUFFIX = ".npy"
-UNIT = 4096
-"""Most samples of a unit, where the job says nothing."""
+UNIT, _DISTINCT = 4096, 8
+"""Most samples of a unit, where the job says nothing; and fewest tokens of different values that say something."""
 
 
 class Tokens:
@@ -95,7 +98,8 @@ def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
     ------
     DataError
     """
-    tokens = Tokens(find_files(spec.files, folder, _SUFFIX), spec)
+    files = find_files(spec.files, folder, _SUFFIX)
+    tokens = Tokens(files, spec)
     unit = unit_size(spec.unit, UNIT, len(tokens))
     cut = cut_units(-(-len(tokens) // unit), spec, f"units of {unit} samples (data.unit)", tokens.where)
     made = {
@@ -103,7 +107,7 @@ def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
         for name, part in zip(SETS, cut, strict=True)
     }
     for name, texts in other_files(spec).items():
-        others = Tokens(find_files(texts, folder, _SUFFIX), spec)
+        others = Tokens(find_other_files(texts, folder, _SUFFIX, files), spec)
         made[name] = Ranges(others, np.arange(len(others)), unit)
     train = made["train"]
     assert train is not None, "units are left for it"
@@ -116,19 +120,46 @@ def _samples_of(units: Sequence[int], size: int, n: int) -> np.ndarray:
 
 
 def _mapped(file: DataFile, spec: TokensData) -> np.ndarray:
-    """The numbers of a file, not read yet."""
-    path = file.path
-    try:
-        if path.suffix == _SUFFIX:
-            array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-            if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise DataError(f"{path}: is {array.dtype} of shape {array.shape}, must be whole numbers of one axis")
-            return array
-        dtype = np.dtype(spec.dtype).newbyteorder("<")
-        if not file.size:
-            return np.empty(0, dtype)
-        if file.size % dtype.itemsize:
-            raise DataError(f"{path}: {file.size} bytes are no whole number of {spec.dtype} (data.dtype)")
-        return np.memmap(path, dtype, "r")
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: cannot be mapped: {cause(error)}") from None
+    """The numbers of a file, not read yet. The mapping keeps it open."""
+    with file.open_whole() as opened:
+        try:
+            if file.suffix == _SUFFIX:
+                return _mapped_npy(opened, file)
+            dtype = np.dtype(spec.dtype).newbyteorder("<")
+            size = os.fstat(opened.fileno()).st_size
+            if size % dtype.itemsize:
+                raise DataError(f"{file}: {size} bytes are no whole number of {spec.dtype} (data.dtype)")
+            array = np.memmap(opened, dtype, "r") if size else np.empty(0, dtype)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{file}: cannot be mapped: {cause(error)}") from None
+    _check_width(array, file, spec)
+    return array
+
+
+def _mapped_npy(opened: IO[bytes], file: DataFile) -> np.ndarray:
+    version = np.lib.format.read_magic(opened)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(opened)
+    if len(shape) != 1 or dtype.kind not in "iu":
+        raise DataError(f"{file}: is {dtype} of shape {shape}, must be whole numbers of one axis")
+    return np.memmap(opened, dtype, "r", opened.tell(), shape) if shape[0] else np.empty(0, dtype)
+
+
+def _check_width(array: np.ndarray, file: DataFile, spec: TokensData) -> None:
+    """Refuse numbers that were written in a wider type: of every few read, all but the first are their upper parts.
+
+    Raises
+    ------
+    DataError
+        All these could only be 0, or as small as the vocabulary lets them be, and the first ones are of many values.
+    """
+    bits = 8 * array.itemsize
+    for times in (8, 4, 2):
+        rows = array[: len(array) // times * times][: times << 15].reshape(-1, times)
+        highest = (spec.vocabulary - 1) >> bits
+        if len({*rows[:, 0].tolist()}) < _DISTINCT or rows[:, 1].max() > highest or rows[:, 2:].any():
+            continue
+        raise DataError(
+            f"{file}: of every {times} numbers, read as {spec.dtype} (data.dtype), only the first is not 0: they look "
+            f"like numbers of {bits * times} bits; set data.dtype to their type, or write them as .npy, which names it"
+        )

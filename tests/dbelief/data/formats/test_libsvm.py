@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.data import SparseSplit, load
-from dbelief.data.files import blocks
+from dbelief.data.files.contents import blocks
+from dbelief.data.files.data_file import DataFile, file_at
 from dbelief.data.formats import libsvm
 from dbelief.data.formats.libsvm import Rows, _parse, read_rows
 from dbelief.data.formats.libsvm_rows import BlockParser
@@ -75,11 +76,11 @@ def test_validation_is_cut_from_training_by_class(tmp_path: Path) -> None:
 
 def test_a_gz_file_is_unpacked(tmp_path: Path) -> None:
     (tmp_path / "t.gz").write_bytes(gzip.compress(TRAIN.encode()))
-    assert len(read_rows(tmp_path / "t.gz").labels) == 4
+    assert len(read_rows(file_at(tmp_path / "t.gz")).labels) == 4
     whole = gzip.compress(b"1 1:1\n" * 200_000)
     (tmp_path / "t.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"t\.gz: the gzip file is cut short"):
-        read_rows(tmp_path / "t.gz")
+        read_rows(file_at(tmp_path / "t.gz"))
 
 
 ROWS = st.lists(
@@ -98,7 +99,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[i
     lines = [" ".join([str(label), *(f"{i}:{v!r}" for i, v in sorted(values.items()))]) for label, values in rows]
     path = tmp_path_factory.mktemp("rows", numbered=True) / "t"
     path.write_text("\n".join(lines), encoding="utf-8")
-    found = read_rows(path)
+    found = read_rows(file_at(path))
     assert found.labels.tolist() == [label for label, _ in rows]
     of_row = np.repeat(np.arange(len(rows)), np.diff(found.indptr))
     cells = dict(zip(zip(of_row.tolist(), found.columns.tolist(), strict=True), found.values.tolist(), strict=True))
@@ -129,7 +130,7 @@ def test_compiled_loops_read_what_python_reads(lines: list[tuple[str, list[str],
     block = "".join(" ".join([label, *words]) + end for label, words, end in lines).encode()
     found = BlockParser(labelled).parse(block)
     try:
-        expected = _parse(block, 1, labelled, Path("t"))
+        expected = _parse(block, 1, labelled, DataFile("t"))
     except DataError:
         assert found is None
         return
@@ -170,12 +171,12 @@ def test_a_file_that_grows_while_it_is_read_is_named(tmp_path: Path, monkeypatch
     for fewer in ((1, 2), (3, 1)):
         monkeypatch.setattr(libsvm, "_counted", lambda path, fewer=fewer: fewer)
         with pytest.raises(DataError, match="t: has changed while it was read"):
-            read_rows(tmp_path / "t")
+            read_rows(file_at(tmp_path / "t"))
 
 
 def read_in_blocks(monkeypatch: Any, path: Path, size: int) -> Rows:
     monkeypatch.setattr(libsvm, "blocks", lambda path: blocks(path, size))
-    return read_rows(path)
+    return read_rows(file_at(path))
 
 
 def test_memory_of_loading_is_at_most_twice_the_sparse_rows(tmp_path: Path, monkeypatch: Any) -> None:
@@ -187,7 +188,7 @@ def test_memory_of_loading_is_at_most_twice_the_sparse_rows(tmp_path: Path, monk
             file.write(f"{row % 2} " + " ".join(f"{column}:0.{column}" for column in columns.tolist()) + "\n")
     job = LibsvmData(source="libsvm", train="t", features=1 << 20)
     (tmp_path / "first").write_text("1 1:1\n")
-    read_rows(tmp_path / "first")  # compiles
+    read_rows(file_at(tmp_path / "first"))  # compiles
     content = (tmp_path / "t").read_bytes()
     sparse = 8 * content.count(b":") + 16 * content.count(b"\n")
     del content

@@ -105,7 +105,7 @@ def riff(chunks: bytes) -> bytes:
 
 GOOD = wav(spoken(0))
 DAMAGED = {
-    "empty": (b"", "not a WAV file, or a damaged one"),
+    "empty": (b"", "is empty"),
     "text": (b"hello, world", "not a WAV file, or a damaged one (file does not start with riff id)"),
     "header only": (GOOD[:20], "not a WAV file, or a damaged one"),
     "no format": (riff(b"data\x04\0\0\0\0\0\0\0"), "not a WAV file, or a damaged one"),

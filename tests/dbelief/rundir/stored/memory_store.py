@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 
-from dbelief.storage.backends import MemoryBackend, Multipart
+from dbelief.storage.backends import MemoryBackend, Multipart, Stat
 from dbelief.url import Url
 
 
@@ -21,9 +21,13 @@ class FaultyMemory(MemoryBackend):
         if self.error is not None:
             raise self.error
 
-    def read(self, url: Url, start: int | None = None, stop: int | None = None) -> bytes:
+    def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
         self._enter()
-        return super().read(url, start, stop)
+        return super().read(url, start, stop, tag)
+
+    def stat(self, url: Url) -> Stat:
+        self._enter()
+        return super().stat(url)
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
         self._enter()
@@ -34,13 +38,13 @@ class FaultyMemory(MemoryBackend):
         self._enter()
         return super().begin(url)
 
-    def list(self, prefix: Url) -> Mapping[Url, int]:
+    def list(self, prefix: Url) -> Mapping[Url, Stat]:
         self._enter()
         return super().list(prefix)
 
-    def delete(self, urls: Iterable[Url]) -> None:
+    def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
         self._enter()
-        super().delete(urls)
+        super().delete(urls, below)
 
     def inner(self, url: Url) -> bytes:
         """An object's content, whatever fails."""

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dbelief.data import Dataset, load, sizes, sizes_and_units
+from dbelief.data.files import scan_cache
 from dbelief.data.new_samples import read_samples
-from dbelief.data.streams import scan_cache
 from dbelief.data.streams.streamed import StreamedSplit
 from dbelief.errors import DataError
 from dbelief.job import ParquetData

@@ -124,6 +124,27 @@ def test_bad_tokens_are_named(tmp_path: Path) -> None:
     assert refused(tmp_path, **tokens(files="t.bin")) == "t.bin: 3 bytes are no whole number of uint16 (data.dtype)"
 
 
+@pytest.mark.parametrize(
+    ("written", "read"), [("<u4", "uint16"), ("<i8", "uint16"), ("<u2", "uint8"), ("<i8", "int32")]
+)
+def test_tokens_of_a_wider_type_are_refused(tmp_path: Path, written: str, read: str) -> None:
+    np.tile(np.arange(40), 2).astype(written).tofile(tmp_path / "t.bin")
+    times = np.dtype(written).itemsize // np.dtype(read).itemsize
+    message = refused(tmp_path, **tokens(files="t.bin", dtype=read))
+    assert message.startswith(f"t.bin: of every {times} numbers, read as {read} (data.dtype), only the first is not 0")
+
+
+def test_tokens_with_many_zeros_are_read(tmp_path: Path) -> None:
+    for values in (np.zeros(64), np.tile([1, 0], 32), np.tile([3, 0, 5, 0, 7, 0, 9, 1], 8), np.arange(64) % 9 // 2):
+        values.astype("<u2").tofile(tmp_path / "t.bin")
+        assert loaded(tmp_path, **tokens(files="t.bin")).train is not None
+
+
+def test_wide_tokens_of_large_vocabularies_are_refused(tmp_path: Path) -> None:
+    np.arange(65_500, 65_600, dtype="<u4").tofile(tmp_path / "t.bin")
+    assert "look like numbers of 32 bits" in refused(tmp_path, **tokens(files="t.bin", vocabulary=100_000))
+
+
 # -- lines ---------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +235,21 @@ def test_images_have_the_class_of_their_folder(tmp_path: Path) -> None:
     batch = data.train.gather(np.arange(3), data.train.buffer(3))
     assert np.array_equal(batch.inputs, data.train.inputs[:3] * np.float32(1 / 255))
     assert {*data.train.targets[:5].tolist()} == {0, 1}, "classes are mixed in a unit"
+
+
+def test_hidden_images_are_no_samples(tmp_path: Path) -> None:
+    write_images(tmp_path / "all", 2)
+    cat = tmp_path / "all" / "cat"
+    for folder in (cat / ".ipynb_checkpoints", cat / "@eaDir", tmp_path / "all" / "__MACOSX", tmp_path / "all" / ".x"):
+        folder.mkdir()
+        (folder / "0.png").write_bytes((cat / "0.png").read_bytes())
+    (cat / "._0.png").write_bytes(b"\0\5\x16\7")
+    (cat / "folder.png").mkdir()
+    data = loaded(tmp_path, **images())
+    assert data.train is not None
+    assert (data.names, np.bincount(data.train.targets).tolist()) == (("cat", "dog"), [2, 2])
+    assert data.form is not None
+    assert len(read_samples(cat, DATA.validate_python(images()), data.form)) == 2
 
 
 def test_images_are_converted_and_resized(tmp_path: Path) -> None:

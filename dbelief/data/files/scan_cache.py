@@ -1,8 +1,7 @@
 """Results of a complete scan of files, kept on disk: one process of a machine scans, later ones read the result.
 
-A result is kept under a digest of the files' names, sizes and times and of what was asked for, in the user's cache
-folder (`$XDG_CACHE_HOME/dbelief/scans`, or ~/.cache/dbelief/scans). Where that cannot be written, and of objects in a
-store, each process scans.
+A result is kept under a digest of the files' names, sizes and times, or tags, and of what was asked for, in the user's
+cache folder (`scans` in it). Where that cannot be written, each process scans.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import Any
 
 from dbelief.errors import WriteFailed
 from dbelief.process.atomic_file import write_whole
-from dbelief.process.runtime import runtime
 
-from .locations import DataFile
+from .cache_folder import cache_folder, locked
+from .data_file import DataFile
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-LOCK_S, LOOK_S = 600.0, 0.1
-"""Seconds that a process waits for the scan of another one before it scans by itself, and between two looks."""
+LOCK_S = 600.0
+"""Seconds that a process waits for the scan of another one before it scans by itself."""
 
 
 def scanned(files: Sequence[DataFile], asked: Mapping[str, Any], scan: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -42,10 +41,10 @@ def scanned(files: Sequence[DataFile], asked: Mapping[str, Any], scan: Callable[
     scan
         Returns what JSON can hold.
     """
-    if not all(file.stamp for file in files):  # objects may have been written again
+    if not all(file.stamp for file in files):  # of a pipe, for example, nothing says that it is the same
         return scan()
     key = [FORMAT, asked, [[file.where, file.size, file.stamp] for file in files]]
-    path = _folder() / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()}.json"
+    path = cache_folder() / "scans" / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()}.json"
     with _locked(path):
         with suppress(OSError, ValueError):
             kept: dict[str, Any] = json.loads(path.read_bytes())
@@ -54,11 +53,6 @@ def scanned(files: Sequence[DataFile], asked: Mapping[str, Any], scan: Callable[
         with suppress(WriteFailed):
             write_whole(path, json.dumps(result).encode())
     return result
-
-
-def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dbelief" / "scans"
 
 
 @contextmanager
@@ -71,21 +65,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        _lock(descriptor)
+        if not locked(descriptor, fcntl.LOCK_EX, LOCK_S):
+            log.warning(f"another process has scanned the data for {LOCK_S:g} s: this one scans it too")
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    until_s = runtime.monotonic() + LOCK_S
-    while runtime.monotonic() < until_s:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            runtime.sleep(LOOK_S)
-        except OSError:  # a file system without locks
-            return
-        else:
-            return
-    log.warning(f"another process has scanned the data for {LOCK_S:g} s: this one scans it too")
