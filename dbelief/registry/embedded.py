@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -26,8 +25,9 @@ from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process import with_parent
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.runtime import runtime
+from dbelief.security.private_folder import make_socket_folder
 
-_LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the terminating zero
+_SOCKET = "registry.sock"
 _LOOK_S = 0.005
 _LOCK_PATIENCE_S = 0.5  # the server of a run that was just killed takes a moment to exit
 
@@ -85,8 +85,8 @@ class EmbeddedRegistry:
         Raises
         ------
         UserError
-            There is no server for this platform; the folder is used by another run; the temporary folder's path is too
-            long for a socket.
+            There is no server for this platform; the folder is used by another run; there is no folder in which a
+            socket's name is short.
         RuntimeFailure
             The server exited at once; the message is its last log line.
         Unavailable
@@ -95,7 +95,7 @@ class EmbeddedRegistry:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = self._lock_folder()
-            self._private = Path(tempfile.mkdtemp(prefix="dbelief-registry-"))
+            self._private = make_socket_folder("dbelief-registry-", _SOCKET)
             self.url = f"unix://{quote(str(self._socket()))}"
             self._start()
         except BaseException:
@@ -115,13 +115,7 @@ class EmbeddedRegistry:
 
     def _socket(self) -> Path:
         assert self._private is not None, "the registry server is not entered"
-        path = self._private / "registry.sock"
-        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-            raise UserError(
-                f"{path}: longer than the {_LONGEST_SOCKET_PATH} bytes of a socket's path: "
-                "set TMPDIR to a shorter folder"
-            )
-        return path
+        return self._private / _SOCKET
 
     def _start(self) -> None:
         binary = server_binary()

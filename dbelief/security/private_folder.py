@@ -13,6 +13,10 @@ from pathlib import Path
 
 from dbelief.errors import UserError
 
+LONGEST_SOCKET_PATH = 107
+"""Bytes of `sockaddr_un.sun_path`, less the terminating zero."""
+SHORT_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
+"""Folders below which a socket has a short name, where the temporary folder is too deep, as batch systems set it."""
 SECRET, SECRET_BYTES = "secret", 32
 """File and length of the user's secret."""
 
@@ -28,6 +32,30 @@ def make_private(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_private(folder, os.lstat(folder), stat.S_ISDIR)
     return folder
+
+
+def make_socket_folder(prefix: str, socket: str) -> Path:
+    """Make a new folder with mode 0700, in which a socket can be named `socket`: the path of one has an end.
+
+    It is made in the temporary folder; where that is too deep, in `$XDG_RUNTIME_DIR` or one of `SHORT_FOLDERS`.
+
+    Raises
+    ------
+    UserError
+        None of them can be used.
+    """
+    troubles = []
+    for parent in filter(None, (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), *SHORT_FOLDERS)):
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=os.path.abspath(parent)))
+        except OSError as error:
+            troubles.append(f"{parent}: {error.strerror or error}")
+            continue
+        if len(os.fsencode(folder / socket)) <= LONGEST_SOCKET_PATH:
+            return folder
+        folder.rmdir()
+        troubles.append(f"{parent}: longer than the {LONGEST_SOCKET_PATH} bytes of a socket's path")
+    raise UserError(f"no folder for a socket ({'; '.join(troubles)}): set TMPDIR to a shorter one")
 
 
 @functools.lru_cache(maxsize=1)

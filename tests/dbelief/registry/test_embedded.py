@@ -116,12 +116,16 @@ def test_a_server_that_never_answers_is_ended(folder: Path, monkeypatch: pytest.
     assert server.process.poll() is not None
 
 
-def test_a_socket_path_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_temporary_folder_is_left_for_a_short_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with pytest.raises(UserError, match=r"107 bytes .* TMPDIR"), EmbeddedRegistry(tmp_path / "registry"):
-        pass
+    with EmbeddedRegistry(folder) as registry:
+        short = _socket(registry.url).parent
+        assert short.stat().st_mode & 0o777 == 0o700
+    assert not short.exists()
     assert list(deep.iterdir()) == []
 
 

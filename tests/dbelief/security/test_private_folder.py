@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dbelief.errors import UserError
-from dbelief.security.private_folder import SECRET, make_private, user_secret
+from dbelief.security import private_folder
+from dbelief.security.private_folder import SECRET, make_private, make_socket_folder, user_secret
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +86,51 @@ def test_another_users_folder_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path / "theirs", 65534, 65534)
     with pytest.raises(PermissionError, match="is another user's, or open to others"):
         make_private(tmp_path / "theirs")
+
+
+DEEP = "x" * 100
+
+
+def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / DEEP
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return folder
+
+
+def test_a_socket_is_in_the_temporary_folder_where_its_name_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_folder, "LONGEST_SOCKET_PATH", len(os.fsencode(tmp_path)) + len("/one-12345678/s"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    folder = make_socket_folder("one-", "s")
+    assert folder.parent == tmp_path
+    assert mode(folder) == 0o700
+
+
+def test_under_a_deep_one_it_is_in_the_users_folder_or_in_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = deep(tmp_path, monkeypatch)
+    monkeypatch.setattr(private_folder, "LONGEST_SOCKET_PATH", len(os.fsencode(tmp_path)) + len("/two/one-12345678/s"))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(private_folder, "SHORT_FOLDERS", (str(tmp_path / "two"),))
+    assert make_socket_folder("one-", "s").parent == tmp_path / "two"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "one"))
+    assert make_socket_folder("one-", "s").parent == tmp_path / "one"
+    assert list(below.iterdir()) == []
+
+
+def test_without_any_one_line_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = deep(tmp_path, monkeypatch)
+    monkeypatch.setattr(private_folder, "LONGEST_SOCKET_PATH", 20)
+    monkeypatch.setattr(private_folder, "SHORT_FOLDERS", ("/nowhere",))
+    with pytest.raises(UserError) as caught:
+        make_socket_folder("one-", "s")
+    assert str(caught.value) == (
+        f"no folder for a socket ({below}: longer than the 20 bytes of a socket's path; /nowhere: No such file or "
+        "directory): set TMPDIR to a shorter one"
+    )
+    assert list(below.iterdir()) == []
