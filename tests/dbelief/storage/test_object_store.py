@@ -257,10 +257,12 @@ def test_a_store_without_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert backend.list(prefix) == {}
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_an_upload_whose_last_answer_was_lost(removed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parts are gone then, as they are where the store has removed them."""
-    backend, url = MemoryBackend(), parse_url(f"memory://lost/{removed}/part")
+@pytest.mark.parametrize("there", ["it", "nothing", "another"])
+def test_an_upload_whose_last_answer_was_lost(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are gone then, as they are where the store has removed them; an earlier object may have its name."""
+    backend, url = MemoryBackend(), parse_url(f"memory://lost/{there}/part")
+    if there == "another":
+        backend.write(url, BytesIO(b"an earlier one"), create=False)
 
     class Lost:
         attempts = 0
@@ -273,7 +275,7 @@ def test_an_upload_whose_last_answer_was_lost(removed: bool, monkeypatch: pytest
 
         def complete(self) -> None:
             self.attempts += 1
-            if self.attempts > 1 or removed:
+            if self.attempts > 1 or there != "it":
                 raise FileNotFoundError
             self.inner.complete()
             raise ConnectionResetError
@@ -288,10 +290,10 @@ def test_an_upload_whose_last_answer_was_lost(removed: bool, monkeypatch: pytest
         with objects.upload(url) as file:
             file.write(b"content")
 
-    if removed:
-        with pytest.raises(StorageError, match=r"part: its parts were removed before they were an object$"):
-            write()
-        assert not objects.exists(url)
-    else:
+    if there == "it":
         write()
         assert objects.read(url) == b"content"
+        return
+    with pytest.raises(StorageError, match=r"part: its parts were removed before they were an object$"):
+        write()
+    assert objects.exists(url) == (there == "another")
