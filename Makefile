@@ -1,10 +1,11 @@
-# Everything made here lies in .venv, .cache, runs and dist; nothing else of the machine is touched.
+# Everything made here lies in .venv, .venv-extras, .cache, runs and dist; nothing else of the machine is touched.
 PYTHON ?= python3
 ARGS :=
 BIN := .venv/bin
 ENGINE ?= $(notdir $(firstword $(shell command -v podman docker)))
 IMAGE ?= dbelief:latest
 FILE ?= deploy/Dockerfile
+TORCH ?= torch==2.13.0
 # One more than there are cores: tests of real processes wait for a third of their time. More than four gain nothing.
 TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 
@@ -15,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-torch test-trackers test-storage test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -57,8 +58,8 @@ verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/pb/*_pb2* match 
 	@cd .cache/protos && diff -ru committed made/dbelief/rpc/pb || \
 		{ echo "dbelief/rpc/pb is not what protos/ says: run \`make protos\`" >&2; exit 1; }
 
-clean: ## remove .venv, caches and dist; runs/ stays
-	rm -rf .venv .cache dist
+clean: ## remove .venv, .venv-extras, caches and dist; runs/ stays
+	rm -rf .venv .venv-extras .cache dist
 	find benchmarks coordinator dbelief examples ps_server tests worker -name __pycache__ -prune -exec rm -rf {} +
 
 ##@ Longer tests
@@ -66,17 +67,8 @@ clean: ## remove .venv, caches and dist; runs/ stays
 test-long: .venv/ready-to-develop ## tests of half an hour: every process killed, a bad network, all Hypothesis examples
 	@$(BIN)/pytest -m "(long or hypothesis) and not deploy and not slurm" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
 
-test-torch: .venv/ready-to-develop ## tests that need the torch extra, which `make test` skips where it is not installed
-	@$(BIN)/python -c 'import torch' || { echo "torch is not installed: see docs/how-to/pytorch_script.md" >&2; exit 1; }
-	@$(BIN)/pytest -m torch -n 2 --dist worksteal $(ARGS)
-
-test-trackers: .venv/ready-to-develop ## tests that need TensorBoard and MLflow, which `make test` skips where they are not installed
-	@$(BIN)/python -c 'import mlflow, tensorboard, tensorboardX' || { echo "missing: pip install '.[tensorboard,mlflow]' tensorboard" >&2; exit 1; }
-	@$(BIN)/pytest tests/dbelief/tools/track $(ARGS)
-
-test-storage: .venv/ready-to-develop ## tests that need s3fs and moto, which `make test` skips where they are not installed
-	@$(BIN)/python -c 'import moto.server, s3fs' || { echo "missing: pip install '.[s3,storage-tests]'" >&2; exit 1; }
-	@$(BIN)/pytest -m storage -n 2 --dist worksteal tests/storage tests/dbelief/storage $(ARGS)
+test-extras: .venv-extras/ready ## tests that need torch, trackers or S3, which `make test` skips: in .venv-extras, with all extras
+	@.venv-extras/bin/pytest -m "(torch or storage or trackers) and not deploy and not slurm" -n 2 --dist worksteal $(ARGS)
 
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)
@@ -161,9 +153,22 @@ dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deplo
 .venv/ready-to-develop: EXTRAS := [dev]
 .venv/ready-to-document: EXTRAS := [docs]
 .venv/ready-to-run .venv/ready-to-develop .venv/ready-to-document: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dbelief needs Python 3.11 or newer, \
-	and \`$(PYTHON)\` is not; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(check-python)
 	@echo "installing dbelief$(EXTRAS) into .venv (once; about a minute)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install -qq --editable '.$(EXTRAS)'
 	@touch .venv/ready-to-run $@
+
+# Apart from .venv, in which `make test` shows that nothing else needs an extra. Where torch's default build is one for
+# GPUs, install the CPU's there before, or name it: make test-extras TORCH=FILE.whl
+.venv-extras/ready: pyproject.toml
+	$(check-python)
+	@echo "installing dbelief with torch and all other extras into .venv-extras (once; some minutes)"
+	@test -x .venv-extras/bin/pip || $(PYTHON) -m venv .venv-extras
+	@.venv-extras/bin/pip install -qq --editable '.[dev,torch,tensorboard,mlflow,parquet,images,s3,storage-tests]' $(TORCH) tensorboard
+	@touch $@
+
+define check-python
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dbelief needs Python 3.11 or newer, \
+	and \`$(PYTHON)\` is not; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+endef

@@ -107,6 +107,16 @@ def test_no_file_names_a_machine() -> None:
     assert [_where(path) for path in written if machine.search(path.read_text())] == []
 
 
+def test_what_is_skipped_without_an_extra_is_marked() -> None:
+    """`make test-extras` runs what is marked, and `make test` skips it."""
+    skips = re.compile(r"importorskip\(\s*\"(torch|tensorboard|mlflow|s3fs|moto)|skipif\(bool\(MISSING\)")
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    skipping = {path for path, text in tests.items() if skips.search(text)}
+    assert len(skipping) > 10, "so few files cannot be right"
+    marked = {path for path in skipping if re.search(r"mark\.(torch|trackers|storage)\b", tests[path])}
+    assert skipping - marked == set()
+
+
 def test_every_dependency_is_explained() -> None:
     project = PROJECT["project"]
     needed = sum(project["optional-dependencies"].values(), project["dependencies"])

@@ -26,10 +26,10 @@ from benchmarks.harness import checkout, options, report
 DEAD = "http://127.0.0.1:9"
 """A proxy that refuses connections."""
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
-NOBODY = 65534
+ANOTHER = 65534
 # The interpreter may lie below a home that this user cannot enter: it may read all files, and write its own only.
-AS_NOBODY = (
-    f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups "
+AS_ANOTHER = (
+    f"setpriv --reuid={ANOTHER} --regid={ANOTHER} --clear-groups "
     "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
 )
 OWN_MOUNTS = "unshare --mount --propagation private"
@@ -100,6 +100,7 @@ def folders() -> list[Surrounding]:
         Surrounding("TMPDIR with blanks", {"TMPDIR": "{folder}/a b  c"}, 'mkdir -p "$TMPDIR"'),
         Surrounding("TMPDIR that is read-only", {"TMPDIR": "/proc/self"}),
         Surrounding("blanks and umlauts", below="Ein Ordner für Übungen – 50 %, \u4f8b/a'b\"c"),
+        Surrounding("ISO 8859-1 in a path", below=os.fsdecode(b"\xdcbung"), code=2, line="is not UTF-8: rename"),
         Surrounding("path of 2,400 bytes", below=deep),
         Surrounding("umask 077", shell="umask 077"),
         Surrounding("shadowing files", files=dict.fromkeys(SHADOWS, SHADOW)),
@@ -119,10 +120,10 @@ def users() -> list[Surrounding]:
         Surrounding("HOME is not set", none),
         Surrounding("HOME is missing", {**none, "HOME": "/nowhere"}),
         Surrounding("HOME is read-only", {**none, "HOME": "/proc/self"}),
-        Surrounding("another user, no HOME", none, prefix=AS_NOBODY, owner=NOBODY),
-        Surrounding("the same, in /", none, "cd /", AS_NOBODY, owner=NOBODY, arguments=away),
-        Surrounding("the same, HOME of root", {**none, "HOME": "/root"}, prefix=AS_NOBODY, owner=NOBODY),
-        Surrounding("the same, cannot write", none, "cd /", AS_NOBODY, owner=NOBODY, code=2, line="^Error: .*runs"),
+        Surrounding("another user, no HOME", none, prefix=AS_ANOTHER, owner=ANOTHER),
+        Surrounding("the same, in /", none, "cd /", AS_ANOTHER, owner=ANOTHER, arguments=away),
+        Surrounding("the same, HOME of root", {**none, "HOME": "/root"}, prefix=AS_ANOTHER, owner=ANOTHER),
+        Surrounding("the same, cannot write", none, "cd /", AS_ANOTHER, owner=ANOTHER, code=2, line="^Error: .*runs"),
     ]
 
 
@@ -132,11 +133,11 @@ def limits() -> list[Surrounding]:
     hosts = f"{OWN_MOUNTS} sh -c 'echo ::1 localhost >$0/hosts && mount --bind $0/hosts /etc/hosts && exec \"$@\"'"
     return [
         Surrounding("64 descriptors", shell="ulimit -n 64"),
-        Surrounding("32 descriptors", shell="ulimit -n 32", code=1, line="descriptors|Too many open files"),
+        Surrounding("32 descriptors", shell="ulimit -n 32", code=1, line="ulimit -n"),
         Surrounding("4 GB of address space", shell="ulimit -v 4000000"),
-        Surrounding("1 GB of address space", shell="ulimit -v 1000000", code=1, line="memory|allocate|thread"),
+        Surrounding("1 GB of address space", shell="ulimit -v 1000000"),
         Surrounding("no core files, small stack", shell="ulimit -c 0; ulimit -s 1024"),
-        Surrounding("20 processes", {"HOME": "{folder}"}, "ulimit -u 20", AS_NOBODY, owner=NOBODY,
+        Surrounding("20 processes", {"HOME": "{folder}"}, "ulimit -u 20", AS_ANOTHER, owner=ANOTHER,
                     code=1, line="process|thread|Resource temporarily unavailable"),
         Surrounding("no /dev/shm", prefix=f"{OWN_MOUNTS} sh -c 'mount -t tmpfs -o ro none /dev/shm && exec \"$@\"' sh"),
         Surrounding("/dev/shm of 64 kB", prefix=shm % "size=64k"),
@@ -151,7 +152,7 @@ def shells() -> list[Surrounding]:
     no_locale = {name: None for name in os.environ if name.startswith("LC_")}
     return [
         Surrounding("no variable but PATH", {name: None for name in os.environ if name != "PATH"}),
-        Surrounding("LANG=C", {**no_locale, "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        Surrounding("LANG=C", {**no_locale, "LANG": "C"},
                     below="Übung"),
         Surrounding("a locale that is missing", {**no_locale, "LC_ALL": "xx_YY.ISO-8859-1"}),
         Surrounding("PYTHONOPTIMIZE=2", {"PYTHONOPTIMIZE": "2"}),
@@ -211,7 +212,8 @@ def run(one: Surrounding, folder: Path, overrides: Sequence[str]) -> bool:
             code = -process.wait()
     seconds = time.monotonic() - began
     lines = (folder / "log").read_text(errors="replace").splitlines() or [""]
-    left = sorted(path.name for path in (folder / "tmp").iterdir())
+    # The secret of a user whose home cannot hold it stays: all of the user's processes share it.
+    left = sorted({path.name for path in (folder / "tmp").iterdir()} - {f"dbelief-{one.owner or os.geteuid()}"})
     right = code == one.code and re.search(one.line, lines[-1]) is not None and not left
     mark, rest = "" if right else "WRONG ", f"left {', '.join(left)}; " if left else ""
     report.progress({"name": one.name, "exit": code, "s": round(seconds, 1), "line": f"{mark}{rest}{lines[-1][:200]}"})
@@ -227,7 +229,7 @@ def main() -> None:
     every = [plain, *proxies(), *folders(), *users(), *limits(), *shells()]
     chosen = [one for one in every if not arguments.only or any(part in one.name for part in arguments.only)]
     wrong = []
-    with tempfile.TemporaryDirectory(prefix="around-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="around-", dir="/var/tmp") as scratch:
         os.chmod(scratch, 0o755)
         for number, one in enumerate(chosen):
             if one.needs_root and os.geteuid() != 0:

@@ -103,6 +103,9 @@ def checked(found: Document, folder: Path, where: str, kind: type[Kind]) -> Kind
     JobError
         As `load_job`.
     """
+    if any("\udc80" <= letter <= "\udcff" for letter in str(folder)):
+        # Such a path travels in no message between processes, and in no file of the run.
+        raise JobError(f"{where!a}: the name of its folder, {str(folder)!a}, is not UTF-8: rename the folder")
     noun = f"a {kind.__name__.lower()}"
     sections = ", ".join(name for name, field in kind.model_fields.items() if field.is_required())
     if found.value is None or found.value == {}:

@@ -58,6 +58,11 @@ def _has(page: str, kind: str) -> bool:
         return True
 
 
+def _extras(page: str) -> list[pytest.MarkDecorator]:
+    """The marker of a page with blocks that need torch; without it they are left out."""
+    return [pytest.mark.torch] if ", needs torch -->" in _text(page) else []
+
+
 def _text(page: str) -> str:
     return (ROOT / page).read_text()
 
@@ -73,7 +78,7 @@ def test_page(page: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("page", _with("long"))
+@pytest.mark.parametrize("page", [pytest.param(page, marks=_extras(page)) for page in _with("long")])
 def test_whole_page(page: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path, LONG_BLOCK_S)
     folder.prepare()

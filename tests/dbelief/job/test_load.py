@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,14 @@ def test_lr_overrides_the_rate_of_any_strategy(file: Path, overrides: dict[str, 
 def test_a_wrong_lr(file: Path, overrides: dict[str, str], words: str) -> None:
     with pytest.raises(JobError, match=words):
         load_job(file, overrides)
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused(file: Path, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xdcbungen"))  # as ISO 8859-1 has it
+    folder.mkdir()
+    path = folder / "job.yaml"
+    path.write_bytes(file.read_bytes())
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value).endswith(r"/\udcdcbungen', is not UTF-8: rename the folder")
+    assert str(caught.value).isascii()

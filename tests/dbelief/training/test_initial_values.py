@@ -225,6 +225,7 @@ def test_the_users_own_initial_values_of_a_network_are_kept() -> None:
     assert set(InitialValues.of(job_of(model={"python": "model.py:Mine"}), network).flat().tolist()) == {0.5}
 
 
+@pytest.mark.torch
 def test_torch_module() -> None:
     torch = pytest.importorskip("torch")
     from dbelief.nn.torch_model import TorchModel

@@ -169,6 +169,7 @@ MORE = "evaluate: {every: 100, metrics: [auc]}\nsnapshots: {every_s: 0.2}\n"
 
 
 @pytest.mark.processes
+@pytest.mark.trackers
 def test_tensorboard_and_mlflow_read_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a resume too, which goes on in the same run."""
     pytest.importorskip("tensorboardX", reason="the tensorboard extra is not installed")
