@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["DBELIEF_PICTURES"] = "0"  # a second of processor time for each job; the tests of pictures draw some
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".cache" / "hypothesis"))
+NEAR = "localhost,127.0.0.1,::1"
+for _name in (
+    "no_proxy",
+    "NO_PROXY",
+):  # clients of tests, of HTTP and S3, would take the environment's proxy to loopback
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), NEAR)))
 os.environ["XDG_STATE_HOME"] = str(ROOT / ".cache" / "state")  # where processes without credentials share a secret
 
 from hypothesis import settings  # noqa: E402 (reads the line above)

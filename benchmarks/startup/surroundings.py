@@ -138,7 +138,7 @@ def limits() -> list[Surrounding]:
         Surrounding("1 GB of address space", shell="ulimit -v 1000000"),
         Surrounding("no core files, small stack", shell="ulimit -c 0; ulimit -s 1024"),
         Surrounding("20 processes", {"HOME": "{folder}"}, "ulimit -u 20", AS_ANOTHER, owner=ANOTHER,
-                    code=1, line="process|thread|Resource temporarily unavailable"),
+                    code=2, line="ulimit -u"),
         Surrounding("no /dev/shm", prefix=f"{OWN_MOUNTS} sh -c 'mount -t tmpfs -o ro none /dev/shm && exec \"$@\"' sh"),
         Surrounding("/dev/shm of 64 kB", prefix=shm % "size=64k"),
         Surrounding("localhost is ::1 alone", prefix=f"{hosts} {{folder}}"),

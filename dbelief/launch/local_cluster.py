@@ -24,9 +24,10 @@ from dbelief.launch.child_process import (
     describe_exit,
     terminate_all,
 )
+from dbelief.launch.limits import check_threads
 from dbelief.launch.site import Loopback, Site
 from dbelief.monitor.status import to_dict
-from dbelief.process.console import interrupt_event
+from dbelief.process.console import format_error, interrupt_event
 from dbelief.process.cpu_affinity import available_cores, format_cores, split_cores
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
@@ -109,6 +110,8 @@ class LocalCluster:
         self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
         for tracker in job.track:
             check_usable(tracker)
+        if isinstance(self._site, Loopback):
+            check_threads(2 + job.shards * job.replication + job.replicas)
         self._place = place_of(job)
         self.folder = self._place.prepare(resume)
         self._job_file = job_file
@@ -334,8 +337,8 @@ class LocalCluster:
         try:
             if self._pictures is not None:
                 self._pictures.draw()
-        except DbeliefError as error:
-            log.error(f"{error}; `dbelief report {self.folder}` draws them later")
+        except Exception as error:  # matplotlib's own too, as of a broken font
+            log.error(f"{format_error(error)}; `dbelief report {self.folder}` draws them later")
 
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:
         """Whether the coordinator runs, or is restarted because it ended before it closed the run."""

@@ -15,12 +15,15 @@ from dbelief.errors import DataError, WriteFailed
 from dbelief.rundir.events import read_events
 from dbelief.rundir.folder import LAST_PASS, REDUCTION
 
+from .drawing import import_matplotlib
+
 if TYPE_CHECKING:
     from .reduction import Reduction
 
 
 def load_drawing_code() -> None:
     """Import what `draw_pictures` imports. Cost: half a second."""
+    import_matplotlib()
     from . import curves, pass_timeline, reduction  # noqa: F401
     from .plot_style import new_figure
 
@@ -48,6 +51,7 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
     WriteFailed
         Where the plots cannot be written.
     """
+    import_matplotlib()
     from .curves import draw_curves
     from .pass_timeline import draw_pass
     from .reduction import draw_reduction
@@ -75,6 +79,7 @@ def read_reduction(run: Path) -> Reduction | None:
     DataError
         The file cannot be read.
     """
+    import_matplotlib()
     from .reduction import Reduction
 
     path = run / REDUCTION

@@ -10,8 +10,8 @@ from dbelief.errors import RuntimeFailure, UserError
 from dbelief.job import Comparison, ComparisonFile, Trial, nearest
 from dbelief.monitor.format import plural
 from dbelief.process.atomic_file import write_whole
+from dbelief.tools.report.drawing import import_matplotlib
 
-from .plots import draw_comparison
 from .record import Record, key_of, read_record, write_record
 from .table import in_markdown, rows_of
 from .trial import Examiner, run_trial
@@ -140,5 +140,8 @@ def _write(comparison: Comparison, folder: Path, records: list[Record]) -> list[
     }
     for name, text in texts.items():
         write_whole(folder / name, text.encode())
+    import_matplotlib()
+    from .plots import draw_comparison
+
     pictures = draw_comparison(records, rows, comparison.targets, folder, comparison.name)
     return [*(folder / name for name in texts), *pictures]

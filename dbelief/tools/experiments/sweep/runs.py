@@ -16,6 +16,7 @@ from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import interrupt_event
 from dbelief.rundir.summary import read_summary
+from dbelief.tools.report.drawing import import_matplotlib
 from dbelief.url import Url
 
 from .grid import Point, points
@@ -71,6 +72,7 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
 
 def _draw(rows: Sequence[Row], folder: Path, name: str) -> bool:
     """Draw the grid; whether there was anything to draw. matplotlib is imported only now, after the runs."""
+    import_matplotlib()
     from .plots import draw_grid
 
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +48,28 @@ def test_a_pass_that_cannot_be_read_is_named(run: Path, text: str) -> None:
 def test_a_folder_that_cannot_be_made_is_one_line(run: Path) -> None:
     with pytest.raises(WriteFailed, match=r"events\.jsonl/x: the pictures cannot be written: Not a directory"):
         draw_pictures(run, run / "events.jsonl" / "x", "mnist")
+
+
+DRAW = """
+import os, sys
+from pathlib import Path
+from dbelief.tools.report.pictures import draw_pictures, load_drawing_code
+from dbelief.tools.experiments.sweep import runs
+load_drawing_code()
+assert os.environ["MPLBACKEND"] == sys.argv[2], "it is the user's again"
+print(*draw_pictures(Path(sys.argv[1]), Path(sys.argv[1]), "a notebook"))
+"""
+
+
+def test_a_notebooks_backend_is_not_needed(tmp_path: Path) -> None:
+    """A cell's commands have it in their environment, and not in their own."""
+    (tmp_path / "events.jsonl").write_text("")
+    backend = "module://no_such_package.backend_inline"
+    done = subprocess.run(
+        [sys.executable, "-c", DRAW, str(tmp_path), backend],
+        env={**os.environ, "MPLBACKEND": backend},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [f"{tmp_path}/curves.png"]), done.stderr
