@@ -456,10 +456,12 @@ class ShardController:
         return files
 
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
-        """Write this shard's file of a set."""
-        self._check_leader(request.command)
-        began, epoch, files = runtime.monotonic(), self.epoch, self._set_files(request.folder)
-        manifest, written = snapshot.save(self.require_shard(), files, self.index, request.set, self.job, epoch)
+        """Write this shard's file of a set; other commands are executed meanwhile."""
+        with self._lock:  # segments and incarnation belong together; none of a later leader's commands is in between
+            self._check_leader(request.command)
+            epoch, files, shard = self.epoch, self._set_files(request.folder), self.require_shard()
+        began = runtime.monotonic()
+        manifest, written = snapshot.save(shard, files, self.index, request.set, self.job, epoch)
         seconds = runtime.monotonic() - began
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = runtime.monotonic()

@@ -169,6 +169,12 @@ class ProgressReporter:
             shared_received=int(total(own.shared_received)),
         )
 
+    def export(self) -> None:
+        """Add all that the metrics do not have yet."""
+        with self._lock:
+            self._export_pushes()
+        self.export_phases()
+
     def export_phases(self) -> None:
         """Add the seconds of each phase since the last call to the metrics."""
         for phase, seconds in self._phases.seconds.items():

@@ -141,9 +141,11 @@ class Replica:
                 )
             raise
         finally:
-            for threads in (self._trainer, self._group_trainer, self._bundle_worker):
-                if threads is not None:
-                    threads.close()
+            with contextlib.ExitStack() as ends:
+                ends.callback(self._reporter.export)  # last: what is submitted is still pushed, also after an error
+                for threads in (self._trainer, self._group_trainer, self._bundle_worker):
+                    if threads is not None:
+                        ends.callback(threads.close)
 
     def _wait(self, least_s: float) -> None:
         """Pause before the next request; longer the longer this replica has had no work."""

@@ -24,6 +24,7 @@ import numpy as np
 from dbelief.checkpoint.checksummed_json import parse_checksummed, with_checksum
 from dbelief.checkpoint.safetensors_io import DTYPES, Tensor, TensorFile, dtype_name
 from dbelief.checkpoint.set_files import COMMIT, SetFiles, files_in
+from dbelief.core.absent import Missed
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import CorruptSnapshot, SnapshotError, WriteFailed
@@ -42,7 +43,7 @@ class StoredSegment:
 
     Attributes
     ----------
-    version, applied, rounds, lost, ledger, lost_of
+    version, applied, rounds, lost, ledger, lost_of, missed
         As in the shard's segment.
     arrays
         Vectors by name, including the rule's state: (length,) each, valid until the next iteration.
@@ -56,6 +57,7 @@ class StoredSegment:
     ledger: Mapping[tuple[str, Pusher], LedgerRow]
     arrays: Mapping[str, np.ndarray]
     lost_of: Mapping[Pusher, int] = field(default_factory=dict)
+    missed: Missed = ()
 
 
 def state_key(name: str) -> str:
@@ -145,6 +147,7 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
         "lost_of": [[*pusher, lost] for pusher, lost in segment.lost_of.items()],
         "ledger": [[vector, *pusher, *row] for (vector, pusher), row in segment.ledger.items()],
         "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
+        **({"missed": segment.missed} if segment.missed else {}),
         "offset": offset,
         "crc32": crc32,
     }
@@ -246,6 +249,8 @@ def _check_shape(content: dict[str, Any]) -> None:
             numbers += counts
             if not isinstance(vector, str):
                 raise TypeError(f"ledger row of {vector!r}")
+        for start, stop, count in row.get("missed", ()):
+            numbers += start, stop, count
         for name, dtype in row["vectors"]:
             if not isinstance(name, str) or dtype not in DTYPES:
                 raise TypeError(f"vector {name!r} of type {dtype!r}")
@@ -302,5 +307,7 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
     # Earlier versions wrote no leases and positions.
     ledger = {(vector, Pusher(*counts[:3])): LedgerRow(*counts[3:]) for vector, *counts in row["ledger"]}
     lost_of = {Pusher(*pusher): lost for *pusher, lost in row.get("lost_of", ())}  # earlier versions wrote none
+    missed = tuple((start, stop, count) for start, stop, count in row.get("missed", ()))
     span = SegmentSpan(row["index"], row["start"], row["length"])
-    return StoredSegment(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays, lost_of)
+    counts = row["version"], row["applied"], row["rounds"], row["lost"]
+    return StoredSegment(span, *counts, ledger, arrays, lost_of, missed)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dbelief.core.absent import Ranges
+
 PARAMETERS = "w"
 """The named vector that holds the model's parameters."""
 TRIAL, ACCRUED = "trial", "accrued"
@@ -81,6 +83,9 @@ class Push:
     lease, position
         The lease that it belongs to, and how many of its samples are done with this push. All earlier leases of the
         pusher are done too, but for what it has reported as skipped. 0: of no lease.
+    absent
+        Ranges of the flat vector that took no part: the rule leaves them as they are. Numbers that are sent for them
+        are 0. `EVERYTHING`: nothing took part.
     """
 
     pusher: Pusher
@@ -94,6 +99,7 @@ class Push:
     bundle: int | None = None
     lease: int = 0
     position: int = 0
+    absent: Ranges = ()
 
     @property
     def row(self) -> LedgerRow:

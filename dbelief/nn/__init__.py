@@ -8,7 +8,18 @@ from .layers.embedding import Embedding
 from .layers.image import Image
 from .layers.layer import Dense, Elementwise, Shape
 from .layers.local import Local
-from .model import Array, Batch, Evaluates, HasBuffers, HasLogProbabilities, Model, ReadsSparse, SharesTensors
+from .model import (
+    Array,
+    Batch,
+    Evaluates,
+    HasBuffers,
+    HasLogProbabilities,
+    LeavesOut,
+    Model,
+    ReadsSparse,
+    SharesTensors,
+    absent_of,
+)
 from .network import Network, Stage, stages, step_settings
 from .sparse_rows import SparseRows
 
@@ -24,6 +35,7 @@ __all__ = [
     "HasBuffers",
     "HasLogProbabilities",
     "Image",
+    "LeavesOut",
     "Local",
     "Model",
     "Network",
@@ -33,6 +45,7 @@ __all__ = [
     "SparseAutoencoder",
     "SparseRows",
     "Stage",
+    "absent_of",
     "batch_key",
     "build_autoencoder",
     "build_layer",

@@ -4,7 +4,7 @@ A model holds no parameters. They are stored in one flat float32 vector; the mod
 (`parameters`) and receives views into that vector, for the parameters as for their gradient.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -141,6 +141,24 @@ class HasBuffers(Protocol):
     def buffers(self) -> Mapping[str, str]:
         """Types of these tensors in a model file, as NumPy calls them, by name; they are the last of `parameters`."""
         ...
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """What a model may have besides, where a pass may leave out parameters, as a branch that is not taken.
+
+    Of one without it, all parameters take part in each pass.
+    """
+
+    @property
+    def absent(self) -> Collection[str]:
+        """Names of those without a gradient in the last `loss_and_gradient`, where `out` is 0: no rule changes them."""
+        ...
+
+
+def absent_of(model: Model) -> Collection[str]:
+    """Names of the parameters that the last `loss_and_gradient` of a model left out."""
+    return getattr(model, "absent", ())  # of `LeavesOut`, whose check would cost each pass microseconds
 
 
 @runtime_checkable

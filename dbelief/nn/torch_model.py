@@ -4,9 +4,9 @@
     def model():
         return TorchModel(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), nn.CrossEntropyLoss())
 
-The module's parameters are no tensors of its own: before each pass they are pointed at the job's flat vector, and
-their gradients at the vector that is pushed. Nothing is copied but what autograd copies itself. CuPy's arrays are taken
-in the same way, which has not been verified on a device.
+The module's parameters are no tensors of its own: before each pass they are pointed at the job's flat vector. Gradients
+are copied from where autograd makes them: a parameter for which it makes none took no part, and is left as it is by the
+rule. CuPy's arrays are taken in the same way, which has not been verified on a device.
 
 What a pass draws (dropout) is a function of the job's seed and the bits of the batch's inputs, as in `dropout.py`: a
 batch that is computed twice has the same gradient, and a job that is run twice has the same model.
@@ -15,7 +15,7 @@ batch that is computed twice has the same gradient, and a job that is run twice 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,7 @@ _SCRIPT = "a script may have it: see dbelief help pytorch_script"
 
 
 class TorchModel:
-    """A torch module and a loss (`Model` and `Evaluates`). For one thread at a time.
+    """A torch module and a loss (`Model`, `Evaluates` and `LeavesOut`). For one thread at a time.
 
     Parameters
     ----------
@@ -62,6 +62,7 @@ class TorchModel:
         self._loss = loss
         self._seed = 0
         self._work: Workspace | None = None
+        self._absent: Collection[str] = ()
         self._module = self._made(0)
         _check(self._module)
 
@@ -86,6 +87,11 @@ class TorchModel:
     def buffers(self) -> Mapping[str, str]:
         """Types of the module's persistent buffers, by torch's names."""
         return {name: str(own.dtype).removeprefix("torch.") for name, own in self._buffers().items()}
+
+    @property
+    def absent(self) -> Collection[str]:
+        """Names of the parameters for which the last `loss_and_gradient` made no gradient."""
+        return self._absent
 
     def _buffers(self) -> dict[str, Any]:
         known = self._module.state_dict(keep_vars=True)
@@ -137,16 +143,22 @@ class TorchModel:
             The loss is no single number.
         """
         self._module.train()
-        for name, own in self._module.named_parameters():
-            own.data = self._tensor(views[name])
-            out[name].fill(0)
-            own.grad = self._tensor(out[name])  # which autograd adds to, in place
+        parameters = dict(self._module.named_parameters())
+        for name, own in parameters.items():
+            own.data, own.grad = self._tensor(views[name]), None
         self._fill_buffers(views)
         with self._drawing(batch.inputs):
             loss = self._loss(self._module(self._tensor(batch.inputs)), self._tensor(batch.targets))
             if loss.numel() != 1:
                 raise ModelError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
             loss.backward()
+        self._absent = [name for name, own in parameters.items() if own.grad is None]
+        for name, own in parameters.items():
+            gradient, own.grad = own.grad, None
+            if gradient is None:
+                out[name].fill(0)
+            else:
+                self._tensor(out[name]).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         for name, own in self._buffers().items():
             self._tensor(out[name]).copy_(own.float() - self._tensor(views[name]))
         return float(loss.detach())

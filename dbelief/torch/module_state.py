@@ -1,20 +1,21 @@
 """The state of a torch module as a job's flat vector: trained parameters, then buffers, then what is fixed.
 
-Trained float32 parameters on the CPU have no memory of their own: they, and their gradients, are views of flat vectors,
-which pushes read and fetches write. All others are copied: half-precision parameters, of which the shards hold float32;
-parameters on a device; and buffers, of which each step changes only some.
+Trained float32 parameters on the CPU have no memory of their own: they are views of a flat vector, which fetches write.
+All others are copied: half-precision parameters, of which the shards hold float32; parameters on a device; and buffers,
+of which each step changes only some. Gradients are copied into the vector that is pushed, from where autograd makes
+them: where it makes none (None), the parameter took no part, and a rule leaves it as it is.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from dbelief.core.absent import Ranges, of_tensors
 from dbelief.core.layout import FROZEN, Kind, Layout, RankPart
 from dbelief.errors import ModelError
 from dbelief.training.initial_values import HeldTensors, InitialValues
@@ -75,7 +76,8 @@ class ModuleState:
         self._trained, self._buffers, self._fixed = trained, buffers, fixed
         self._bound: dict[str, int] = {}  # and the address of its place in the vector of values
         self._values: Mapping[str, np.ndarray] = {}
-        self._gradients: deque[_Gradients] = deque()  # the first are those of the next step
+        self._pushed = np.empty(0, np.float32)  # the vector of gradients, and its parts by tensor
+        self._gradients: Mapping[str, np.ndarray] = {}
 
     def initial(self) -> InitialValues:
         """The present values of all tensors, in float32."""
@@ -100,22 +102,23 @@ class ModuleState:
 
     # -- flat vectors ------------------------------------------------------------------------------------
 
-    def bind(self, values: np.ndarray, gradients: tuple[np.ndarray, ...] = ()) -> None:
-        """Keep the module in these vectors from now on.
+    def bind(self, values: np.ndarray, gradients: np.ndarray | None = None) -> None:
+        """Keep the module in a vector from now on.
 
         Parameters
         ----------
         values
             float32, of the length of `pushed`.
         gradients
-            The like, which take turns: one is cleared while another one is pushed. (): autograd makes its own.
+            The like, for `collect_gradients`; None: none are collected.
         """
         self._values = self.pushed.views(values)
-        self._gradients = deque(_Gradients(vector, self.pushed, self._trained) for vector in gradients)
+        if gradients is not None:
+            self._pushed, self._gradients = gradients, self.pushed.views(gradients)
         for name, own in self._trained.items():
             if own.dtype is torch.float32 and own.device.type == "cpu" and own.layout is torch.strided:
                 own.data = torch.from_numpy(self._values[name])
-                own.grad = self._gradients[0].tensors[name] if self._gradients else None
+                own.grad = None
                 self._bound[name] = own.data_ptr()
 
     def check_bound(self) -> None:
@@ -165,33 +168,27 @@ class ModuleState:
             if name not in self._bound:
                 values[...] = _host(self._tensors[name])
 
-    def collect_gradients(self) -> np.ndarray:
-        """A vector of the gradients of all trained parameters, 0 where one took no part, and of buffers' changes.
+    def collect_gradients(self) -> tuple[np.ndarray, Ranges]:
+        """A vector of the gradients of all trained parameters, and of buffers' changes.
 
-        A script may have set some gradients to None (`optimizer.zero_grad`), after which autograd makes new ones.
+        Returns
+        -------
+        gradients, absent
+            Ranges of the vector that belong to parameters without a gradient (None), where it is 0.
         """
         self.check_bound()
-        gradients = self._gradients[0]
+        absent = []
         for name, own in self._trained.items():
-            room, found = gradients.tensors[name], own.grad
+            room, found = self._gradients[name], own.grad
             if found is None:
-                room.zero_()
-            elif found is not room:
-                room.copy_(found.detach())
-        for name, own in self._buffers.items():
-            np.subtract(_host(own), self._values[name], out=gradients.views[name])
-        return gradients.vector
-
-    def next_gradients(self) -> None:
-        """Set the gradients to 0, in another vector than the one that was collected last."""
-        self._gradients.rotate()
-        gradients = self._gradients[0]
-        gradients.clear()
-        for name, own in self._trained.items():
-            if name in self._bound:
-                own.grad = gradients.tensors[name]
-            elif own.grad is not None:
-                own.grad.zero_()
+                room.fill(0)
+                absent.append(name)
+            else:
+                dense = found.to_dense() if found.is_sparse else found
+                torch.from_numpy(room).copy_(dense.detach())
+        for name, buffer in self._buffers.items():
+            np.subtract(_host(buffer), self._values[name], out=self._gradients[name])
+        return self._pushed, of_tensors(self.pushed, absent)
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
@@ -200,22 +197,9 @@ class ModuleState:
                 own.grad.mul_(factor)
 
     def drop_gradients(self) -> None:
-        """Set all gradients to None: an optimiser leaves parameters without one as they are."""
+        """Set all gradients to None: a step leaves parameters without one as they are."""
         for own in self._trained.values():
             own.grad = None
-
-
-class _Gradients:
-    """A vector, all 0, and its parts by tensor."""
-
-    def __init__(self, vector: np.ndarray, part: RankPart, trained: Iterable[str]) -> None:
-        self.vector, self.views = vector, part.views(vector)
-        self.tensors = {name: torch.from_numpy(self.views[name]) for name in trained}
-        self.clear()
-
-    def clear(self) -> None:
-        """Set all to 0, as bytes: unlike a fill with float32, `memset` does not read what it overwrites."""
-        self.vector.view(np.uint8).fill(0)
 
 
 def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:

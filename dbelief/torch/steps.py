@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dbelief.core.absent import Ranges
 from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, PushResult
 from dbelief.errors import UserError
@@ -96,7 +97,7 @@ class Step(ABC):
         """Push what steps up to `stepped` have left; None where nothing is."""
         return None
 
-    def _push(self, stepped: Stepped, samples: int, clock: int, rate: float) -> Push:
+    def _push(self, stepped: Stepped, samples: int, clock: int, rate: float, absent: Ranges = ()) -> Push:
         session = self._session
         session.sequences[PARAMETERS] = session.next_sequence()
         return Push(
@@ -107,6 +108,7 @@ class Step(ABC):
             clock=clock,
             lease=stepped.lease.id,
             position=stepped.position,
+            absent=absent,
         )
 
     def _send(
@@ -131,7 +133,7 @@ class RuleStep(Step):
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(session, state, optimizer)
         self.values = self._room()
-        state.bind(self.values, (self._room(), self._room()))
+        state.bind(self.values, self._room())
         self._factor = RateFactor(session.job)
         self._group, self._warned = optimizer.param_groups[0], False
         self._held = _beside_rate(self._group)
@@ -147,7 +149,7 @@ class RuleStep(Step):
         self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
     ) -> PushResult:
         """See `Step.run`; the next gradients are cleared while the shards apply these."""
-        gradient = self._state.collect_gradients()
+        gradient, absent = self._state.collect_gradients()
         norm = check_finite(gradient, self._part)
         if norm == 0.0 and not self._warned:
             self._warned = True
@@ -156,10 +158,10 @@ class RuleStep(Step):
             )
         self._check_unchanged()
         rate = self._optimizer.param_groups[0]["lr"] * self._factor(stepped.samples_before)
-        push = self._push(stepped, samples, clock, rate)
+        push = self._push(stepped, samples, clock, rate, absent)
 
         def prepare() -> None:
-            self._state.next_gradients()
+            self._state.drop_gradients()
             meanwhile()
 
         pushed = self._send(gradient, self.values, push, next_clock, prepare)

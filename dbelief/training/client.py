@@ -14,7 +14,7 @@ towards the job's limits like those of replicas. While a job with data has no re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -95,7 +95,7 @@ class Client:
 
     def push(
         self,
-        gradient: Mapping[str, np.ndarray],
+        gradient: Mapping[str, np.ndarray | None],
         samples: int = 1,
         loss: float | None = None,
         rate: float | None = None,
@@ -108,7 +108,8 @@ class Client:
         Parameters
         ----------
         gradient
-            By name, shapes as pulled: of the mean loss over `samples`.
+            By name, shapes as pulled: of the mean loss over `samples`. None: this tensor took no part, and the rule
+            leaves it as it is.
         samples
             Size of the mini-batch, which counts towards the job's limits.
         loss
@@ -134,11 +135,11 @@ class Client:
         """
         if self._versions[0] < 0:
             raise Rejected("push() before pull(): a gradient is computed from pulled parameters")
-        self._fill(gradient)
+        absent = self._fill(gradient)
         job, progress = self._session.job, self._totals.progress
         if rate is None:
             rate = learning_rate(job, progress.samples, job.limits.samples)
-        pushed = self._session.push(self._gradient, self._versions, rate, samples, clock=progress.pushes)
+        pushed = self._session.push(self._gradient, self._versions, rate, samples, progress.pushes, absent)
         row = LedgerRow(self._session.sequences[PARAMETERS])
         # A step without a loss has no part in the mean loss, which is over the steps.
         steps, loss_sum = (0, 0.0) if loss is None else (1, loss * samples)
@@ -151,16 +152,20 @@ class Client:
                 self._evaluate(work.evaluation)
         return pushed
 
-    def _fill(self, gradient: Mapping[str, np.ndarray]) -> None:
+    def _fill(self, gradient: Mapping[str, np.ndarray | None]) -> Collection[str]:
+        """Copy a gradient to the vector that is pushed; returns the names of those that took no part."""
         views = self._views
         if gradient.keys() != views.keys():
             missing, unknown = sorted(views.keys() - gradient.keys()), sorted(gradient.keys() - views.keys())
             what = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is no tensor of the model"
             raise ModelError(f"gradient: {what}; wanted {', '.join(views)}")
+        full: dict[str, np.ndarray] = {}
         for name, values in gradient.items():
-            if np.shape(values) != views[name].shape:
+            if values is not None and np.shape(values) != views[name].shape:
                 raise ModelError(f"gradient of {name!r} has shape {np.shape(values)}, wanted {views[name].shape}")
-        self._session.layout.flatten({name: np.asarray(values) for name, values in gradient.items()}, self._gradient)
+            full[name] = np.zeros_like(views[name]) if values is None else np.asarray(values)
+        self._session.layout.flatten(full, self._gradient)
+        return [name for name, values in gradient.items() if values is None]
 
     # -- evaluation --------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@
     measgd    V <- mu V - eta g;   W <- (W + V) - a (W - C)        nesterov: g is taken at W + mu V
 
 with W and the centre C before the update (You et al. 2017, equations 1, 5 and 6). If the job clips, g is clipped first;
-the elastic force of the centre is not clipped.
+the elastic force of the centre is not clipped. A parameter that took no part in the pass keeps its V, and only the
+centre moves it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import Allocate, Backend, aligned_float32
+from dbelief.core.absent import Ranges, of_tensors, present
 from dbelief.core.layout import RankPart
-from dbelief.nn import Batch, Model
+from dbelief.nn import Batch, Model, absent_of
 from dbelief.optim.gradients import clip_by_norm
 
 
@@ -58,6 +60,7 @@ class ElasticWeights:
         self.values, self._gradient = backend.zeros(part.size, allocate), room()
         self._velocity, self._ahead = room(mu is not None), room(nesterov)
         self._difference = room(backend.name != "numpy")
+        self._absent: Ranges = ()
 
     def begin(self, centre: np.ndarray) -> None:
         """Start at the centre, which is on the host, with velocity 0."""
@@ -72,12 +75,13 @@ class ElasticWeights:
             self._ahead += self.values
             at = self._ahead
         loss = float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
+        self._absent = of_tensors(self._part, absent_of(self._model))
         clip_by_norm(self.backend.xp, self._gradient, self._clip_norm, self._total)
         return loss
 
     def zero_gradient(self) -> None:
         """Set the gradient to 0, for a step without a mini-batch."""
-        self._gradient[:] = 0
+        self._gradient[:], self._absent = 0, ()
 
     def step(self, rate: float, moving_rate: float, centre: np.ndarray | None) -> None:
         """Update by the kept gradient, and by the centre where it is given.
@@ -96,9 +100,10 @@ class ElasticWeights:
             if self._mu is None:
                 weights -= gradient
             else:
-                velocity *= np.float32(self._mu)
-                velocity -= gradient
-                weights += velocity
+                for own in present(self._absent, self._part.start, self._part.stop):
+                    velocity[own] *= np.float32(self._mu)
+                    velocity[own] -= gradient[own]
+                    weights[own] += velocity[own]
             if centre is not None:
                 weights -= difference
 

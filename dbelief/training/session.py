@@ -6,7 +6,7 @@ Used by the worker and by custom training loops (`dbelief.connect`), which imple
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.arrays.push_source import PushSource
+from dbelief.core.absent import of_tensors
 from dbelief.core.layout import Layout, Range, RankPart
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup, SingleRank
@@ -342,13 +343,23 @@ class Session:
         self.sequences[vector] = self.next_sequence(vector)
         self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
 
-    def push(self, gradient: np.ndarray, versions: np.ndarray, rate: float, samples: int, clock: int) -> PushResult:
+    def push(
+        self,
+        gradient: np.ndarray,
+        versions: np.ndarray,
+        rate: float,
+        samples: int,
+        clock: int,
+        absent: Collection[str] = (),
+    ) -> PushResult:
         """Push the next gradient under the job's rule, if it is finite; returns when all shards have it.
 
         Parameters
         ----------
         gradient
             Of the rank's part: float32, on the host.
+        absent
+            Names of the tensors that took no part, where it is 0.
 
         Raises
         ------
@@ -357,7 +368,8 @@ class Session:
         """
         check_finite(gradient, self.part)
         self.sequences[PARAMETERS] = self.next_sequence()
-        push = Push(self.pusher, self.sequences[PARAMETERS], np.float32(rate), samples, clock=clock)
+        ranges = of_tensors(self.part, absent)
+        push = Push(self.pusher, self.sequences[PARAMETERS], np.float32(rate), samples, clock=clock, absent=ranges)
         return self.parameters.push(gradient, versions, push)
 
     def close(self, reason: str, failed: bool = False) -> None:

@@ -157,6 +157,7 @@ class Migration:
                 with segment.lock:
                     segment.moved_to = "" if index in held else segment.moved_to or "is at another shard now"
             shard.set_segments(held, {index: clocks for index, clocks in self._reported.items() if index in held})
+            shard.barrier.drop_migrated()
             for table in (self._sent, self._received, self._reported):
                 table.clear()
             self._generation += 1

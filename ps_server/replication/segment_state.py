@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dbelief.core.absent import Missed
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import Rejected, Unavailable
@@ -49,6 +50,7 @@ class SegmentState:
     ledger: dict[tuple[str, Pusher], LedgerRow] = field(default_factory=dict)
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     lost_of: dict[Pusher, int] = field(default_factory=dict)
+    missed: Missed = ()
     passed: dict[int, int] = field(default_factory=dict)
     reported: dict[int, int] | None = None
     sum: BundleAccumulator = field(default_factory=BundleAccumulator)
@@ -97,6 +99,7 @@ def capture(
         state={name: numbers(array) for name, array in zip(segment.rule.state, segment.state, strict=True)},
         ledger=dict(segment.ledger.last),
         based=dict(segment.ledger.bases),
+        missed=segment.missed,
         passed=dict(segment.passed),
         reported=dict(reported) if reported is not None else None,
         sum=replace(segment.sum, added=set(segment.sum.added), waiting=dict(segment.sum.waiting)),
@@ -117,7 +120,7 @@ def install(carried: SegmentState, segment: Segment) -> None:
     if set(carried.state) != set(names):
         raise Rejected(f"segment {carried.span.index} has the state {sorted(carried.state)}, not {sorted(names)}")
     segment.version, segment.first_version, segment.applied = carried.version, carried.born, carried.applied
-    segment.rounds = carried.rounds
+    segment.rounds, segment.missed = carried.rounds, carried.missed
     segment.vectors, segment.filled = carried.vectors, carried.filled
     segment.state = tuple(carried.state[name] for name in names)
     segment.ledger = PushLedger(carried.span.index, carried.ledger, carried.based, carried.lost, carried.lost_of)

@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from dbelief.core.absent import checked
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, LedgerRow, Pusher
 from dbelief.errors import Rejected
@@ -64,6 +65,8 @@ def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
         head.ledger.append(_row_to_wire(vector, pusher, row, lost))
     for (vector, pusher), (base, lost) in carried.based.items():
         head.based.add(vector=vector, pusher=pusher_to_wire(pusher), last=base, lost=lost)
+    for start, stop, count in carried.missed:
+        head.missed.add(start=start, stop=stop, count=count)
     return head
 
 
@@ -93,6 +96,7 @@ def _arrays(carried: SegmentState) -> Iterator[tuple[wire.SegmentArray, np.ndarr
                 samples=one.samples,
                 rate=float(one.rate),
                 before=_row_to_wire(PARAMETERS, pusher, one.before),
+                absent=one.absent,
             )
             yield wire.SegmentArray(staged=about), one.gradient
     for (pusher, sequence), (version, numbers) in carried.answers.items():
@@ -151,6 +155,7 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
         filled=dict(head.filled),
         ledger={(row.vector, pusher_from_wire(row.pusher)): _row_from_wire(row) for row in head.ledger},
         based={(row.vector, pusher_from_wire(row.pusher)): (row.last, row.lost) for row in head.based},
+        missed=tuple((row.start, row.stop, row.count) for row in head.missed),
         passed=dict(head.passed),
         reported=dict(head.reported.clocks) if head.HasField("reported") else None,
         sum=BundleAccumulator(head.sum.number, set(head.sum.added), next=max(1, head.sum.next)),
@@ -166,7 +171,11 @@ def _add(carried: SegmentState, message: wire.SegmentArray) -> None:
     if what == "staged":
         about = message.staged
         round_ = carried.staged.setdefault(about.clock, {})
-        staged = Staged(numbers, about.samples, np.float32(about.rate), _row_from_wire(about.before))
+        before, rate = _row_from_wire(about.before), np.float32(about.rate)
+        try:
+            staged = Staged(numbers, about.samples, rate, before, checked(about.absent))
+        except ValueError as error:
+            raise Rejected(f"segment {carried.span.index}: a staged gradient with {error}") from None
         round_[pusher_from_wire(about.pusher)] = staged
     elif what == "answer":
         key: tuple[Pusher, int] = pusher_from_wire(message.answer.pusher), message.answer.sequence
@@ -283,7 +292,9 @@ def _push_records(
             part.index,
             part.version,
             push,
-            area.of(receiver.span(part.index)) if part.shared and area is not None else payloads.numbers(part),
+            area.of(receiver.span(part.index))
+            if part.shared and area is not None
+            else payloads.pushed_numbers(part, push, receiver.span(part.index)),
             part.offset,
             exchange=opening.exchange,
             skipped=opening.skipped,

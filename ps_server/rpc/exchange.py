@@ -36,6 +36,8 @@ class ExchangeHandler(UploadHandler):
             raise Rejected(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         if self.opening.HasField("pull"):
             raise Rejected("an exchange is answered with the centre, and its opening names a pull")
+        if self._push.absent:
+            raise Rejected("an exchange moves all weights, and its opening says that some took no part")
         self._based = self.opening.HasField("base")
         self._codec = payloads.answering(self.opening.answers)
         self._target = blocks().area(self.opening.shared_answers) if self.opening.HasField("shared_answers") else None

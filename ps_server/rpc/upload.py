@@ -118,6 +118,8 @@ class UploadHandler(ABC):
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """Numbers of a segment: a view into shared memory, or decoded."""
         if not part.shared:
+            if part.data is None and self._push.absent:
+                return payloads.pushed_numbers(part, self._push, self._shard.segment(part.index).span)
             return payloads.numbers(part)
         if self._area is None:
             raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")

@@ -29,10 +29,11 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.checkpoint.shard_file import StoredSegment, state_key
+from dbelief.core.absent import EVERYTHING, Missed, Ranges, common, covers, in_segment, pairs
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
-from dbelief.optim import Rule, apply_rule
+from dbelief.optim import Rule, apply_present, apply_rule, missed_after
 from dbelief.optim.elastic import Elastic
 
 from .accumulator import BundleAccumulator
@@ -58,13 +59,15 @@ class Outcome(Enum):
 class Staged:
     """Gradient buffered until its round is complete; a copy: each member of an open round costs one more "w".
 
-    `before`: its pusher's ledger row as it was before this push.
+    `before`: its pusher's ledger row as it was before this push. `absent`: ranges of the segment that took no part,
+    where it is 0. `samples`: 0 where nothing of the whole push took part.
     """
 
     gradient: np.ndarray
     samples: int
     rate: np.float32
     before: LedgerRow = NO_PUSH
+    absent: Ranges = ()
 
 
 class ReleasedLock:
@@ -100,7 +103,10 @@ class Segment:
     first_version
         Version at which this incarnation began; every version visible in earlier incarnations is lower.
     applied
-        Pushes that the rule has applied to "w", over all incarnations: Adam counts its steps by it.
+        Pushes that the rule has applied to "w", over all incarnations: Adam counts its steps by it. One in which none
+        of its numbers took part is not counted.
+    missed
+        By range of its numbers, how many of these pushes they took no part in; kept for Adam.
     rounds
         With staleness bound 0: rounds applied, the next round's clock. With N >= 1: clocks that any replica has passed.
     passed
@@ -133,6 +139,7 @@ class Segment:
     version: int = 0
     first_version: int = 0
     applied: int = 0
+    missed: Missed = ()
     rounds: int = 0
     passed: dict[int, int] = field(default_factory=dict)
     filled: dict[str, int] = field(default_factory=dict)
@@ -202,16 +209,14 @@ class Segment:
     def apply(
         self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32, before: np.ndarray | None = None
     ) -> Outcome:
-        """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher.
+        """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher; not to absent ones.
 
         `before`: array that receives this part of "w" as it is before the step.
         """
         if not self.ledger.expect(push):
             return Outcome.DUPLICATE
         self.ledger.record(push)
-        part = slice(offset, offset + len(gradient))
-        states = tuple(state[part] for state in self.state)
-        self._step(self.vectors[PARAMETERS][part], gradient, states, rate, before)
+        self._step(gradient, rate, offset, before, in_segment(push.absent, self.span) if push.absent else ())
         if self.on_apply is not None:
             self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
@@ -228,16 +233,27 @@ class Segment:
 
     def _step(
         self,
-        w: np.ndarray,
         gradient: np.ndarray,
-        states: tuple[np.ndarray, ...],
         rate: np.float32,
+        offset: int = 0,
         before: np.ndarray | None = None,
+        absent: Ranges = (),
     ) -> None:
-        self.before_write(self.vectors[PARAMETERS], *self.state)
-        number = self.applied + 1
+        if absent and covers(absent, self.span.length):
+            self.version += 1
+            return
+        w = self.vectors[PARAMETERS]
+        self.before_write(w, *self.state)
+        made, missed = self.applied, self.missed
         with self._aside:
-            apply_rule(self.rule, w, gradient, states, rate, number, before)
+            if absent or missed:
+                apply_present(self.rule, w, gradient, self.state, rate, made, absent, missed, offset)
+            else:
+                part = slice(offset, offset + len(gradient))
+                states = tuple(state[part] for state in self.state)
+                apply_rule(self.rule, w[part], gradient, states, rate, made + 1, before)
+        if absent:  # by what is missed now: another lock-free push may have changed it
+            self.missed = missed_after(self.rule, self.missed, absent)
         self._count()
 
     def _count(self) -> None:
@@ -257,10 +273,19 @@ class Segment:
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
             )
         # A private copy: the round outlasts the message that holds the gradient.
-        before = self.ledger.row(push.pusher)
-        waiting[push.pusher] = Staged(gradient.copy(), push.samples, push.rate, before)
+        staged = Staged(gradient.copy(), push.samples, push.rate, self.ledger.row(push.pusher))
+        if push.absent:
+            self._stage_absent(push, staged)
+        waiting[push.pusher] = staged
         self.ledger.record(push)
         return Outcome.STAGED
+
+    def _stage_absent(self, push: Push, staged: Staged) -> None:
+        staged.absent = in_segment(push.absent, self.span)
+        for start, stop in pairs(staged.absent):
+            staged.gradient[start:stop] = 0
+        if staged.absent and push.absent == EVERYTHING:
+            staged.samples = 0
 
     def add(self, push: Push, gradient: np.ndarray, ordered: bool) -> Outcome:
         """Add a bundle's gradient to the sum of its pass, once."""
@@ -293,7 +318,8 @@ class Segment:
         """Apply the next round if every one of `members` (replica numbers) has pushed it.
 
         The round's gradient is the mean weighted by samples, summed in rising order of replica. Equal sets of pushes
-        thus give the same bits in any order of arrival. A round without members passes without a step.
+        thus give the same bits in any order of arrival. Numbers are absent that took part in none of the pushes, and 0
+        in the others' mean that took part in some. A round without members passes without a step.
         """
         arrived = self.staged.get(self.rounds, {})
         if not members <= {pusher.replica for pusher in arrived}:
@@ -306,17 +332,20 @@ class Segment:
         return True
 
     def _step_together(self, arrived: Sequence[Staged]) -> None:
-        w, rate = self.vectors[PARAMETERS], arrived[0].rate
+        rate = arrived[0].rate
         if isinstance(self.rule, Elastic):  # moves towards each replica's weights: a mean cannot replace them
+            w = self.vectors[PARAMETERS]
             self.before_write(w)
             self.rule.together(np, w, [one.gradient for one in arrived], rate)
             self._count()
             return
         total = sum(one.samples for one in arrived)
+        counted = [one for one in arrived if one.samples]  # none where each of the pushes was without a gradient
+        absent = common(one.absent for one in counted) if counted else (0, self.span.length)
         mean = np.zeros(self.span.length, np.float32)
-        for one in arrived:
+        for one in counted:
             mean += one.gradient * np.float32(one.samples / total)
-        self._step(w, mean, self.state, rate)
+        self._step(mean, rate, absent=absent)
 
     def _rows_before_staged(self) -> dict[Pusher, LedgerRow]:
         """By pusher with staged gradients: its ledger row before the first of them."""
@@ -356,6 +385,7 @@ class Segment:
                 ledger,
                 arrays,
                 dict(self.ledger.lost_of),
+                self.missed,
             )
         )
 
@@ -388,5 +418,5 @@ class Segment:
         self.version = self.first_version = max(
             stored.version, shard_epoch * VERSIONS_PER_INCARNATION, self.version + 1
         )
-        self.applied, self.rounds = stored.applied, stored.rounds
+        self.applied, self.missed, self.rounds = stored.applied, stored.missed, stored.rounds
         self.ledger.restore(stored.ledger, stored.lost, stored.lost_of, same_incarnation=again)

@@ -56,8 +56,12 @@ class StalenessBarrier:
         self._segments = segments
         self._membership = Membership()  # replaced by a new object, never changed
         self._changed = runtime.condition()  # signals: a round closed, a clock was pushed, members changed
-        self._restored = False
-        self._reported: dict[tuple[int, int], int] = {}  # restored, with bound 0: clocks, by segment, replica
+        self._reported: dict[int, dict[int, int]] = {}  # of restored segments; with bound 0: clocks, by replica
+
+    @property
+    def _restored(self) -> bool:
+        """Whether a segment was restored, here or where it migrated from."""
+        return bool(self._reported)
 
     # -- members -----------------------------------------------------------------------------------------
 
@@ -86,10 +90,9 @@ class StalenessBarrier:
                     segment.passed[replica] = segment.rounds
 
     def passed_clocks(self, index: int) -> dict[int, int] | None:
-        """Clocks that replicas reported for a segment; None in a shard that was not restored."""
-        if not self._restored:
-            return None
-        return {replica: clock for (one, replica), clock in self._reported.items() if one == index}
+        """Clocks that replicas reported for a segment; None where it was not restored."""
+        known = self._reported.get(index)
+        return None if known is None else dict(known)
 
     def set_segments(self, segments: Mapping[int, Segment], reported: Mapping[int, Mapping[int, int] | None]) -> None:
         """Set the shard's segments; `reported` holds what was reported elsewhere for those that have migrated here.
@@ -98,13 +101,18 @@ class StalenessBarrier:
         """
         self._segments = segments
         for index, known in reported.items():
-            self._restored = self._restored or known is not None
-            self._reported.update(((index, replica), clock) for replica, clock in (known or {}).items())
+            self._reported.pop(index, None)
+            if known is not None:
+                self._reported[index] = dict(known)
         self.close_rounds(reported)
+
+    def drop_migrated(self) -> None:
+        """Drop what was reported for segments that are at other shards now: they have it, and may bring it back."""
+        self._reported = {index: known for index, known in self._reported.items() if index in self._segments}
 
     def restored(self, segment: Segment) -> None:
         """Record that the segment was loaded from a snapshot; its lock is held."""
-        self._restored = True
+        self._reported.setdefault(segment.span.index, {})
         segment.passed.clear()
 
     # -- rounds and clocks -------------------------------------------------------------------------------
@@ -116,8 +124,10 @@ class StalenessBarrier:
         concerned: each rank of a replica has segments of its own, and one rank may be behind another.
         """
         if self.staleness == 0:
-            late = [i for i in indices if clock > self._reported.get((i, replica), 0)] if self._restored else []
-            self._reported.update(((index, replica), clock) for index in late)
+            known = [self._reported[index] for index in indices if index in self._reported]
+            late = [clocks for clocks in known if clock > clocks.get(replica, 0)]
+            for clocks in late:
+                clocks[replica] = clock
             moved = bool(late)
         else:
             moved = self.staleness is not None and self._raise(indices, replica, clock - self.staleness)
@@ -166,8 +176,8 @@ class StalenessBarrier:
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""
-        clock, index = segment.rounds, segment.span.index
-        return frozenset(r for r in self._membership.at(clock) if self._reported.get((index, r), 0) <= clock)
+        clock, passed = segment.rounds, self._reported.get(segment.span.index, {})
+        return frozenset(r for r in self._membership.at(clock) if passed.get(r, 0) <= clock)
 
     # -- waiting -----------------------------------------------------------------------------------------
 

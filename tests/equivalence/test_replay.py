@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import aligned
+from dbelief.core.absent import Ranges
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import RuntimeFailure
@@ -32,9 +33,9 @@ def again(
     gradient = problem.gradients()
     asked: list[ComputedBatch] = []
 
-    def gradient_of(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
+    def gradient_of(values: np.ndarray, row: ComputedBatch) -> tuple[np.ndarray, Ranges]:
         asked.append(row)
-        return gradient(values, row.start, row.stop)
+        return gradient(values, row.start, row.stop), ()
 
     w = replay(problem.start, parameters.placement.spans, rule, applied, computed, gradient_of)
     assert len(asked) == len({(row.pusher, row.sequence) for row in applied}), "one gradient for each push"

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dbelief.checkpoint.snapshot_set import write_set
+from dbelief.core.absent import Ranges
 from dbelief.core.layout import nominal_length
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import load, permutation
@@ -77,8 +78,8 @@ def test_replicas_in_threads_are_replayed(tmp_path: Path, name: str, overlap: bo
     applied, computed = read_record(tmp_path, FetchPushSchedule(BATCH))
     spans, gradient = serve(problem.start, ADAGRAD, 3).placement.spans, problem.gradients()
 
-    def gradient_of(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
-        return gradient(values, row.start, row.stop)
+    def gradient_of(values: np.ndarray, row: ComputedBatch) -> tuple[np.ndarray, Ranges]:
+        return gradient(values, row.start, row.stop), ()
 
     assert np.array_equal(replay(problem.start, spans, ADAGRAD, applied, computed, gradient_of), w)
     assert len(computed) == REPLICAS * 26

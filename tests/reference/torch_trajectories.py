@@ -9,6 +9,9 @@ It writes, into tests/golden:
 torch_inputs.npz   w0 (50,) and gradients (30, 50), float32; magnitudes from 1e-3 to 1e3
 torch_<case>.npz   rule, options and rate (JSON text); float32 and float64 (30, 50): w after each step, run in
                    that dtype from the same numbers
+torch_absent.npz   stops (4,) of four parameters that together have the 50 numbers; took (30, 4): whether each took part
+                   in a step: always, a seeded half of the time, in the first step alone, never; by case as above, under
+                   CASE/float32 and CASE/float64, w after each step. One that took no part has no gradient (None)
 
 The options are in dbelief's words.
 """
@@ -90,6 +93,47 @@ def trajectory(make: Any, rate: float, options: dict[str, Any], w0: np.ndarray, 
     return np.stack(steps)
 
 
+def pattern() -> tuple[np.ndarray, np.ndarray]:
+    """Draw which of four parameters take part in each step, and where they end."""
+    took = np.random.default_rng(21).random((STEPS, 4)) < np.array([1.0, 0.5, 0.0, 0.0])
+    took[0, 2] = True
+    return np.array([11, 30, 41, SIZE]), took
+
+
+def absent_trajectory(
+    make: Any,
+    rate: float,
+    options: dict[str, Any],
+    w0: np.ndarray,
+    gradients: np.ndarray,
+    stops: np.ndarray,
+    took: np.ndarray,
+) -> np.ndarray:
+    """Give w after each step, where a parameter has no gradient in some steps."""
+    parameters = [torch.nn.Parameter(torch.from_numpy(part.copy())) for part in np.split(w0, stops[:-1])]
+    optimizer = make(parameters, lr=rate, **options)
+    steps = []
+    for gradient, here in zip(gradients, took, strict=True):
+        for own, part, takes in zip(parameters, np.split(gradient, stops[:-1]), here, strict=True):
+            own.grad = torch.from_numpy(part.copy()) if takes else None
+        optimizer.step()
+        steps.append(np.concatenate([own.detach().numpy() for own in parameters]))
+    return np.stack(steps)
+
+
+def write_absent(w0: np.ndarray, gradients: np.ndarray) -> None:
+    """Write the file of the steps in which parameters take no part."""
+    stops, took = pattern()
+    walked = {
+        f"{case}/{kind}": absent_trajectory(
+            make, rate, torch_options, w0.astype(kind), gradients.astype(kind), stops, took
+        )
+        for case, (_, rate, _, make, torch_options) in CASES.items()
+        for kind in ("float32", "float64")
+    }
+    np.savez_compressed(GOLDEN / "torch_absent.npz", stops=stops, took=took, **walked)
+
+
 def main() -> None:
     """Write all files."""
     w0, gradients = inputs()
@@ -101,6 +145,7 @@ def main() -> None:
         )
         about = json.dumps({"rule": rule, "rate": rate, "options": options, "torch": torch.__version__})
         np.savez_compressed(GOLDEN / f"torch_{case}.npz", about=np.array(about), float32=narrow, float64=wide)
+    write_absent(w0, gradients)
 
 
 if __name__ == "__main__":

@@ -252,3 +252,20 @@ def test_reports_come_before_the_progress_timeout(progress_s: float, reports: in
         assert [report.progress.pushes for report in coordinator.with_request] == [3]
 
     run_ranks(1, rank, 10.0)
+
+
+def test_what_no_report_has_told_is_exported_at_the_end() -> None:
+    """Pushes that were acknowledged after the last report, before the replica failed."""
+    metrics = Metrics("worker")
+
+    def works(comm: Communicator) -> None:
+        reporter = a_reporter(comm, Coordinator(), metrics)
+        reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=20.0))
+        assert not metrics.value("pushes_total")
+        reporter.export()
+        reporter.export()
+
+    run_ranks(1, works)
+    assert [metrics.value(f"{name}_total") for name in ("pushes", "samples", "steps")] == [1, 10, 1]
+    assert metrics.value("loss") == 2.0
+    assert (metrics.value("phase_seconds_total", phase="wait") or 0) > 0

@@ -32,6 +32,7 @@ def stopped(member: Told, ranks: RankGroup | None = None) -> str:
     replica._session, replica._ranks = SimpleNamespace(member=member), ranks or SingleRank()
     replica._next_assignment = lambda: wire.LeaseReply(stop="no more work")
     replica._trainer = replica._bundle_worker = replica._group_trainer = None
+    replica._reporter = SimpleNamespace(export=lambda: None)
     reason: str = replica.run()
     return reason
 
@@ -60,6 +61,7 @@ def test_failing_rank_reports_before_its_last_push() -> None:
     replica: Any = object.__new__(Replica)
     replica._ranks, replica._bundle_worker, replica._group_trainer = Aborted(), None, None
     replica._trainer = SimpleNamespace(close=lambda: order.append("pushed the rest"))
+    replica._reporter = SimpleNamespace(export=lambda: order.append("exported all"))
 
     def fails() -> None:
         raise ZeroDivisionError("a rate of 0")
@@ -67,7 +69,7 @@ def test_failing_rank_reports_before_its_last_push() -> None:
     replica._next_assignment = fails
     with pytest.raises(ZeroDivisionError):
         replica.run()
-    assert order == ["aborted: a rate of 0", "pushed the rest"]
+    assert order == ["aborted: a rate of 0", "pushed the rest", "exported all"]
 
 
 def test_the_end_of_a_job_is_a_good_end() -> None:
@@ -113,6 +115,7 @@ def test_a_replica_asks_less_often_the_longer_it_has_waited() -> None:
     replica: Any = object.__new__(Replica)
     replica._session, replica._ranks, replica._waited_s = SimpleNamespace(member=Told()), SingleRank(), 0.0
     replica._trainer = replica._bundle_worker = replica._group_trainer = None
+    replica._reporter = SimpleNamespace(export=lambda: None)
     replica._interrupted, replica._phases = SimpleNamespace(wait=pauses.append), SimpleNamespace(end=lambda phase: None)
     replica._next_assignment, replica._train = lambda: next(left), lambda lease: None
     assert replica.run() == "no more work"

@@ -6,6 +6,7 @@ the same host, reads and writes, and nothing is copied.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,8 @@ class GradientBuffer(PushStats):
     """A rank's part of one gradient to be pushed: (n,) float32 on the device, and the versions it was computed from.
 
     `sent` is what a push reads: on a GPU block by block, each sent while the next is copied. `fetch` is the clock for
-    which its push also fetches parameters; None: it does not.
+    which its push also fetches parameters; None: it does not. `absent`: names of the parameters that took no part in
+    any of its mini-batches.
     """
 
     gradient: Any
@@ -79,6 +81,7 @@ class GradientBuffer(PushStats):
     rate: float = 0.0
     clock: int = 0
     fetch: int | None = None
+    absent: Set[str] = frozenset()
 
     @classmethod
     def make(

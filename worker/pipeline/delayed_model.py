@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dbelief.nn import Batch, Evaluates, Model, ReadsSparse
+from dbelief.nn import Batch, Evaluates, LeavesOut, Model, ReadsSparse
 from dbelief.process.runtime import runtime
 
 
@@ -28,10 +28,14 @@ class DelayedModel:
         self.parameters = model.parameters
         if isinstance(model, Evaluates):
             self.evaluate = model.evaluate
+        if isinstance(model, LeavesOut):
+            self.absent = model.absent
         self.reads_sparse = isinstance(model, ReadsSparse) and model.reads_sparse
 
     def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
         """Return the model's loss, after the delay."""
         loss = self._model.loss_and_gradient(views, batch, out)
+        if isinstance(self._model, LeavesOut):
+            self.absent = self._model.absent
         self._sleep(self._wait_s)
         return loss

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
+from dbelief.core.absent import of_tensors
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Fetch, Parameters
 from dbelief.core.push import Push, Pusher, PushResult
-from dbelief.nn import Batch, Model
+from dbelief.nn import Batch, Model, absent_of
 from dbelief.optim import apply_rule, make_rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 
@@ -200,6 +201,8 @@ class Downpour:
                 slot.gradient[:] = self._gradient
             else:
                 self._backend.xp.add(slot.gradient, self._gradient, out=slot.gradient)
+        absent = frozenset(absent_of(self._model))
+        slot.absent = absent & slot.absent if slot.steps else absent
         slot.samples += len(batch)
         slot.steps += 1
         slot.loss_sum += loss * len(batch)
@@ -245,6 +248,7 @@ class Downpour:
             clock=slot.clock,
             lease=slot.lease,
             position=slot.position,
+            absent=of_tensors(self._part, slot.absent),
         )
         if slot.fetch is None:
             return self._shards.push(slot.sent, slot.versions, push)

@@ -14,10 +14,11 @@ import numpy as np
 from dbelief import job
 from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.arrays.vector_kernels import compiled
+from dbelief.core.absent import Missed, of_tensors
 from dbelief.core.layout import RankPart
 from dbelief.core.reduction_tree import named
-from dbelief.nn import Batch, Model
-from dbelief.optim import apply_rule, make_rule
+from dbelief.nn import Batch, LeavesOut, Model, absent_of
+from dbelief.optim import apply_present, apply_rule, make_rule
 from dbelief.optim.elastic import Elastic
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.process.runtime import runtime
@@ -78,7 +79,11 @@ class GroupMethod(Protocol):
 
 
 class AllreduceSgd:
-    """Synchronous SGD: every worker applies one rule to one sum of gradients (FireCaffe, section 6)."""
+    """Synchronous SGD: every worker applies one rule to one sum of gradients (FireCaffe, section 6).
+
+    Where the model may leave out parameters, the summed vector has a number for each tensor after the gradient: 1
+    where it took part. A parameter that took part in no worker is left as it is, and counts no step.
+    """
 
     def __init__(
         self,
@@ -92,20 +97,21 @@ class AllreduceSgd:
         self._rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
         self.result = allocate(part.size)
         self._states = tuple(aligned_float32(part.size) for _ in self._rule.state)
-        self._steps = np.zeros(1, np.int64)
-        self._summed = aligned_float32(part.size)
+        self._steps = np.zeros(len(part.boxes), np.int64)  # by tensor
+        self._exchanged = aligned_float32(part.size + len(part.boxes) * isinstance(model, LeavesOut))
+        self._summed, self._took = np.split(self._exchanged, [part.size])
         self._weights = backend.to_device(self.result)
         self._gradient = backend.to_device(self._summed)
 
     def join(self, comm: Communicator) -> None:
         """See `GroupMethod`."""
-        self._reduce = make_allreduce(comm, self._strategy.reduction, self._part.size)
+        self._reduce = make_allreduce(comm, self._strategy.reduction, self._exchanged.size)
 
     def begin(self) -> None:
         """See `GroupMethod`."""
         for values, initial in zip(self._states, self._rule.state.values(), strict=True):
             values[:] = initial
-        self._steps[0] = 0
+        self._steps[:] = 0
         self._to_device()
 
     def state(self) -> list[np.ndarray]:
@@ -120,6 +126,7 @@ class AllreduceSgd:
         """See `GroupMethod`."""
         gradient, loss = self._gradient, 0.0
         with np.errstate(all="ignore"):  # values that are not finite are reported below
+            self._took[:] = 0
             if batch is None:
                 gradient[:] = 0
             else:
@@ -127,19 +134,36 @@ class AllreduceSgd:
                 loss = float(self._model.loss_and_gradient(views[0], batch, views[1]))
                 if self._strategy.gives == "mean":
                     gradient *= np.float32(weight)
+                if self._took.size:
+                    left_out = absent_of(self._model)
+                    self._took[:] = [box.name not in left_out for box in self._part.boxes]
             if gradient is not self._summed:
                 self._summed[:] = gradient.get()
             summed()
-            self._reduce(self._summed)
+            self._reduce(self._exchanged)
             check_finite(self._summed, self._part)
             # All workers clip this sum. With BLAS, norms would differ in the last bit, and so would the copies.
             clip_by_norm(
                 np, self._summed, self._strategy.clip_norm, lambda squares: compiled("dot")(self._summed, self._summed)
             )
-        self._steps += 1
-        apply_rule(self._rule, self.result, self._summed, self._states, np.float32(rate), int(self._steps[0]))
+        self._apply(np.float32(rate))
         self._to_device()
         return loss
+
+    def _apply(self, rate: np.float32) -> None:
+        """Apply the rule to the parameters that took part in some worker."""
+        took = self._took > 0 if self._took.size else np.ones(self._steps.size, bool)
+        made, arrays = int(self._steps.max()), (self.result, self._summed, self._states)
+        if took.all() and self._steps.min() == made:
+            apply_rule(self._rule, *arrays, rate, made + 1)
+        else:
+            left_out = [box.name for box, here in zip(self._part.boxes, took, strict=True) if not here]
+            apply_present(self._rule, *arrays, rate, made, of_tensors(self._part, left_out), self._missed(made))
+        self._steps += took
+
+    def _missed(self, made: int) -> Missed:
+        boxes = zip(self._part.boxes, self._part.starts, self._steps.tolist(), strict=True)
+        return tuple((start, start + box.size, made - steps) for box, start, steps in boxes if steps < made)
 
     def _to_device(self) -> None:
         if self._weights is not self.result:

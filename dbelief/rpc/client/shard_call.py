@@ -106,6 +106,11 @@ class ShardCall(ABC):
         return all(array is not None for array in self._shared)
 
     @property
+    def fits_a_packet(self) -> bool:
+        """Whether its first request, without numbers, fits into a packet of a local stream."""
+        return True
+
+    @property
     def names_memory(self) -> bool:
         """Whether its requests name segments in shared memory."""
         return any(array is not None for array in self._shared)

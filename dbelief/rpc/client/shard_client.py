@@ -298,11 +298,11 @@ class ShardedParameterClient:
         """Payload encoder of a push, with the residual of its vector where the codec keeps one."""
         codec = None if push.assign else self._codecs.push
         if codec is None or not codec.keeps:
-            return Payloads(codec)
+            return Payloads(codec, absent=push.absent)
         if push.vector not in self._residuals:
             first, stop = self._part or (0, self.placement.size)
             self._residuals[push.vector] = np.zeros(stop - first, np.float32)
-        return Payloads(codec, self._residuals[push.vector], self._origin, self._codecs.starts)
+        return Payloads(codec, self._residuals[push.vector], self._origin, self._codecs.starts, push.absent)
 
     # -- shard calls -------------------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class ShardedParameterClient:
         A block belongs to a connection of gRPC's, and a direct stream may have been opened in an earlier one.
         """
         if pool is self._sharing:
-            return all(one.holds_no_numbers for one in call.together())
+            return call.fits_a_packet and all(one.holds_no_numbers for one in call.together())
         return call.size <= DIRECT_SIZE and not any(one.names_memory for one in call.together())
 
     def _refer(self, call: ShardCall) -> None:

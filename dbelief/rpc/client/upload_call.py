@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from dbelief.arrays.push_source import PushSource
+from dbelief.core.absent import FEW
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResult
@@ -68,6 +69,11 @@ class PushCall(ShardCall):
     def passed(self) -> int:
         """See `ShardCall`; initial values and bundles have no clock of a replica."""
         return 0 if self.push.assign or self.push.bundle is not None else self.push.clock + 1
+
+    @property
+    def fits_a_packet(self) -> bool:
+        """See `ShardCall`."""
+        return len(self.push.absent) <= FEW
 
     def requests(self) -> Iterator[bytes]:
         """The opening, and all remaining segments; small ones share a message."""

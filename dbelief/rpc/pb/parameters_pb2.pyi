@@ -597,6 +597,7 @@ class PushOpening(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -660,6 +661,10 @@ class PushOpening(_message.Message):
     def pull(self) -> Global___PullRequest:
         """answered in this stream once the push is complete; not with segments = 0, nor of"""
 
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranges of the flat vector that took no part in it: start, stop, ..., strictly rising;"""
+
     def __init__(
         self,
         *,
@@ -683,10 +688,11 @@ class PushOpening(_message.Message):
         pull: Global___PullRequest | None = ...,
         lease: _builtins.int = ...,
         position: _builtins.int = ...,
+        absent: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dbelief.rpc.pb import segments_pb2 as dbelief_dot_rpc_dot_pb_dot_segments__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dbelief/rpc/pb/replication.proto\x12\ndbelief.v1\x1a\x1d\x64\x62\x65lief/rpc/pb/segments.proto\"\x97\x04\n\x0bSegmentHead\x12%\n\x04span\x18\x01 \x01(\x0b\x32\x17.dbelief.v1.SegmentSpan\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04\x62orn\x18\x03 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x04 \x01(\x04\x12\x0e\n\x06rounds\x18\x05 \x01(\x04\x12\x0c\n\x04lost\x18\x06 \x01(\x04\x12\x33\n\x06\x66illed\x18\x07 \x03(\x0b\x32#.dbelief.v1.SegmentHead.FilledEntry\x12,\n\x06ledger\x18\x08 \x03(\x0b\x32\x1c.dbelief.v1.SegmentLedgerRow\x12+\n\x05\x62\x61sed\x18\t \x03(\x0b\x32\x1c.dbelief.v1.SegmentLedgerRow\x12\"\n\x03sum\x18\n \x01(\x0b\x32\x15.dbelief.v1.BundleSum\x12\x0e\n\x06\x61rrays\x18\x0b \x01(\r\x12\x33\n\x06passed\x18\x0c \x03(\x0b\x32#.dbelief.v1.SegmentHead.PassedEntry\x12/\n\x08reported\x18\r \x01(\x0b\x32\x18.dbelief.v1.PassedClocksH\x00\x88\x01\x01\x1a-\n\x0b\x46illedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a-\n\x0bPassedEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0b\n\t_reported\"s\n\x0cPassedClocks\x12\x34\n\x06\x63locks\x18\x01 \x03(\x0b\x32$.dbelief.v1.PassedClocks.ClocksEntry\x1a-\n\x0b\x43locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x83\x01\n\x10SegmentLedgerRow\x12\x0e\n\x06vector\x18\x01 \x01(\t\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\x12\r\n\x05lease\x18\x05 \x01(\x04\x12\x10\n\x08position\x18\x06 \x01(\x04\"8\n\tBundleSum\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x03(\x04\x12\x0c\n\x04next\x18\x03 \x01(\x04\"\xd5\x01\n\x0cSegmentArray\x12\x10\n\x06vector\x18\x01 \x01(\tH\x00\x12\x0f\n\x05state\x18\x02 \x01(\tH\x00\x12,\n\x06staged\x18\x03 \x01(\x0b\x32\x1a.dbelief.v1.StagedGradientH\x00\x12\x11\n\x07waiting\x18\x04 \x01(\x04H\x00\x12)\n\x06\x61nswer\x18\x05 \x01(\x0b\x32\x17.dbelief.v1.CachedReplyH\x00\x12 \n\x05\x63odec\x18\x06 \x01(\x0e\x32\x11.dbelief.v1.Codec\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x06\n\x04what\"\x90\x01\n\x0eStagedGradient\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0f\n\x07samples\x18\x03 \x01(\r\x12\x0c\n\x04rate\x18\x04 \x01(\x01\x12,\n\x06\x62\x65\x66ore\x18\x05 \x01(\x0b\x32\x1c.dbelief.v1.SegmentLedgerRow\"T\n\x0b\x43\x61\x63hedReply\x12\"\n\x06pusher\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dbelief/rpc/pb/replication.proto\x12\ndbelief.v1\x1a\x1d\x64\x62\x65lief/rpc/pb/segments.proto\"\xc0\x04\n\x0bSegmentHead\x12%\n\x04span\x18\x01 \x01(\x0b\x32\x17.dbelief.v1.SegmentSpan\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04\x62orn\x18\x03 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x04 \x01(\x04\x12\x0e\n\x06rounds\x18\x05 \x01(\x04\x12\x0c\n\x04lost\x18\x06 \x01(\x04\x12\x33\n\x06\x66illed\x18\x07 \x03(\x0b\x32#.dbelief.v1.SegmentHead.FilledEntry\x12,\n\x06ledger\x18\x08 \x03(\x0b\x32\x1c.dbelief.v1.SegmentLedgerRow\x12+\n\x05\x62\x61sed\x18\t \x03(\x0b\x32\x1c.dbelief.v1.SegmentLedgerRow\x12\"\n\x03sum\x18\n \x01(\x0b\x32\x15.dbelief.v1.BundleSum\x12\x0e\n\x06\x61rrays\x18\x0b \x01(\r\x12\x33\n\x06passed\x18\x0c \x03(\x0b\x32#.dbelief.v1.SegmentHead.PassedEntry\x12/\n\x08reported\x18\r \x01(\x0b\x32\x18.dbelief.v1.PassedClocksH\x00\x88\x01\x01\x12\'\n\x06missed\x18\x0e \x03(\x0b\x32\x17.dbelief.v1.MissedSteps\x1a-\n\x0b\x46illedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a-\n\x0bPassedEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0b\n\t_reported\"9\n\x0bMissedSteps\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0c\n\x04stop\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"s\n\x0cPassedClocks\x12\x34\n\x06\x63locks\x18\x01 \x03(\x0b\x32$.dbelief.v1.PassedClocks.ClocksEntry\x1a-\n\x0b\x43locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x83\x01\n\x10SegmentLedgerRow\x12\x0e\n\x06vector\x18\x01 \x01(\t\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\x12\r\n\x05lease\x18\x05 \x01(\x04\x12\x10\n\x08position\x18\x06 \x01(\x04\"8\n\tBundleSum\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x03(\x04\x12\x0c\n\x04next\x18\x03 \x01(\x04\"\xd5\x01\n\x0cSegmentArray\x12\x10\n\x06vector\x18\x01 \x01(\tH\x00\x12\x0f\n\x05state\x18\x02 \x01(\tH\x00\x12,\n\x06staged\x18\x03 \x01(\x0b\x32\x1a.dbelief.v1.StagedGradientH\x00\x12\x11\n\x07waiting\x18\x04 \x01(\x04H\x00\x12)\n\x06\x61nswer\x18\x05 \x01(\x0b\x32\x17.dbelief.v1.CachedReplyH\x00\x12 \n\x05\x63odec\x18\x06 \x01(\x0e\x32\x11.dbelief.v1.Codec\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x06\n\x04what\"\xa0\x01\n\x0eStagedGradient\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0f\n\x07samples\x18\x03 \x01(\r\x12\x0c\n\x04rate\x18\x04 \x01(\x01\x12,\n\x06\x62\x65\x66ore\x18\x05 \x01(\x0b\x32\x1c.dbelief.v1.SegmentLedgerRow\x12\x0e\n\x06\x61\x62sent\x18\x06 \x03(\r\"T\n\x0b\x43\x61\x63hedReply\x12\"\n\x06pusher\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,23 +39,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PASSEDCLOCKS_CLOCKSENTRY']._loaded_options = None
   _globals['_PASSEDCLOCKS_CLOCKSENTRY']._serialized_options = b'8\001'
   _globals['_SEGMENTHEAD']._serialized_start=80
-  _globals['_SEGMENTHEAD']._serialized_end=615
-  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_start=510
-  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_end=555
-  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_start=557
-  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_end=602
-  _globals['_PASSEDCLOCKS']._serialized_start=617
-  _globals['_PASSEDCLOCKS']._serialized_end=732
-  _globals['_PASSEDCLOCKS_CLOCKSENTRY']._serialized_start=687
-  _globals['_PASSEDCLOCKS_CLOCKSENTRY']._serialized_end=732
-  _globals['_SEGMENTLEDGERROW']._serialized_start=735
-  _globals['_SEGMENTLEDGERROW']._serialized_end=866
-  _globals['_BUNDLESUM']._serialized_start=868
-  _globals['_BUNDLESUM']._serialized_end=924
-  _globals['_SEGMENTARRAY']._serialized_start=927
-  _globals['_SEGMENTARRAY']._serialized_end=1140
-  _globals['_STAGEDGRADIENT']._serialized_start=1143
-  _globals['_STAGEDGRADIENT']._serialized_end=1287
-  _globals['_CACHEDREPLY']._serialized_start=1289
-  _globals['_CACHEDREPLY']._serialized_end=1373
+  _globals['_SEGMENTHEAD']._serialized_end=656
+  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_start=551
+  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_end=596
+  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_start=598
+  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_end=643
+  _globals['_MISSEDSTEPS']._serialized_start=658
+  _globals['_MISSEDSTEPS']._serialized_end=715
+  _globals['_PASSEDCLOCKS']._serialized_start=717
+  _globals['_PASSEDCLOCKS']._serialized_end=832
+  _globals['_PASSEDCLOCKS_CLOCKSENTRY']._serialized_start=787
+  _globals['_PASSEDCLOCKS_CLOCKSENTRY']._serialized_end=832
+  _globals['_SEGMENTLEDGERROW']._serialized_start=835
+  _globals['_SEGMENTLEDGERROW']._serialized_end=966
+  _globals['_BUNDLESUM']._serialized_start=968
+  _globals['_BUNDLESUM']._serialized_end=1024
+  _globals['_SEGMENTARRAY']._serialized_start=1027
+  _globals['_SEGMENTARRAY']._serialized_end=1240
+  _globals['_STAGEDGRADIENT']._serialized_start=1243
+  _globals['_STAGEDGRADIENT']._serialized_end=1403
+  _globals['_CACHEDREPLY']._serialized_start=1405
+  _globals['_CACHEDREPLY']._serialized_end=1489
 # @@protoc_insertion_point(module_scope)

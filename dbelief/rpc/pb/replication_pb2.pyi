@@ -81,6 +81,7 @@ class SegmentHead(_message.Message):
     ARRAYS_FIELD_NUMBER: _builtins.int
     PASSED_FIELD_NUMBER: _builtins.int
     REPORTED_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """of the whole state"""
     born: _builtins.int
@@ -121,6 +122,10 @@ class SegmentHead(_message.Message):
     def reported(self) -> Global___PassedClocks:
         """staleness bound 0, after a restart of the shard; absent: no restart"""
 
+    @_builtins.property
+    def missed(self) -> _containers.RepeatedCompositeFieldContainer[Global___MissedSteps]:
+        """rising; by range, how many of the `applied` pushes its numbers took no part in"""
+
     def __init__(
         self,
         *,
@@ -137,16 +142,47 @@ class SegmentHead(_message.Message):
         arrays: _builtins.int = ...,
         passed: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         reported: Global___PassedClocks | None = ...,
+        missed: _abc.Iterable[Global___MissedSteps] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reported", b"_reported", "reported", b"reported", "span", b"span", "sum", b"sum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reported", b"_reported", "applied", b"applied", "arrays", b"arrays", "based", b"based", "born", b"born", "filled", b"filled", "ledger", b"ledger", "lost", b"lost", "passed", b"passed", "reported", b"reported", "rounds", b"rounds", "span", b"span", "sum", b"sum", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reported", b"_reported", "applied", b"applied", "arrays", b"arrays", "based", b"based", "born", b"born", "filled", b"filled", "ledger", b"ledger", "lost", b"lost", "missed", b"missed", "passed", b"passed", "reported", b"reported", "rounds", b"rounds", "span", b"span", "sum", b"sum", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reported: _TypeAlias = _typing.Literal["reported"]  # noqa: Y015
     _WhichOneofArgType__reported: _TypeAlias = _typing.Literal["_reported", b"_reported"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reported) -> _WhichOneofReturnType__reported | None: ...
 
 Global___SegmentHead: _TypeAlias = SegmentHead  # noqa: Y015
+
+@_typing.final
+class MissedSteps(_message.Message):
+    """Pushes that a range of a segment's numbers took no part in; rules that count no steps have none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """first number within the segment"""
+    stop: _builtins.int
+    """one past the last"""
+    count: _builtins.int
+    """of pushes, at least 1"""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        stop: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MissedSteps: _TypeAlias = MissedSteps  # noqa: Y015
 
 @_typing.final
 class PassedClocks(_message.Message):
@@ -329,6 +365,7 @@ class StagedGradient(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     RATE_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
     clock: _builtins.int
     """its round"""
     samples: _builtins.int
@@ -343,6 +380,10 @@ class StagedGradient(_message.Message):
     def before(self) -> Global___SegmentLedgerRow:
         """its pusher's ledger row before this push"""
 
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranges within the segment that took no part: start, stop, ..., strictly rising"""
+
     def __init__(
         self,
         *,
@@ -351,10 +392,11 @@ class StagedGradient(_message.Message):
         samples: _builtins.int = ...,
         rate: _builtins.float = ...,
         before: Global___SegmentLedgerRow | None = ...,
+        absent: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "pusher", b"pusher"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "clock", b"clock", "pusher", b"pusher", "rate", b"rate", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "before", b"before", "clock", b"clock", "pusher", b"pusher", "rate", b"rate", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -198,7 +198,7 @@ class Segment(_message.Message):
     unchanged: _builtins.bool
     """pull only: not newer than the version in the request, so no payload; default false"""
     data: _builtins.bytes
-    """payload; absent where `unchanged` is set"""
+    """payload; absent where `unchanged` is set, or, of a push, where no number took part"""
     def __init__(
         self,
         *,

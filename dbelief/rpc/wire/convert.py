@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dbelief.core.absent import Ranges, checked
 from dbelief.core.layout import Box, Kind, Layout, SegmentSpan
 from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
 from dbelief.core.push import Push, Pusher
@@ -52,7 +53,8 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
     Raises
     ------
     Rejected
-        Its rate is negative, or not finite in float32.
+        Its rate is negative, or not finite in float32; or it names absent ranges that are none, or of another kind of
+        push.
     """
     rate = opening.rate
     if not 0 <= rate <= _LARGEST:
@@ -69,7 +71,17 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         opening.bundle if opening.HasField("bundle") else None,
         opening.lease,
         opening.position,
+        _absent(opening) if opening.absent else (),
     )
+
+
+def _absent(opening: parameters.PushOpening) -> Ranges:
+    if opening.rule.name == "assign" or opening.HasField("bundle"):
+        raise Rejected("numbers that took no part, in a push that is not by a rule")
+    try:
+        return checked(opening.absent)
+    except ValueError as error:
+        raise Rejected(f"a push with {error}") from None
 
 
 def push_to_wire(
@@ -95,6 +107,7 @@ def push_to_wire(
         answers=answers,
         lease=push.lease,
         position=push.position,
+        absent=push.absent or None,
     )
 
 

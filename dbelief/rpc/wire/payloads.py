@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dbelief.codec import CODECS, Codec, Decode, make_codec, restore_residual, warm_up
+from dbelief.core.absent import Ranges, covers, in_segment, pairs
 from dbelief.core.layout import MAX_SEGMENT_LENGTH, SegmentSpan
+from dbelief.core.push import Push
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -146,9 +149,23 @@ def numbers(part: SegmentPayload) -> np.ndarray:
     return out
 
 
+def pushed_numbers(part: SegmentPayload, push: Push, span: SegmentSpan) -> np.ndarray:
+    """As `numbers`; 0 where a segment of a push has no payload, since none of its numbers took part.
+
+    Raises
+    ------
+    Rejected
+        As `numbers`; or it has no payload, and some took part.
+    """
+    if part.data is not None or not covers(in_segment(push.absent, span), span.length):
+        return numbers(part)
+    part.length = span.length
+    return np.zeros(span.length, np.float32)
+
+
 def form_of(part: SegmentPayload) -> SegmentPayload | None:
-    """The encoded form of the numbers, where they were decoded; else None."""
-    return part if part.codec in _DECODERS else None
+    """The encoded form of the numbers, where they were decoded, or none were sent; else None."""
+    return part if part.codec in _DECODERS or (part.data is None and not part.shared) else None
 
 
 class Payloads:
@@ -156,7 +173,7 @@ class Payloads:
 
     A codec with a residual would encode a segment differently the second time: so its payloads are kept until the push
     is over, which costs as much memory as is sent. Called from the threads of several streams; one that broke may still
-    making its last message.
+    making its last message. A segment that is absent as a whole has no payload; the residual of absent numbers stays.
 
     Parameters
     ----------
@@ -166,11 +183,19 @@ class Payloads:
         Of all pushed numbers, where the codec has one; `origin` is its position in the flat vector.
     starts
         See `Codecs`.
+    absent
+        See `Push`.
     """
 
     def __init__(
-        self, codec: Codec | None, residual: np.ndarray | None = None, origin: int = 0, starts: Sequence[int] = ()
+        self,
+        codec: Codec | None,
+        residual: np.ndarray | None = None,
+        origin: int = 0,
+        starts: Sequence[int] = (),
+        absent: Ranges = (),
     ) -> None:
+        self._absent = absent
         self._codec, self._residual, self._origin, self._starts = codec, residual, origin, starts
         self._kept: dict[int, np.ndarray] = {}
         self._over = False
@@ -183,7 +208,9 @@ class Payloads:
 
     def part(self, span: SegmentSpan, version: int, values: np.ndarray) -> SegmentPayload | None:
         """Payload of a segment; None where the push is over."""
-        codec = self._codec
+        codec, absent = self._codec, in_segment(self._absent, span)
+        if absent and covers(absent, span.length):
+            return SegmentPayload(span.index, version, 0, span.length)
         if codec is None or not codec.keeps:
             return part_of(span.index, version, values, codec)
         with self._lock:
@@ -191,7 +218,8 @@ class Payloads:
                 return None
             payload = self._kept.get(span.index)
             if payload is None:
-                payload = codec.encode(values, self._left_of(span), self._cuts(span))
+                with self._left_of(span) as left:
+                    payload = codec.encode(values, left, self._cuts(span))
                 self._kept[span.index] = payload
         return _part(span.index, version, values, payload, codec)
 
@@ -202,11 +230,20 @@ class Payloads:
             for span in spans:
                 payload = self._kept.pop(span.index, None)
                 if payload is not None and self._codec is not None:
-                    restore_residual(self._codec, payload.data, self._left_of(span))
+                    with self._left_of(span) as left:
+                        restore_residual(self._codec, payload.data, left)
 
-    def _left_of(self, span: SegmentSpan) -> np.ndarray:
+    @contextmanager
+    def _left_of(self, span: SegmentSpan) -> Iterator[np.ndarray]:
+        """A segment's residual, to be changed within the `with` block: 0 for absent numbers, which keep theirs."""
         assert self._residual is not None, "a codec that keeps a residual needs an array for it"
-        return self._residual[span.start - self._origin : span.stop - self._origin]
+        left = self._residual[span.start - self._origin : span.stop - self._origin]
+        kept = [(slice(*pair), left[slice(*pair)].copy()) for pair in pairs(in_segment(self._absent, span))]
+        for absent, _ in kept:
+            left[absent] = 0
+        yield left
+        for absent, own in kept:
+            left[absent] = own
 
     def _cuts(self, span: SegmentSpan) -> list[int]:
         """Starts of tensors within a segment, except at its first number."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dbelief.core.absent import Ranges
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.rpc.wire.payloads import Codecs, Payloads, part_of, read_into
@@ -22,8 +23,11 @@ class Wire:
         self._codecs, self._spans = codecs, spans
         self._residuals: dict[Pusher, np.ndarray] = {}
 
-    def pushed(self, values: np.ndarray, pusher: Pusher | None = None) -> np.ndarray:
-        """The values that shards receive for (N,) float32: the same array, changed. For weights no residual is kept."""
+    def pushed(self, values: np.ndarray, pusher: Pusher | None = None, absent: Ranges = ()) -> np.ndarray:
+        """The values that shards receive for (N,) float32: the same array, changed. For weights no residual is kept.
+
+        `absent`: see `Push`.
+        """
         codec = self._codecs.push
         if codec is None:
             return values
@@ -31,12 +35,13 @@ class Wire:
         if codec.keeps:
             assert pusher is not None, "nothing is left out of weights"
             residual = self._residuals.setdefault(pusher, np.zeros_like(values))
-        payloads = Payloads(codec, residual, starts=self._codecs.starts)
+        payloads = Payloads(codec, residual, starts=self._codecs.starts, absent=absent)
         for span in self._spans:
             own = values[span.start : span.stop]
             part = payloads.part(span, 0, own)
             assert part is not None, "a replayed push cannot be aborted"
-            read_into(part, own)
+            if part.data is not None:  # else it is absent as a whole
+                read_into(part, own)
         return values
 
     def pulled(self, values: np.ndarray) -> np.ndarray:

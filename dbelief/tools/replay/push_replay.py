@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dbelief.arrays.backend import aligned
+from dbelief.core.absent import Ranges
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
@@ -30,8 +31,9 @@ from dbelief.rundir.record import AppliedPush, ComputedBatch
 
 from .segment_replay import PushId, Segment, begin, push_name, take, values_of
 
-GradientOf = Callable[[np.ndarray, ComputedBatch], np.ndarray]
-"""Function from (N,) float32 parameters and a row to the (N,) float32 gradient that was pushed. Keeps neither array."""
+GradientOf = Callable[[np.ndarray, ComputedBatch], tuple[np.ndarray, Ranges]]
+"""Function from (N,) float32 parameters and a row to the (N,) float32 gradient that was pushed, and the ranges that
+took no part. Keeps neither array."""
 
 
 def replay(
@@ -71,7 +73,7 @@ def replay(
     for push in waiting:
         for segment, version in zip(segments, recipes[push].versions, strict=True):
             segment.needed[version] += 1
-    run = _Run(segments, rule, recipes, waiting, gradient_of)
+    run = _Run(segments, recipes, waiting, gradient_of)
     run.to_the_end(len(initial))
     return values_of(segments)
 
@@ -81,11 +83,10 @@ class _Run:
     """State of a replay: all segments, rows by push, number of segments still to apply each, computed gradients."""
 
     segments: list[Segment]
-    rule: Rule
     recipes: dict[PushId, ComputedBatch]
     waiting: Counter[PushId]
     gradient_of: GradientOf
-    gradients: dict[PushId, np.ndarray] = field(default_factory=dict)
+    gradients: dict[PushId, tuple[np.ndarray, Ranges]] = field(default_factory=dict)
 
     def to_the_end(self, size: int) -> None:
         """Apply every row."""
@@ -104,7 +105,7 @@ class _Run:
             push = segment.rows[0].pusher, segment.rows[0].sequence
             if push not in self.gradients and not self._compute(push, values):
                 break
-            segment.apply(self.rule, self.gradients[push])
+            segment.apply(*self.gradients[push])
             self.waiting[push] -= 1
             if not self.waiting[push]:
                 del self.gradients[push]
@@ -115,7 +116,8 @@ class _Run:
         row = self.recipes[push]
         if not take(self.segments, row.versions, values):
             return False
-        self.gradients[push] = np.array(self.gradient_of(values, row), np.float32)
+        gradient, absent = self.gradient_of(values, row)
+        self.gradients[push] = np.array(gradient, np.float32), absent
         return True
 
     def _trouble(self) -> str:

@@ -12,12 +12,13 @@ from threadpoolctl import threadpool_limits
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.checkpoint.snapshot_set import complete_sets, read_set
+from dbelief.core.absent import Ranges, of_tensors
 from dbelief.core.layout import Layout, SegmentSpan, nominal_length
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import Order, Samples, load
 from dbelief.errors import JobError
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, load_job
-from dbelief.nn import Batch, Model
+from dbelief.nn import Batch, Model, absent_of
 from dbelief.optim import make_rule
 from dbelief.optim.gradients import clip_by_norm
 from dbelief.rpc.wire.payloads import Codecs
@@ -132,13 +133,14 @@ def _gradient_of(
 ) -> GradientOf:
     """The gradient as a replica of the job computes it, after the wire codecs."""
     out = backend.to_device(aligned(layout.size, np.float32))
-    out_views = layout.views(out)
+    out_views, part = layout.views(out), layout.part(0)
 
-    def gradient(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
+    def gradient(values: np.ndarray, row: ComputedBatch) -> tuple[np.ndarray, Ranges]:
         fetched = wire.pulled(values)
         model.loss_and_gradient(layout.views(backend.to_device(fetched)), gather(row), out_views)
         clip_by_norm(backend.xp, out, strategy.clip_norm)
-        return wire.pushed(backend.to_host(out), row.pusher)
+        absent = of_tensors(part, absent_of(model))
+        return wire.pushed(backend.to_host(out), row.pusher, absent), absent
 
     return gradient
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.absent import Missed, Ranges, covers, in_segment
+from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.errors import RuntimeFailure
-from dbelief.optim import Rule
+from dbelief.optim import Rule, apply_present, missed_after
+from dbelief.optim.add import ADD
 from dbelief.rundir.record import AppliedPush, ComputedBatch
 
 PushId = tuple[Pusher, int]
@@ -22,23 +24,27 @@ PushId = tuple[Pusher, int]
 class Segment:
     """A segment during the replay.
 
-    `rows` are still to be applied. `needed` counts, by version, the gradients still to be computed from it; `kept`
-    holds the values of those versions.
+    `rows` are still to be applied. `applied` and `missed` are as on a shard. `needed` counts, by version, the gradients
+    still to be computed from it; `kept` holds the values of those versions.
     """
 
     span: SegmentSpan
+    rule: Rule
     values: np.ndarray
     state: tuple[np.ndarray, ...]
     version: int = 0
+    applied: int = 0
+    missed: Missed = ()
     rows: deque[AppliedPush] = field(default_factory=deque)
     needed: Counter[int] = field(default_factory=Counter)
     kept: dict[int, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, span: SegmentSpan, initial: np.ndarray, rule: Rule) -> Segment:
-        """The segment at version 0."""
+        """The segment at version 0; changes of buffers are added to it, as on a shard."""
+        rule = rule if span.kind is Kind.TRAINED else ADD
         states = tuple(np.full(span.length, value, np.float32) for value in rule.state.values())
-        return cls(span, initial[span.start : span.stop].copy(), states)
+        return cls(span, rule, initial[span.start : span.stop].copy(), states)
 
     def keep(self) -> None:
         """Keep the current version, if a gradient needs it."""
@@ -51,10 +57,14 @@ class Segment:
         if not self.needed[version]:
             del self.kept[version]
 
-    def apply(self, rule: Rule, gradient: np.ndarray) -> None:
-        """Apply the next row."""
+    def apply(self, gradient: np.ndarray, absent: Ranges = ()) -> None:
+        """Apply the next row, but not to the ranges of the flat vector that are absent."""
         part, rate = gradient[self.span.start : self.span.stop], np.float32(self.rows.popleft().rate)
-        rule.apply(self.values, part, self.state, rate, self.version + 1)
+        here = in_segment(absent, self.span)
+        if not covers(here, self.span.length):
+            apply_present(self.rule, self.values, part, self.state, rate, self.applied, here, self.missed)
+            self.missed = missed_after(self.rule, self.missed, here) if here else self.missed
+            self.applied += 1
         self.version += 1
         self.keep()
 

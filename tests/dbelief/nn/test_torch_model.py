@@ -24,7 +24,7 @@ from dbelief.errors import DataError, ModelError
 from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import build_job, load_job
 from dbelief.launch.train import train
-from dbelief.nn import Batch, build_network
+from dbelief.nn import Batch, LeavesOut, build_network
 from dbelief.nn.torch_model import TorchModel
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import initial_values
@@ -146,7 +146,7 @@ def test_an_embedding_of_whole_numbers_is_our_own_layer(torch: Any) -> None:
 
 
 @pytest.mark.torch
-def test_parameters_and_gradients_share_the_vectors_memory(torch: Any, net: Callable[[], Any]) -> None:
+def test_parameters_share_the_vectors_memory(torch: Any, net: Callable[[], Any]) -> None:
     model = TorchModel(net, torch.nn.CrossEntropyLoss())
     layout, flat, gradient = on_vector(model)
     views, out = layout.views(flat), layout.views(gradient)
@@ -154,13 +154,42 @@ def test_parameters_and_gradients_share_the_vectors_memory(torch: Any, net: Call
     kept = gradient.copy()
     for name, own in model._module.named_parameters():
         assert own.data_ptr() == views[name].ctypes.data
-        assert own.grad.data_ptr() == out[name].ctypes.data
+        assert own.grad is None, "memory of the gradients is free again"
     flat -= 0.1 * gradient
     assert model.loss_and_gradient(views, batch(), out) < first
     flat += 0.1 * kept
     again, elsewhere = layout.views(np.full_like(flat, np.nan)), layout.views(flat.copy())
     assert model.loss_and_gradient(elsewhere, batch(), again) == pytest.approx(first, rel=1e-6)
     np.testing.assert_allclose(layout.flatten(again, np.empty_like(flat)), kept, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.torch
+def test_a_parameter_without_a_gradient_is_named(torch: Any) -> None:
+    """In the passes that leave it out, and in no other; a gradient of 0 is one."""
+
+    class Branches(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.zero, self.never = (torch.nn.Linear(50, 10) for _ in range(3))
+            self.sometimes = torch.nn.Embedding(5, 10, sparse=True)
+            self.passes = 0
+
+        def forward(self, x: Any) -> Any:
+            self.passes += 1
+            y = self.used(x) + 0 * self.zero(x)
+            return y if self.passes % 2 else y + self.sometimes(torch.tensor(3))
+
+    model = TorchModel(Branches, torch.nn.CrossEntropyLoss())
+    assert isinstance(model, LeavesOut)
+    layout, flat, gradient = on_vector(model)
+    out = layout.views(gradient)
+    for left_out in (["never", "sometimes"], ["never"], ["never", "sometimes"]):
+        gradient[:] = np.nan
+        model.loss_and_gradient(layout.views(flat), batch(), out)
+        assert {name.split(".")[0] for name in model.absent} == set(left_out)
+        assert np.isfinite(gradient).all()
+        assert not any(out[name].any() for name in model.absent)
+    assert not np.any(out["zero.weight"])
 
 
 @pytest.mark.torch

@@ -144,6 +144,22 @@ def test_a_gradient_of_other_names_is_refused(names: list[str], why: str) -> Non
         place.client.push(dict.fromkeys(names, np.ones(1, np.float32)))
 
 
+def test_a_tensor_without_a_gradient_took_no_part() -> None:
+    place = Place(Report=[wire.ReportReply(), wire.ReportReply()])
+    pushed: list[tuple[bytes, list[str]]] = []
+
+    def push(gradient: np.ndarray, *rest: Any) -> PushResult:
+        pushed.append((gradient.tobytes(), list(rest[-1])))
+        place.session.sequences["w"] += 1
+        return PushResult(0.0)
+
+    place.session.push = push
+    place.client.pull()
+    for gradient in (np.ones(1, np.float32), None):
+        place.client.push({"w": gradient})
+    assert pushed == [(np.ones(1, np.float32).tobytes(), []), (np.zeros(1, np.float32).tobytes(), ["w"])]
+
+
 def test_one_that_another_took_meanwhile_is_not_made() -> None:
     due = wire.ReportReply(state=wire.STATE_READY, evaluate=True)
     place = Place(Report=[due], Lease=[wire.LeaseReply(stop="no evaluation waits")])

@@ -21,6 +21,7 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.telemetry.metrics import Metrics
+from ps_server import snapshot
 from ps_server.replication.migration import Migration
 from ps_server.rpc.servicer import ShardService
 from ps_server.store.shard import Shard
@@ -464,3 +465,23 @@ def test_unknown_vector_names_add_no_metric_labels(job: Job) -> None:
     push = Push(A, 1, vector="made up", assign=True)
     assert [reply.acknowledgement.acknowledged for reply in job.stubs[0].Push(iter([job.opening(push)]))] == [0]
     assert "made up" not in "".join(metrics.text() for metrics in job.metrics)
+
+
+def test_a_set_is_of_one_leader_and_incarnation(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its leader is checked while no other command is executed; none waits for its files."""
+    controller, held = job.services[0].controller, list[bool]()
+    check, save = controller._check_leader, snapshot.save
+
+    def checks(command: wire.Command) -> None:
+        held.append(controller._lock.locked())
+        check(command)
+
+    def saves(*arguments: Any) -> Any:
+        held.append(controller._lock.locked())
+        return save(*arguments)
+
+    monkeypatch.setattr(controller, "_check_leader", checks)
+    monkeypatch.setattr(snapshot, "save", saves)
+    request = wire.SnapshotRequest(command=job.command(), job="digits", folder=str(tmp_path), set="s")
+    assert (tmp_path / controller.snapshot(request).manifest).exists()
+    assert held == [True, False]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
+from ps_server.replication.migration import Migration
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 from tests.examples import examples
@@ -246,6 +247,26 @@ def test_rounds_that_all_have_passed_go_by_without_a_step(make: Make) -> None:
         again.push(pusher, 3.0, clock=40)
     np.testing.assert_array_equal(again.read(), again.full(-4.0))
     assert may_read(again, 41)
+
+
+def test_reported_clocks_go_with_a_segment_that_migrates(make: Make) -> None:
+    """Where it comes back, what its last owner had received holds; after a move that failed, its own."""
+    again, elsewhere = came_back(make(staleness=0), make, 0), make(staleness=0)
+    again.shard.record_clock(ALL, 0, 6)
+    moves = Migration(again.shard)
+    with pytest.raises(ConnectionError):
+        moves.send([1], "the other", no_connection)
+    moves.commit(ALL)
+    assert [again.shard.barrier.passed_clocks(index) for index in ALL] == [{0: 6}] * 3
+    moves.send([1, 2], "the other", lambda carried: None)
+    moves.commit([0])
+    assert [again.shard.barrier.passed_clocks(index) for index in ALL] == [{0: 6}, None, None]
+    elsewhere.shard.set_segments(elsewhere.shard.segments, {1: {0: 4}, 2: None})
+    assert [elsewhere.shard.barrier.passed_clocks(index) for index in ALL] == [None, {0: 4}, None]
+
+
+def no_connection(carried: object) -> None:
+    raise ConnectionError
 
 
 def test_round_waits_only_for_members_not_past_it(make: Make) -> None:

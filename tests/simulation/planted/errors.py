@@ -94,7 +94,7 @@ copy=True)
     Planted(
         "restored_shard_waits_for_passed_rounds",
         "ps_server/store/staleness.py",
-        "return frozenset(r for r in self._membership.at(clock) if self._reported.get((index, r), 0) <= clock)",
+        "return frozenset(r for r in self._membership.at(clock) if passed.get(r, 0) <= clock)",
         "return frozenset(self._membership.at(clock))",
         "With staleness 0, a shard restored from a snapshot set waits for gradients of rounds that it has lost and "
         "that no replica pushes again, so all replicas block until their calls fail.",
