@@ -7,6 +7,7 @@ import logging
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dbelief.data.files.data_file import file_at
@@ -49,6 +50,7 @@ def test_a_job_of_three_workers_fetches_its_tokens_once(
 ) -> None:
     prefix = parse_url(f"s3://bucket/{site.folder.name}/tokens")
     fields = placed(write_source("tokens", site.folder), prefix)
+    np.save(site.folder / "new.npy", np.arange(8).reshape(2, 4))
     copy(site.folder, prefix)
     site.job.write_text(JOB.replace("DATA", json.dumps(fields)))
     logging.getLogger("werkzeug").setLevel(logging.INFO)
