@@ -23,6 +23,7 @@ from dbelief.rundir.json_values import plain
 from dbelief.rundir.summary import Summary
 from dbelief.tools.report.text_report import account
 from dbelief.training.trained_model import load_model
+from dbelief.url import Url
 
 
 def print_status(where: str, as_json: bool) -> None:
@@ -99,7 +100,7 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     return result
 
 
-def predict(model: Path, file: Path, with_outputs: bool) -> Iterator[list[str]]:
+def predict(model: Path, file: Path | Url, with_outputs: bool) -> Iterator[list[str]]:
     """Rows of text: the class of each sample in a file, and the outputs of the last layer; these only without classes.
 
     Parameters

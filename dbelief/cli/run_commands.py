@@ -37,13 +37,13 @@ def evaluate_command(run: Path | Url, split: str) -> None:
 
 @click.command("predict")
 @click.argument("run", type=RunArgument(), shell_complete=run_folders)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=RunArgument())
 @click.option("--outputs", is_flag=True, help="Print the outputs of the last layer too, with a first row of names.")
-def predict_command(run: Path | Url, file: Path, outputs: bool) -> None:
+def predict_command(run: Path | Url, file: Path | Url, outputs: bool) -> None:
     """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
 
     RUN is a run folder, its URL, or a model file. FILE is like the job's data: CSV, LIBSVM, Parquet, an IDX file of
-    images, an image or a folder of images, lines of text, or a NumPy file; targets may be missing.
+    images, an image or a folder of images, lines of text, or a NumPy file, or the URL of one; targets may be missing.
     """
     from dbelief.cli.inspect_run import predict
     from dbelief.rundir.stored.copies import local_copy

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.errors import UserError
-from dbelief.job import Job, StacksModel
+from dbelief.job import Job, StacksModel, place
 from dbelief.process.atomic_file import write_whole
-from dbelief.url import is_url
+from dbelief.url import Url
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +63,9 @@ def check_start(job: Job) -> None:
         taken += [("model.trained", text) for text in job.model.trained]
     folder = folder_of(job)
     for field, text in taken:
-        if is_url(text):
+        path = place(text, job.folder)
+        if isinstance(path, Url):
             continue  # of another place
-        path = job.path(text)
         if folder.resolve() in {path.resolve(), path.resolve().parent}:  # a run, or a file in one
             raise UserError(
                 f"{field}: {path} is moved aside where a new run named {job.name} begins; give this run another name, "

@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-PATIENCE_S, FIRST_S = 15.0, 3.0
+PATIENCE_S, FIRST_S = 15.0, 3.3
 """How long a request that failed is made again, in seconds; and the first one of a process, by which an address that
-is wrong is found."""
-SILENT_S = 4.0
+is wrong is found. One that found no connection is made twice: on a busy machine the first may be late."""
+SILENT_S = 2.0
 """Seconds after which a store that has not answered a first request is named in the log."""
 _PAUSE_S = (0.1, 0.3, 1.0, 2.0)
 
@@ -194,7 +194,7 @@ class ObjectStore:
         """Within the `with` block, log where requests go if no answer comes."""
 
         def name() -> None:
-            log.warning(f"{url}: {self.backend.address or 'the store'} has not answered for {SILENT_S:g} s")
+            log.warning(f"{url}: {self.backend.address or 'the store'} does not answer yet")
 
         timer = threading.Timer(SILENT_S, name)
         timer.daemon = True

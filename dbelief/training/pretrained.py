@@ -14,13 +14,17 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dbelief.arrays.backend import Backend
+from dbelief.data.files.data_file import file_at
+from dbelief.data.files.locations import exists
 from dbelief.errors import DataError, ModelError, UserError
-from dbelief.job import Job, StacksModel
+from dbelief.job import Job, StacksModel, place
 from dbelief.nn import image_of
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.nn.autoencoders.stacks import Stacks, tensor_shapes
 from dbelief.nn.layers.lcn import Lcn
 from dbelief.rundir.result import result_file
+from dbelief.rundir.stored.copies import local_copy
+from dbelief.url import Url
 
 Image = tuple[int, int, int]
 
@@ -58,7 +62,7 @@ def load_pretrained(
     below = shapes[: (model.only or 1) - 1]
     for name in (name for stack in below for name in stack):
         if name not in given:
-            searched = ", ".join(str(job.path(text)) for text in model.trained)
+            searched = ", ".join(str(place(text, job.folder)) for text in model.trained)
             where = f"which is not in {searched}" if searched else "and names no run that holds it"
             raise ModelError(f"model.trained: stack {model.only} is trained on what {name!r} gives, {where}")
     return image, stacks, given
@@ -66,20 +70,22 @@ def load_pretrained(
 
 def _held(job: Job, text: str, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Those of the wanted tensors that a run or a model file contains."""
-    path = job.path(text)
+    where = place(text, job.folder)
     try:
-        if path.is_file():
-            return _read(path, path, wanted)
-        if not (path / "job.yaml").is_file():
-            known = "" if Path(text).is_absolute() else "; a relative path starts from the job file's folder"
-            raise UserError(f"{path} is neither a run folder nor a model file{known}")
-        with result_file(path) as (file, _):
-            return _read(file, path, wanted)
+        if exists(where):
+            with file_at(where).open_whole() as file:
+                return _read(Path(file.name), where, wanted)
+        with local_copy(where, parameters=True) as run:
+            if not (run / "job.yaml").is_file():
+                known = "" if Path(text).is_absolute() else "; a relative path starts from the job file's folder"
+                raise UserError(f"{where} is neither a run folder nor a model file{known}")
+            with result_file(run) as (result, _):
+                return _read(result, where, wanted)
     except UserError as error:
         raise ModelError(f"model.trained: {error}") from error
 
 
-def _read(file: Path, named: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+def _read(file: Path, named: Path | Url, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     held: dict[str, np.ndarray] = {}
     try:
         with safe_open(file, framework="numpy") as tensors:

@@ -25,7 +25,7 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
 from dbelief.evaluation.metrics import Metrics, metrics_of
-from dbelief.job import AutoencoderModel, Job, PythonModel, ScriptData, ScriptModel, StacksModel, parse_job
+from dbelief.job import AutoencoderModel, Job, PythonModel, ScriptData, ScriptModel, StacksModel, parse_job, place
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.optim.gradients import check_finite
 from dbelief.partition import Grid, layout_of
@@ -37,7 +37,6 @@ from dbelief.rundir.result import read_result
 from dbelief.rundir.stored.copies import local_copy
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.pretrained import build_stacks
-from dbelief.url import is_url, parse_url
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +109,10 @@ def load_initial_from_run(job: Job, layout: Layout, values: np.ndarray) -> str:
     """
     if job.start_from is None:
         return ""
-    if is_url(job.start_from):
-        with local_copy(parse_url(job.start_from), parameters=True) as run:
-            return f"{job.start_from}: {_read_initial(job, run, layout, values)}"
-    return _read_initial(job, job.path(job.start_from), layout, values)
+    where = place(job.start_from, job.folder)
+    with local_copy(where, parameters=True) as run:
+        taken = _read_initial(job, run, layout, values)
+    return taken if isinstance(where, Path) else f"{where}: {taken}"
 
 
 def _read_initial(job: Job, run: Path, layout: Layout, values: np.ndarray) -> str:

@@ -69,7 +69,6 @@ def fetch(url: Url, found: Stat) -> IO[bytes]:
                     else:
                         _fill(file, url, found)
                         part.rename(folder / digest)
-                        log.info(f"{url}: fetched, {found.size:,} bytes")
                     continue
             if (now := _size(part)) != came:
                 until_s, came = runtime.monotonic() + STALL_S, now
@@ -140,6 +139,8 @@ def _fill(file: IO[bytes], url: Url, found: Stat) -> None:
     """Fetch what has not come yet."""
     at = min(file.seek(0, os.SEEK_END), found.size)
     file.seek(at)
+    if found.size - at > 8 * BLOCK:
+        log.info(f"{url}: is fetched, {(found.size - at) / 2**20:,.0f} MiB")
     while at < found.size:
         block = read_range(url, at, min(at + BLOCK, found.size), found.tag)
         file.write(block)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dbelief.job.document.section import Count, NonNegative, PathText, Positive, Section, Words, refusal
+from dbelief.job.document.section import Count, NonNegative, PathOrUrl, Positive, Section, Words, refusal
 
 Image = Annotated[
     tuple[Count, ...],
@@ -84,7 +84,7 @@ class StacksModel(Section):
         description="The stack that is trained on what those below it give, from 1; all: every one, by the sum of "
         "their losses; null: the last",
     )
-    trained: Annotated[tuple[PathText, ...], Field(strict=False)] = Field(
+    trained: Annotated[tuple[PathOrUrl, ...], Field(strict=False)] = Field(
         default=(),
         description="Folders of runs, or .safetensors files, that hold the stacks below, and what training begins with "
         "for those that are trained; of a stack in several files the last counts",

@@ -44,7 +44,7 @@ def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) ->
     Parameters
     ----------
     parameters
-        With its model, or its newest valid set where it did not end.
+        With its model, or its newest valid set where it did not end. It may be a model file then, which is yielded.
     sets
         With its newest valid set in any case.
 
@@ -61,6 +61,11 @@ def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) ->
     store = connect(run)
     with tempfile.TemporaryDirectory(prefix="dbelief-") as scratch:
         folder = Path(scratch) / run.name
+        if parameters and store.exists(run):
+            _fetch(store, run, folder)
+            with _named(folder, run):
+                yield folder
+            return
         folder.mkdir()
         there = store.list(run)
         if run / "job.yaml" not in there:

@@ -1,0 +1,56 @@
+"""Data by URL is the data by path, to the bit: sets, sizes, units, and what is predicted from new samples."""
+
+from __future__ import annotations
+
+import uuid
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from dbelief.data import load
+from dbelief.errors import DataError
+from dbelief.storage.object_store import connect
+from dbelief.url import Url
+from tests.dbelief.data.sources import DATA, NEEDS, SOURCES, check_same, placed, write_source
+
+EACH = [
+    pytest.param(name, marks=pytest.mark.skipif(name in NEEDS and find_spec(NEEDS[name]) is None, reason="no library"))
+    for name in SOURCES
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+@pytest.mark.parametrize("name", EACH)
+def test_a_source_by_url_is_the_one_by_path(name: str, scheme: str, tmp_path: Path) -> None:
+    prefix = Url(f"memory://{uuid.uuid4().hex}" if scheme == "memory" else f"file://{tmp_path}/store")
+    (tmp_path / "here").mkdir()
+    check_same(name, tmp_path / "here", prefix)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_missing_in_a_store_is_one_line(name: str, tmp_path: Path) -> None:
+    prefix = Url(f"memory://{uuid.uuid4().hex}")
+    connect(prefix).replace(prefix / "x", b"")
+    spec = DATA.validate_python(placed(write_source(name, tmp_path), prefix))
+    with pytest.raises(DataError, match=rf"^{prefix}.*(no such|no object|has 0 folders)"):
+        load(spec, tmp_path)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_logins_and_options_in_urls_are_refused(name: str, tmp_path: Path) -> None:
+    fields = write_source(name, tmp_path)
+    refused = {
+        "s3://K:S@bucket": "a login",
+        "s3://bucket/x?X-Amz-Signature=5": "options",
+        "http://host": "one of s3://",
+    }
+    for base, words in refused.items():
+        with pytest.raises(ValidationError, match=words):
+            DATA.validate_python(placed(fields, base))
