@@ -21,6 +21,7 @@ _WORDS = {
     "scale": "the scale of the inputs is",
     "whole": "whether inputs are whole numbers is",
     "encoder": "what makes numbers of the columns is",
+    "zero_based": "whether indices count from 0 is",
 }
 
 
@@ -47,6 +48,8 @@ class SampleForm:
     encoder
         State of the encoder of a table's rows, which the inputs are made by: see `dbelief.data.table_encoder`; None:
         inputs are the source's own numbers.
+    zero_based
+        Whether indices of LIBSVM text count from 0.
     about
         What a script says of its samples, by name: what JSON can hold.
     """
@@ -60,6 +63,7 @@ class SampleForm:
     whole: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     encoder: Mapping[str, Any] | None = None
+    zero_based: bool = False
 
     @classmethod
     def of_script(cls, about: Mapping[str, Any]) -> Self:
@@ -117,6 +121,7 @@ class SampleForm:
                 whole=bool(row.get("whole", False)),
                 about=dict(row.get("about", {})),
                 encoder=None if row.get("encoder") is None else dict(row["encoder"]),
+                zero_based=bool(row.get("zero_based", False)),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"no form of samples: {error!r}") from None

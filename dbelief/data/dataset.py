@@ -164,6 +164,10 @@ class Dataset:
         Names of the inputs in the source; None where they have none.
     encoder : mapping, or None
         State of the `TableEncoder` that made the inputs; None where they are the source's own numbers.
+    zero_based : bool
+        Whether indices of LIBSVM text count from 0.
+    notes : tuple of str
+        What a user must know of how the source was read.
     """
 
     train: Samples | None
@@ -174,6 +178,8 @@ class Dataset:
     names: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     encoder: Mapping[str, Any] | None = None
+    zero_based: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> int:
@@ -200,6 +206,7 @@ class Dataset:
             self.columns,
             split.whole,
             encoder=self.encoder,
+            zero_based=self.zero_based,
         )
         return form.shortened()
 

@@ -21,6 +21,7 @@ from .formats.npz import read_arrays
 from .streams.formats.images import read_image_files
 from .streams.formats.parquet import read_parquet
 from .streams.formats.text_lines import read_texts
+from .table_encoder import TableEncoder
 
 INPUTS = "inputs"
 
@@ -42,7 +43,7 @@ def read_samples(where: Path | Url, spec: Data, form: SampleForm) -> Any:
     Returns
     -------
     array, or SparseRows of LIBSVM files, shape (n, features...)
-        Not scaled.
+        Not scaled; of a table with an encoder, encoded.
 
     Raises
     ------
@@ -55,12 +56,14 @@ def read_samples(where: Path | Url, spec: Data, form: SampleForm) -> Any:
     file = file_at(where)
     if arrays:
         inputs: np.ndarray = _array(file)
+        if form.encoder is not None:
+            inputs = TableEncoder.restore(form.encoder).encode_rows(np.atleast_2d(inputs), str(where))
     elif isinstance(spec, CsvData):
         inputs = read_inputs(file, spec, form)
     elif isinstance(spec, ParquetData):
         inputs = read_parquet(file, form)
     elif isinstance(spec, LibsvmData):
-        return read_sparse(file, form.features[0])
+        return read_sparse(file, form.features[0], form.zero_based)
     elif isinstance(spec, IdxData):
         inputs = read_images(file)
     elif isinstance(spec, LinesData):

@@ -6,16 +6,19 @@ it to new rows.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from dbelief.errors import DataError
+
+from .frames import columns_of, is_frame
+from .missing_values import MissingValues, number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +42,11 @@ class Coded:
 
 
 Raw = np.ndarray | Sequence[str] | Coded
-"""A column as it was read: float32 numbers, or float64 days since 1970, NaN if missing; or texts, "" if missing."""
+"""A column as it was read: float64 numbers, or days since 1970, NaN if missing; or texts, "" if missing."""
 Kind = Literal["number", "category", "hashed", "date"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 86_400.0
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ class EncodedColumn:
     kind
         "number" and "date" become one column, "category" one for each value, "hashed" one for each bucket.
     fill, centre, factor
-        Of numbers and dates: what stands for a missing one; then (x - centre) * factor. Without unit.
+        Of numbers and dates: what stands for a missing one; then (x - centre) * factor, in float64. Without unit.
+    remainder
+        What rounding took from the centre: numbers of 10^15 may lie closer together than that.
     values
         Of a category: the values of the training rows, in the order of their characters. Others have no column: all 0.
     buckets
@@ -70,6 +76,7 @@ class EncodedColumn:
     factor: float = 1.0
     values: tuple[str, ...] = ()
     buckets: int = 0
+    remainder: float = 0.0
 
     @property
     def width(self) -> int:
@@ -107,7 +114,10 @@ class EncodedColumn:
                     "training row; data.missing: mean or zero fills gaps"
                 )
             numbers = np.where(gaps, self.fill, numbers)
-        out[:, 0] = (numbers - self.centre) * self.factor
+        centred = numbers - self.centre
+        if self.remainder:
+            centred[~gaps] -= self.remainder  # what fills a gap was rounded as the centre was
+        out[:, 0] = centred * self.factor
 
     def _places(self, raw: Any) -> np.ndarray:
         """Of each row the indicator column that is 1, or -1: int64, shape (n,)."""
@@ -129,10 +139,18 @@ class TableEncoder:
         In the order of the table's inputs.
     markers
         Texts that stand for a missing value.
+    fills
+        Whether values may be missing.
     """
 
     columns: tuple[EncodedColumn, ...]
     markers: tuple[str, ...]
+    fills: bool = True
+
+    @cached_property
+    def missing(self) -> MissingValues:
+        """What stands for a missing value."""
+        return MissingValues.of(self.markers)
 
     @property
     def width(self) -> int:
@@ -154,38 +172,53 @@ class TableEncoder:
         return out
 
     def encode_rows(self, rows: Any, where: str) -> np.ndarray:
-        """Rows of raw values, each a number or a text, in the order of the columns; None or NaN where one is missing.
+        """Rows of raw values, each a number or a text; None or NaN where one is missing.
+
+        They are in the order of the columns, or a frame of pandas, in which columns are found by their names.
 
         Raises
         ------
         DataError
             A row has another length, or a value is not of its column's kind.
         """
-        listed = [list(row) for row in rows]
+        names = [column.name for column in self.columns]
+        if is_frame(rows):
+            found: list[Any] = columns_of(rows, names, where)
+            return self.encode([self._column(*pair, where) for pair in zip(self.columns, found, strict=True)], where)
+        listed = rows if isinstance(rows, np.ndarray) and rows.ndim == 2 else [list(row) for row in rows]
         for number, row in enumerate(listed, start=1):
             if len(row) != len(self.columns):
-                names = ", ".join(column.name for column in self.columns)
-                raise DataError(f"{where}: row {number} has {len(row)} values, must have {len(self.columns)}: {names}")
-        return self.encode(
-            [self._column(column, [row[at] for row in listed], where) for at, column in enumerate(self.columns)], where
-        )
+                wanted = f"{len(names)}: {', '.join(names)}"
+                raise DataError(f"{where}: row {number} has {len(row)} values, must have {wanted}")
+        found = list(listed.T) if isinstance(listed, np.ndarray) else list(zip(*listed, strict=True))
+        return self.encode([self._column(*pair, where) for pair in zip(self.columns, found, strict=True)], where)
 
-    def _column(self, column: EncodedColumn, values: list[Any], where: str) -> Raw:
-        texts = ["" if _is_missing(value, self.markers) else str(value).strip() for value in values]
-        if column.kind != "number":
-            return texts
-        numbers = np.full(len(texts), np.nan, np.float32)
-        for row, text in enumerate(texts):
-            try:
-                numbers[row] = np.float32(float(text)) if text else np.nan
-            except ValueError:
-                raise DataError(f"{where}: {column.name!r} in row {row + 1} is {text[:40]!r}, no number") from None
-        return numbers
+    def _column(self, column: EncodedColumn, values: Sequence[Any] | np.ndarray, where: str) -> Raw:
+        if column.kind == "number" and isinstance(values, np.ndarray) and values.dtype.kind in "buif":
+            return np.where(self.missing.among(values), np.nan, values.astype(np.float64))
+        if column.kind == "number":
+            return np.array([self._number(column, value, row, where) for row, value in enumerate(values, start=1)])
+        texts = ["" if self.missing.has(value) else _text(value, column) for value in values]
+        if not self.fills and "" in texts:
+            raise DataError(
+                f"{where}: {column.name!r} is missing in row {texts.index('') + 1}, and the job has no gaps"
+            )
+        return texts
+
+    def _number(self, column: EncodedColumn, value: Any, row: int, where: str) -> float:
+        if self.missing.has(value):
+            return np.nan
+        number = number_of(value.strip()) if isinstance(value, str) else _float(value)
+        if number is None:
+            raise DataError(f"{where}: {column.name!r} in row {row} is {str(value)[:40]!r}, no number")
+        if not abs(number) <= _LARGEST:
+            raise DataError(f"{where}: {column.name!r} in row {row} is {number}, which is not a finite float32")
+        return number
 
     def state(self) -> dict[str, Any]:
         """What JSON can hold of it."""
         columns = [vars(column) | {"values": list(column.values)} for column in self.columns]
-        return {"columns": columns, "markers": list(self.markers)}
+        return {"columns": columns, "markers": list(self.markers), "fills": self.fills}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
@@ -198,15 +231,23 @@ class TableEncoder:
         """
         try:
             columns = [EncodedColumn(**{**one, "values": tuple(one["values"])}) for one in state["columns"]]
-            return cls(tuple(columns), tuple(map(str, state["markers"])))
+            return cls(tuple(columns), tuple(map(str, state["markers"])), bool(state.get("fills", True)))
         except (KeyError, TypeError) as error:
             raise ValueError(f"no encoder of a table: {error!r}") from None
 
 
-def _is_missing(value: Any, markers: Sequence[str]) -> bool:
-    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
-        return True
-    return isinstance(value, str) and (not value.strip() or value.strip() in markers)
+def _float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _text(value: Any, column: EncodedColumn) -> str:
+    """A value as the text that files have; an array of floats makes 3.0 of the category 3."""
+    text = str(value).strip()
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole and text not in column.values else text
 
 
 def texts_of(raw: Any) -> Sequence[str]:

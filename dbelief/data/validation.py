@@ -1,11 +1,13 @@
 """Checks for data from any source."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dbelief.errors import DataError
 
 
-def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int:
+def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str, names: Sequence[str] | None = None) -> int:
     """Count the classes of training labels, and check them and the labels of other sets.
 
     Parameters
@@ -14,6 +16,8 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
     others : mapping of set name to int64, shape (m,)
     where : str
         Name of the data in messages.
+    names : sequence of str, optional
+        Of the labels in the source, where it has others.
 
     Returns
     -------
@@ -38,7 +42,7 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
             f"{where}: class {missing[0]} has no sample in the training set, though labels go up to {k - 1}"
         )
     if k < 2:
-        raise DataError(f"{where}: all training samples have the same label, {lowest}")
+        raise DataError(f"{where}: all training samples have the same label, {names[lowest] if names else lowest}")
     for name, labels in others.items():
         if len(labels) and (labels.min() < 0 or labels.max() >= k):
             wrong = labels.min() if labels.min() < 0 else labels.max()

@@ -70,10 +70,19 @@ class LibsvmData(Section):
     features: Count | None = Field(
         default=None, description="Numbers per row; null for the greatest index in the files"
     )
+    zero_based: Literal["auto"] | bool = Field(
+        default="auto", description="Whether indices count from 0, not from 1; auto: from 0 where a file has that index"
+    )
     validation: Portion = Field(
         default=0.1, description="Training rows kept for validation: share of all, or number of samples"
     )
 
+
+MISSING_WORDS = (
+    *("NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None"),
+    *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+)
+"""What pandas reads as missing, beside an empty field."""
 
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
 
@@ -93,6 +102,9 @@ class CsvData(TableFields):
     delimiter: Annotated[Literal[",", ";", "|", "\t"], _DELIMITERS] = Field(
         default=",", description="What stands between two fields"
     )
+    missing_words: bool = Field(
+        default=True, description="Whether NA, N/A, NULL, None, nan and the like mean a missing value, as for pandas"
+    )
     scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
     validation_file: PathOrUrl | None = Field(default=None, description="File of the validation rows; null for none")
     test_file: PathOrUrl | None = Field(default=None, description="File of the test rows; null for none")
@@ -100,6 +112,11 @@ class CsvData(TableFields):
         default=0.1, description="Kept for validation where that has no file: share of all, or samples"
     )
     test: Portion = Field(default=0.1, description="Kept for the test where that has no file: share of all, or samples")
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that mean a missing value."""
+        return (*self.missing_values, *MISSING_WORDS) if self.missing_words else self.missing_values
 
     @model_validator(mode="after")
     def _scaled_once(self) -> Self:

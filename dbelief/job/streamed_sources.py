@@ -103,10 +103,10 @@ class TokensData(FilesFields):
 
 
 class LinesData(FilesFields):
-    """Lines of UTF-8 text, each the class, the separator and the text; inputs are its bytes, 0 behind its end."""
+    """Lines of UTF-8 text, each the class, the delimiter and the text; inputs are its bytes, 0 behind its end."""
 
     source: Literal["lines"] = Field(description="Which source this is")
-    separator: Annotated[str, Field(min_length=1, max_length=8), Words("1 to 8 characters")] = Field(
+    delimiter: Annotated[str, Field(min_length=1, max_length=8), Words("1 to 8 characters")] = Field(
         default="\t", description="What stands between the class and the text"
     )
     length: Count = Field(description="Bytes of a sample's inputs; longer texts are cut")

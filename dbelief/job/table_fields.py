@@ -49,7 +49,7 @@ class TableFields(Section):
         default="refuse", description="What stands for a missing number or date: none, the column's mean, or 0"
     )
     missing_values: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        default=(), description="Texts that mean a missing value, beside the empty one: ['?', NA]"
+        default=(), description="Values that mean a missing one, beside the empty one: ['?', '-999']"
     )
     categories: Columns = Field(default=(), description="Columns of texts, each value of which becomes a 0-or-1 input")
     hashed: Columns = Field(default=(), description="The like with many values, which share data.buckets inputs")
@@ -63,4 +63,15 @@ class TableFields(Section):
     @property
     def encoded(self) -> bool:
         """Whether anything but plain numbers is read, or they are changed."""
-        return bool(self.categories or self.hashed or self.dates or self.standardize or self.missing != "refuse")
+        read = self.categories or self.hashed or self.dates or self.missing_values
+        return bool(read or self.standardize or self.fills)
+
+    @property
+    def fills(self) -> bool:
+        """Whether inputs may be missing."""
+        return self.missing != "refuse"
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that mean a missing value."""
+        return self.missing_values

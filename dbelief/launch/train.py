@@ -77,7 +77,9 @@ def _run_cluster(
     if script:
         _check_script(job, job_file, resume)
     else:
-        assemble_job(job, select_backend("cpu"), resume)
+        data, *_ = assemble_job(job, select_backend("cpu"), resume)
+        for note in data.notes if data is not None else ():
+            log.warning(note)
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None

@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
-from dbelief.data import Dataset, Samples, load
+from dbelief.data import Dataset, load
 from dbelief.evaluation.evaluate import measure
 from dbelief.evaluation.metrics import metrics_of
 from dbelief.job import Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
@@ -35,6 +35,13 @@ SAMPLES_READ = 10_000
 
 UNEVEN = 1_000
 """Factor between the largest values of two inputs from which on a note is printed."""
+
+
+EXACT = 1 << 24
+"""Whole numbers up to here are float32."""
+
+LISTED_INPUTS = 5
+"""Inputs that a note lists one by one."""
 
 
 def assemble_job(
@@ -63,7 +70,7 @@ def assemble_job(
 
 
 def _data_lines(data: Dataset) -> list[str]:
-    """Sizes of the sets, classes with their training samples, and inputs of very different size."""
+    """Sizes of the sets, classes with their training samples, and notes on how inputs were read, and on their size."""
     lines = []
     if data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
@@ -77,8 +84,10 @@ def _data_lines(data: Dataset) -> list[str]:
             f"training samples per class: {listed if len(counts) <= LISTED_CLASSES else _range_of_counts(counts)}"
         )
     if data.train is not None and len(data.features) == 1:
-        lines += _uneven_inputs(data.train, data.columns)
-    return lines
+        largest = data.train.largest(SAMPLES_READ)
+        lines += _uneven_inputs(largest, data.columns)
+        lines += [] if data.train.whole else _rounded_inputs(largest / data.train.scale, data.columns)
+    return lines + [f"note: {note}" for note in data.notes]
 
 
 def _range_of_counts(counts: np.ndarray) -> str:
@@ -86,12 +95,11 @@ def _range_of_counts(counts: np.ndarray) -> str:
     return f"{counts[least]:,} (class {least}) to {counts[most]:,} (class {most})"
 
 
-def _uneven_inputs(samples: Samples, names: Sequence[str] | None) -> list[str]:
-    """A note where the largest values of two inputs differ by a factor of 1,000 or more, read from the first samples.
+def _uneven_inputs(largest: np.ndarray, names: Sequence[str] | None) -> list[str]:
+    """A note where the largest values of two inputs differ by a factor of 1,000 or more.
 
     Inputs that are always 0 do not count.
     """
-    largest = samples.largest(SAMPLES_READ)
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
     if largest[great] < UNEVEN * largest[small]:
         return []
@@ -99,6 +107,19 @@ def _uneven_inputs(samples: Samples, names: Sequence[str] | None) -> list[str]:
     sizes = f"{big} reaches {largest[great]:.3g}, {little} only {largest[small]:.3g}"
     counted = "" if names else " (counted from 1, without target and ignored columns)"
     return [f"note: {sizes}{counted}; inputs of similar size train faster and diverge less"]
+
+
+def _rounded_inputs(largest: np.ndarray, names: Sequence[str] | None) -> list[str]:
+    """A note where inputs are so large that float32 has not every whole number."""
+    places = np.flatnonzero(largest > EXACT)
+    if not len(places):
+        return []
+    listed = [repr(names[place]) if names else f"input {place + 1}" for place in places[:LISTED_INPUTS].tolist()]
+    more = f" and {len(places) - LISTED_INPUTS:,} more" if len(places) > LISTED_INPUTS else ""
+    return [
+        f"note: {', '.join(listed)}{more} reach {largest.max():.3g}: whole numbers above 2^24 = {EXACT:,} lose digits "
+        "as float32; data.standardize keeps them until they are scaled, or list the column in data.hashed or ignore"
+    ]
 
 
 def _warm_start(strategy: Downpour) -> list[str]:

@@ -174,6 +174,8 @@ class JobContext:
             status = client.status(job=True)
         job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
         data = None if job.data.source in ("none", "script") else load(job.data, job.folder)
+        for note in data.notes if data is not None else ():
+            log.warning(note)
         return cls(address, job, data, select_backend(job.device))
 
 

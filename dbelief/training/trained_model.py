@@ -13,6 +13,7 @@ from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Samples, SparseSplit, Split, load
+from dbelief.data.frames import columns_of, is_frame
 from dbelief.data.table_encoder import TableEncoder
 from dbelief.errors import DataError, ModelError
 from dbelief.evaluation.evaluate import batches
@@ -63,7 +64,8 @@ class TrainedModel:
         ----------
         inputs : array-like, or SparseRows, shape (n, features...)
             Values as in the job's data: the columns of a table in its order, without target and ignored columns, with
-            texts for categories and dates, and None for what is missing. The job's `scale` is applied here.
+            texts for categories and dates, and None for what is missing; or a frame of pandas, in which columns are
+            found by their names. The job's `scale` is applied here.
         encoded : bool
             Whether rows of a table with categories, dates or gaps have been read as numbers for the model already.
 
@@ -140,6 +142,8 @@ class TrainedModel:
             return SparseSplit.of(inputs, self._targets(len(inputs)))
         if self.samples.encoder is not None and not encoded:
             inputs = TableEncoder.restore(self.samples.encoder).encode_rows(inputs, "inputs")
+        elif is_frame(inputs) and self.samples.columns is not None:
+            inputs = np.stack(columns_of(inputs, self.samples.columns, "inputs"), axis=1)
         samples = np.asarray(inputs)
         if samples.dtype.kind not in "buif":
             raise DataError(f"inputs are {samples.dtype}, must be numbers")

@@ -24,7 +24,7 @@ from .data_file import DataFile
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 LOCK_S = 600.0
 """Seconds that a process waits for the scan of another one before it scans by itself."""
 

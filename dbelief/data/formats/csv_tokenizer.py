@@ -1,18 +1,19 @@
 """Parser of delimited text to numbers, in one pass over its bytes, by compiled loops.
 
 A field that `decimal_number` does not parse is left to Python's `float`, so that every number has the bits of
-`np.float32(float(text))`.
+`float(text)`, or, as float32, of `np.float32(float(text))`.
 
 Cost: about two nanoseconds a byte on one core. Importing this module imports numba.
 """
 
-from collections.abc import Collection
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dbelief.arrays.jit import jit
+from dbelief.data.missing_values import MissingValues, number_of
 from dbelief.errors import DataError
 
 from .decimal_number import decimal_number
@@ -30,6 +31,7 @@ _WHY = {
     _AFTER: "goes on after its closing quote",
 }
 _LF, _CR, _QUOTE = 10, 13, 34
+NO_MARKERS = MissingValues.of(())
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Cells:
 
     Attributes
     ----------
-    numbers : float32, shape (n, k)
+    numbers : float32 or float64, shape (n, k)
         The columns that have an index, at that index; NaN where one is missing.
     texts : list of lists of bytes, n long each
         The text columns in the order of their roles, without quotes.
@@ -63,7 +65,8 @@ def _scan(
     texts: Any,
     lines: Any,
     hard: Any,
-    gaps: bool,
+    filled: Any,
+    marks: Any,
 ) -> Any:
     """Read rows from `at` on, until the end, an invalid row, or too little room in `hard`.
 
@@ -102,10 +105,13 @@ def _scan(
             role = roles[column]
             if role <= TEXT:
                 texts[TEXT - role, row, 0], texts[TEXT - role, row, 1] = start, stop
-            elif role >= 0 and gaps and start == stop:
+            elif 0 <= role < filled and start == stop:
                 numbers[row, role] = np.nan
             elif role >= 0:
                 plain, value = decimal_number(content, start, stop)
+                for mark in marks:
+                    if value == mark:
+                        value, plain = np.nan, plain and role < filled
                 numbers[row, role] = value
                 if not plain:
                     hard[held, 0], hard[held, 1], hard[held, 2], hard[held, 3] = row, column, start, stop
@@ -128,7 +134,9 @@ def read_cells(
     roles: np.ndarray,
     names: list[str],
     where: str,
-    missing: Collection[str] | None = None,
+    missing: MissingValues = NO_MARKERS,
+    filled: int = 0,
+    dtype: type[np.floating[Any]] = np.float32,
 ) -> Cells:
     """Read all rows of a text from a position on; empty lines are skipped.
 
@@ -143,8 +151,12 @@ def read_cells(
         Index of each column among the numbers, or TEXT - its index among the texts, or IGNORED.
     names : list of str
         Names of the columns in messages.
-    missing : collection of str, optional
-        Texts that stand for a missing number, beside an empty field; None: a number must be there.
+    missing : MissingValues
+        What stands for a missing number, beside an empty field.
+    filled : int
+        Numbers with a lower index may be missing; the others are targets, or the job fills no gaps.
+    dtype : float32 or float64
+        Of the numbers.
 
     Raises
     ------
@@ -153,24 +165,25 @@ def read_cells(
     """
     data = np.frombuffer(content, np.uint8)
     most = content.count(b"\n", at) + 1
-    numbers = np.empty((most, max(0, int(roles.max()) + 1)), np.float32)
+    numbers = np.empty((most, max(0, int(roles.max()) + 1)), dtype)
     count = max(0, TEXT - int(roles.min()) + 1)
     texts = np.empty((count, most, 2), np.int64)
-    markers = None if missing is None else {word.encode() for word in ("", *missing)}
     lines = np.empty(most, np.int64)
     hard = np.empty((max(HARD, len(roles)), 4), np.int64)
     row = 0
     first, odd = "", 0  # the first field that is not a number, and the count of them
     while at < len(content):
         at, line, row, held, wrong, wrong_line, column = _scan(
-            data, at, line, ord(delimiter), roles, row, numbers, texts, lines, hard, markers is not None
+            data, at, line, ord(delimiter), roles, row, numbers, texts, lines, hard, filled, missing.numbers
         )
         for of_row, of_column, start, stop in hard[:held].tolist():
             if wrong and of_row == row:  # an error of the complete row takes precedence
                 break
             place = f"{where}, line {lines[of_row]}, {names[of_column]}"
             try:
-                numbers[of_row, roles[of_column]] = _float32(content[start:stop], place, markers)
+                fills = bool(roles[of_column] < filled)
+                hint = "a target is never filled" if filled else "data.missing: mean or zero fills gaps of inputs"
+                numbers[of_row, roles[of_column]] = _number(content[start:stop], place, missing, fills, hint)
             except DataError as error:
                 first, odd = first or str(error), odd + 1
         if odd and (wrong or at >= len(content)):
@@ -191,29 +204,27 @@ def _unquoted(content: bytes, start: int, stop: int) -> bytes:
     return field.replace(b'""', b'"') if content[start - 1 : start] == b'"' else field
 
 
-def _float32(field: bytes, place: str, markers: Collection[bytes] | None) -> np.float32:
-    """Convert a field that is not a plain number, or that is too near the middle of two float32; NaN for a marker.
+def _number(field: bytes, place: str, missing: MissingValues, fills: bool, hint: str) -> float:
+    """Convert a field that is not a plain number, or stands for a missing one; NaN for that, where gaps are filled.
 
     Raises
     ------
     DataError
-        It is not a number, or not finite.
+        It is not a number, not finite as float32, or missing and not filled.
     """
-    if markers is not None and field.strip() in markers:
-        return np.float32(np.nan)
-    if not field.strip():
-        raise DataError(f"{place}: is empty, must be a number; data.missing: mean or zero fills gaps")
-    try:
-        value = float(field) if b"_" not in field else None
-    except ValueError:
-        value = None
+    text = field.decode("utf-8", "replace").strip()
+    if missing.has_text(text):
+        if fills:
+            return math.nan
+        what = f"{shown(field)} stands for a missing value" if text else "is empty"
+        raise DataError(f"{place}: {what}, must be a number; {hint}")
+    value = number_of(text)
     if value is None:
         raise DataError(f"{place}: {shown(field)} is not a number")
     with np.errstate(over="ignore", under="ignore"):
-        number = np.float32(value)
-    if not np.isfinite(number):
-        raise DataError(f"{place}: {shown(field)} is not a finite float32")
-    return number
+        if not np.isfinite(np.float32(value)):
+            raise DataError(f"{place}: {shown(field)} is not a finite float32")
+    return value
 
 
 def shown(field: bytes) -> str:

@@ -1,9 +1,12 @@
-"""Text in LIBSVM format, as sparse rows: `label index:value index:value ...`, indices from 1 and ascending.
+"""Text in LIBSVM format, as sparse rows: `label index:value index:value ...`, indices from 1 or 0 and ascending.
 
 A file is read in blocks, twice: once to count, so that memory is that of the sparse rows and of a few blocks. Arrays
 that grow would leave holes of their earlier lengths in the heap.
 """
 
+from __future__ import annotations
+
+import codecs
 import math
 from array import array
 from collections.abc import Collection
@@ -23,8 +26,13 @@ from dbelief.errors import DataError
 from dbelief.job import LibsvmData
 from dbelief.nn import SparseRows
 
+from .text_start import text_start
+
 if TYPE_CHECKING:
     from .libsvm_rows import BlockRows
+
+_INDICES = 1 << 31
+"""Indices are below."""
 
 _TOO_LARGE = (2 - 2**-24) * 2.0**127
 """Numbers from here on are rounded to infinity in float32."""
@@ -43,8 +51,10 @@ class Rows:
     indptr : int64, shape (n + 1,)
         Row i has the values from indptr[i] to indptr[i + 1].
     columns : int32, shape (values,)
-        Of each value, from 0.
+        Of each value, from 0; as `read_rows` gives them, the indices of the file.
     values : float32, shape (values,)
+    queries : bool
+        Whether rows name a query, `qid:`, which is not kept.
     """
 
     where: str
@@ -52,14 +62,15 @@ class Rows:
     indptr: np.ndarray
     columns: np.ndarray
     values: np.ndarray
+    queries: bool
 
     @property
     def width(self) -> int:
-        """Greatest index, from 1; 0 where all rows are empty."""
+        """Greatest column, from 1; 0 where all rows are empty."""
         return int(self.columns.max()) + 1 if len(self.columns) else 0
 
-    def sparse(self, features: int) -> SparseRows:
-        """The rows with so many features.
+    def sparse(self, features: int, zero_based: bool) -> SparseRows:
+        """The rows with so many features; `zero_based`: how the file counted them.
 
         Raises
         ------
@@ -67,7 +78,7 @@ class Rows:
             They have a greater index, or none at all.
         """
         if self.width > features:
-            raise DataError(f"{self.where}: has index {self.width}, but there are {features} features")
+            raise DataError(f"{self.where}: has index {self.width - zero_based}, but there are {features} features")
         if not features:
             raise DataError(f"{self.where}: has no features: all rows are empty")
         return SparseRows(self.indptr, self.columns, self.values, features)
@@ -82,21 +93,42 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     ------
     DataError
     """
-    train = read_rows(find_file(spec.train, folder))
-    # Read even if not needed, unless features are given: the width must not depend on `need`.
-    wants_test = spec.test is not None and ("test" in need or spec.features is None)
-    test = read_rows(find_file(spec.test, folder)) if spec.test is not None and wants_test else None
+    first = int(spec.zero_based is False)
+    train = read_rows(find_file(spec.train, folder), first)
+    # Read even if not needed, unless the job says it: the width and the first index must not depend on `need`.
+    wants_test = "test" in need or spec.features is None or spec.zero_based == "auto"
+    test = read_rows(find_file(spec.test, folder), first) if spec.test is not None and wants_test else None
+    files = [rows for rows in (train, test) if rows is not None]
+    zero_based = any(_has_zero(rows) for rows in files) if spec.zero_based == "auto" else spec.zero_based
+    queries = [rows.where for rows in files if rows.queries]
+    for rows in files if not zero_based else ():
+        np.subtract(rows.columns, 1, out=rows.columns)
     names = np.unique(train.labels)
-    features = spec.features or max(rows.width for rows in (train, test) if rows is not None)
-    stored, labels = train.sparse(features), _classes(train, names)
+    features = spec.features or max(rows.width for rows in files)
+    stored, labels = train.sparse(features, zero_based), _classes(train, names)
     parts = cut(len(labels), labels, spec.validation, 0, train.where)
     sets = {name: SparseSplit(stored, rows, labels[rows]) for name, rows in vars(parts).items()}
     if test is not None and "test" in need:
-        sets["test"] = SparseSplit(test.sparse(features), np.arange(len(test.labels)), _classes(test, names))
-    k = classes(sets["train"].targets, {"validation": sets["validation"].targets}, train.where)
-    wanted: dict[str, Any] = {name: sets[name] if name in need and len(sets[name]) else None for name in sets}
+        sets["test"] = SparseSplit(
+            test.sparse(features, zero_based), np.arange(len(test.labels)), _classes(test, names)
+        )
     labelled = tuple(map(str, names.tolist()))
-    return Dataset(**wanted, classes=k, features=(features,), names=None if labelled == _numbers(k) else labelled)
+    k = classes(sets["train"].targets, {"validation": sets["validation"].targets}, train.where, labelled)
+    wanted: dict[str, Any] = {name: sets[name] if name in need and len(sets[name]) else None for name in sets}
+    return Dataset(
+        **wanted,
+        classes=k,
+        features=(features,),
+        names=None if labelled == _numbers(k) else labelled,
+        zero_based=zero_based,
+        notes=(f"{', '.join(queries)}: queries (qid:) are left out: samples are ranked by no query",)
+        if queries
+        else (),
+    )
+
+
+def _has_zero(rows: Rows) -> bool:
+    return bool(len(rows.columns)) and not rows.columns.min()
 
 
 def libsvm_sizes(spec: LibsvmData, folder: Path) -> tuple[int, int, int]:
@@ -112,11 +144,19 @@ def libsvm_sizes(spec: LibsvmData, folder: Path) -> tuple[int, int, int]:
 
 
 def _count(path: DataFile) -> int:
-    return sum(bool(line.partition(b"#")[0].strip()) for line in lines(path))
+    texts = (line.removeprefix(codecs.BOM_UTF8).partition(b"#")[0].strip() for line in lines(path))
+    return sum(map(bool, texts))
 
 
-def read_rows(path: DataFile, labelled: bool = True) -> Rows:
-    """Read a file, plain or .gz; without `labelled`, rows may have any label, or none, and get label 0.
+def read_rows(path: DataFile, first: int, labelled: bool = True) -> Rows:
+    """Read a file, plain or .gz.
+
+    Parameters
+    ----------
+    first
+        The lowest index that may be there, 0 or 1.
+    labelled
+        Whether rows have a label; else they may have any, or none, and get label 0.
 
     Raises
     ------
@@ -128,19 +168,21 @@ def read_rows(path: DataFile, labelled: bool = True) -> Rows:
     most_rows, most = _counted(path)
     labels, indptr = np.empty(most_rows, np.int64), np.zeros(most_rows + 1, np.int64)
     columns, values = np.empty(most, np.int32), np.empty(most, np.float32)
-    parser, line, rows, count = BlockParser(labelled), 1, 0, 0
+    parser, line, rows, count, queries = BlockParser(labelled, first), 1, 0, 0, False
     for block in blocks(path):
-        found = parser.parse(block) or _parse(block, line, labelled, path)
+        if line == 1:
+            block = block[text_start(block, str(path)) :]
+        found = parser.parse(block) or _parse(block, line, first, labelled, path)
         row, end = rows + len(found.labels), count + len(found.values)
         if row > most_rows or end > most:
             raise DataError(f"{path}: has changed while it was read")
         labels[rows:row], columns[count:end], values[count:end] = found.labels, found.columns, found.values
         np.add(found.ends, count, out=indptr[rows + 1 : row + 1])
-        rows, count = row, end
+        rows, count, queries = row, end, queries or found.queries
         line += block.count(b"\n")
     if not rows:
         raise DataError(f"{path}: has no rows")
-    return Rows(str(path), labels[:rows], indptr[: rows + 1], columns[:count], values[:count])
+    return Rows(str(path), labels[:rows], indptr[: rows + 1], columns[:count], values[:count], queries)
 
 
 def _counted(path: DataFile) -> tuple[int, int]:
@@ -152,11 +194,11 @@ def _counted(path: DataFile) -> tuple[int, int]:
     return rows, values
 
 
-def _parse(block: bytes, first_line: int, labelled: bool, path: DataFile) -> "BlockRows":
+def _parse(block: bytes, first_line: int, first: int, labelled: bool, path: DataFile) -> BlockRows:
     """Parse a block by Python's own parsers of numbers, which know more forms of them, and say what is wrong."""
     from .libsvm_rows import BlockRows
 
-    labels, ends, columns, values = array("q"), array("q"), array("i"), array("d")
+    labels, ends, columns, values, queries = array("q"), array("q"), array("i"), array("d"), False
     for number, line in enumerate(block.split(b"\n"), start=first_line):
         words = line.partition(b"#")[0].split()
         if not words:
@@ -166,26 +208,31 @@ def _parse(block: bytes, first_line: int, labelled: bool, path: DataFile) -> "Bl
         if b"_" in line:
             _refuse_separators(words, path, number)
         labels.append(_label(words[0], path, number))
-        last = 0
+        named = [word for word in words[1:2] if word.startswith(b"qid:")]
+        queries, words = queries or bool(named), words[len(named) :]
+        last = first - 1
         for word in words[1:]:
             index, _, value = word.partition(b":")
             try:
                 column, parsed = int(index), float(value)
             except ValueError:
                 raise DataError(f"{path}, line {number}: {_text(word)} is not index:value") from None
-            if not last < column < 1 << 31:
-                raise DataError(
-                    f"{path}, line {number}: index {_text(index)} must be above {last}; indices ascend from 1"
-                )
+            if column >= _INDICES:
+                raise DataError(f"{path}, line {number}: index {_text(index)} is larger than {_INDICES - 1:,}")
+            if column <= last:
+                must = f"must be above {last}; indices ascend from {first}"
+                if column == 0 and last == 0:
+                    must = "must be 1 or more: indices of this job count from 1 (data.zero_based)"
+                raise DataError(f"{path}, line {number}: index {_text(index)} {must}")
             if not math.isfinite(parsed) or abs(parsed) >= _TOO_LARGE:
                 raise DataError(f"{path}, line {number}: {parsed} is not a finite float32")
-            columns.append(column - 1)
+            columns.append(column)
             values.append(parsed)
             last = column
         ends.append(len(values))
     with np.errstate(under="ignore"):
         floats = np.asarray(values).astype(np.float32)
-    return BlockRows(np.asarray(labels), np.asarray(ends), np.asarray(columns), floats)
+    return BlockRows(np.asarray(labels), np.asarray(ends), np.asarray(columns), floats, queries)
 
 
 def _refuse_separators(words: list[bytes], path: DataFile, number: int) -> None:
@@ -199,11 +246,11 @@ def _refuse_separators(words: list[bytes], path: DataFile, number: int) -> None:
 def _label(word: bytes, path: DataFile, number: int) -> int:
     try:
         label = float(word)
-        whole = int(label)
+        whole = int(word) if word.removeprefix(b"-").isdigit() else int(label)
     except (ValueError, OverflowError):
         raise DataError(f"{path}, line {number}: {_text(word)} is not a label") from None
-    if whole != label or abs(whole) > 1 << 53:
-        raise DataError(f"{path}, line {number}: label {_text(word)} is not an integer")
+    if label != int(label) or abs(whole) > 1 << 53:
+        raise DataError(f"{path}, line {number}: label {_text(word)} is not an integer of up to 2^53")
     return whole
 
 
@@ -211,14 +258,19 @@ def _text(word: bytes) -> str:
     return repr(word[:40].decode("latin-1"))
 
 
-def read_sparse(path: DataFile, features: int) -> SparseRows:
+def read_sparse(path: DataFile, features: int, zero_based: bool) -> SparseRows:
     """Read the inputs of a file; its labels, if it has any, are not read.
+
+    `zero_based`: whether indices of the training count from 0.
 
     Raises
     ------
     DataError
     """
-    return read_rows(path, labelled=False).sparse(features)
+    rows = read_rows(path, 0 if zero_based else 1, labelled=False)
+    if not zero_based:
+        np.subtract(rows.columns, 1, out=rows.columns)
+    return rows.sparse(features, zero_based)
 
 
 def _classes(rows: Rows, names: np.ndarray) -> np.ndarray:

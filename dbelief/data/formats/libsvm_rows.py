@@ -32,15 +32,18 @@ class BlockRows(NamedTuple):
     ends : int64, shape (rows,)
         Values up to the end of each row.
     columns : int32, shape (values,)
-        From 0, ascending within a row.
+        Indices as in the file, ascending within a row.
     values : float32, shape (values,)
         All finite.
+    queries : bool
+        Whether a row names a query.
     """
 
     labels: np.ndarray
     ends: np.ndarray
     columns: np.ndarray
     values: np.ndarray
+    queries: bool
 
 
 class BlockParser:
@@ -50,10 +53,12 @@ class BlockParser:
     ----------
     labelled
         Whether rows have a label, a whole number; else a first word without a colon is skipped.
+    first
+        The lowest index that may be there, 0 or 1.
     """
 
-    def __init__(self, labelled: bool) -> None:
-        self._labelled = labelled
+    def __init__(self, labelled: bool, first: int) -> None:
+        self._labelled, self._first = labelled, first
         self._hard = np.empty((HARD, 3), np.int64)
         self._size = 0
 
@@ -64,8 +69,8 @@ class BlockParser:
         """
         self._grow(len(block))
         content = np.frombuffer(block, np.uint8)
-        rows, count, held = _scan(
-            content, self._labelled, self._labels, self._ends, self._columns, self._values, self._hard
+        rows, count, held, queries = _scan(
+            content, self._labelled, self._first, self._labels, self._ends, self._columns, self._values, self._hard
         )
         if rows < 0 or (held and b"_" in block):  # Python parses 1_0 as 10
             return None
@@ -78,7 +83,7 @@ class BlockParser:
         values = self._values[:count]
         if not np.isfinite(values).all():
             return None
-        return BlockRows(self._labels[:rows], self._ends[:rows], self._columns[:count], values)
+        return BlockRows(self._labels[:rows], self._ends[:rows], self._columns[:count], values, bool(queries))
 
     def _grow(self, size: int) -> None:
         if size <= self._size:
@@ -105,6 +110,14 @@ def _end(content: Any, at: Any) -> Any:
 
 
 @jit
+def _is_query(content: Any, at: Any) -> Any:
+    """Whether `qid:` begins here, which names the query that a row is an answer to."""
+    if at + 4 > len(content):
+        return False
+    return content[at] == 113 and content[at + 1] == 105 and content[at + 2] == 100 and content[at + 3] == _COLON
+
+
+@jit
 def _label(content: Any, start: Any, stop: Any) -> Any:
     """Return (whether this is a plain whole number, its value)."""
     negative = content[start] == _MINUS
@@ -125,11 +138,14 @@ def _label(content: Any, start: Any, stop: Any) -> Any:
 
 @jit
 def _scan(
-    content: Any, labelled: bool, labels: Any, ends: Any, columns: Any, values: Any, hard: Any
-) -> tuple[int, int, int]:
-    """Read all rows; return (rows, values, hard values), with rows -1 where the block is left to the caller."""
+    content: Any, labelled: bool, first: Any, labels: Any, ends: Any, columns: Any, values: Any, hard: Any
+) -> tuple[int, int, int, bool]:
+    """Read all rows; return (rows, values, hard values, whether there are queries).
+
+    Rows are -1 where the block is left to the caller.
+    """
     at, n = 0, len(content)
-    rows, count, held = 0, 0, 0
+    rows, count, held, queries = 0, 0, 0, False
     while at < n:
         if _blank(content[at]):
             at += 1
@@ -142,17 +158,21 @@ def _scan(
         if labelled:
             plain, labels[rows] = _label(content, at, stop)
             if not plain:
-                return -1, 0, 0
+                return -1, 0, 0, False
         else:
             labels[rows] = 0
             for place in range(at, stop):
                 colon |= content[place] == _COLON
         if not colon:
             at = stop
-        last = 0
+        last, begins = first - 1, True
         while True:
             while at < n and content[at] != _LF and _blank(content[at]):
                 at += 1
+            if begins and _is_query(content, at):
+                at, begins, queries = _end(content, at), False, True
+                continue
+            begins = False
             if at == n or content[at] == _LF or content[at] == _HASH:
                 break
             index, start = 0, at
@@ -160,18 +180,18 @@ def _scan(
                 index = 10 * index + content[at] - _ZERO
                 at += 1
             if at in (start, n) or content[at] != _COLON or not last < index < _INDICES:
-                return -1, 0, 0
+                return -1, 0, 0, False
             at += 1
             stop = _end(content, at)
             plain, values[count] = decimal_number(content, at, stop)
             if not plain:
                 if held == len(hard):
-                    return -1, 0, 0
+                    return -1, 0, 0, False
                 hard[held, 0], hard[held, 1], hard[held, 2] = count, at, stop
                 held += 1
-            columns[count] = index - 1
+            columns[count] = index
             last, at = index, stop
             count += 1
         ends[rows] = count
         rows += 1
-    return rows, count, held
+    return rows, count, held, queries

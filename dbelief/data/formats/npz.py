@@ -123,7 +123,7 @@ def dataset(
         raise DataError(f"{where}: there are no training samples")
     k = None
     if train[1].ndim == 1:
-        k = classes(train[1], {name: pair[1] for name, pair in sets.items() if name != "train"}, where)
+        k = classes(train[1], {name: pair[1] for name, pair in sets.items() if name != "train"}, where, names)
     wanted = [name for name in sets if name in need and len(sets[name][0])]
     made = {name: Split(*sets[name], scale, groups.get(name)) for name in wanted}
     class_names = None if names is None or names == tuple(map(str, range(len(names)))) else names

@@ -34,7 +34,7 @@ class StreamSets:
         Names of the classes in order, or their number; None: targets are numbers.
     scale
         As in `Samples`.
-    columns, encoder
+    columns, encoder, notes
         As in `Dataset`.
     """
 
@@ -45,6 +45,7 @@ class StreamSets:
     scale: float = 1.0
     columns: tuple[str, ...] | None = None
     encoder: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def dataset(self, spec: StreamFields, need: Collection[str]) -> Dataset:
         """The sets that are needed, read into memory where the job says so.
@@ -54,7 +55,7 @@ class StreamSets:
         DataError
             A unit cannot be read, or the units of a window take more memory than the job allows.
         """
-        made = {name: self._samples(name, spec) if name in need else None for name in SETS}
+        made: dict[str, Any] = {name: self._samples(name, spec) if name in need else None for name in SETS}
         names = self.classes if isinstance(self.classes, tuple) else None
         return Dataset(
             **made,
@@ -63,6 +64,7 @@ class StreamSets:
             names=None if names is None or names == tuple(map(str, range(len(names)))) else names,
             columns=self.columns,
             encoder=self.encoder,
+            notes=self.notes,
         )
 
     def _samples(self, name: str, spec: StreamFields) -> Samples | None:

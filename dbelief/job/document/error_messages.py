@@ -24,6 +24,11 @@ _SAME = {
     "servers": "shards",
     "optimizer": "rule",
     "lambda": "sparsity",
+    "separator": "delimiter",
+    "sep": "delimiter",
+    "na_values": "missing_values",
+    "standardise": "standardize",
+    "normalize": "standardize",
 }
 
 

@@ -134,29 +134,11 @@ def whole(split: Samples) -> Any:
     return split.gather(np.arange(len(split)), split.buffer(len(split)))
 
 
-TWICE = SampleForm((2,), 3, 3, 1.0, NAMES, ("x", "x"))
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("x,x\n1,2\n", [[1, 2]]),
-        ("x,x,y\n1,2,low\n", [[1, 2]]),
-        ("x,y,x\n1,low,2\n", [[1, 2]]),
-        ("x,z,y\n1,2,low\n", r"its inputs are x, z, not x, x"),
-        ("x,y\n1,2\n", "its inputs are x, not x, x"),
-        ("z,x\n1,2\n", "no column is called 'y'"),
-        ("1,2\n3,4\n", "its first row holds numbers only"),
-    ],
-)
-def test_where_names_repeat_the_columns_must_be_those_of_the_training(tmp_path: Path, text: str, found: Any) -> None:
-    data = build_job(fields(CSV, 3), tmp_path).data
-    (tmp_path / "new.csv").write_text(text)
-    if isinstance(found, str):
-        with pytest.raises(DataError, match=found):
-            read_samples(tmp_path / "new.csv", data, TWICE)
-    else:
-        assert read_samples(tmp_path / "new.csv", data, TWICE).tolist() == found
+def test_a_column_that_is_ignored_by_its_number_may_have_the_name_of_another(tmp_path: Path) -> None:
+    data = build_job(fields(CSV | {"ignore": [1]}, 3), tmp_path).data
+    for text in ("a,b,a,y\n9,2,1,low\n", "b,a\n2,1\n"):
+        (tmp_path / "new.csv").write_text(text)
+        assert read_samples(tmp_path / "new.csv", data, FORM).tolist() == [[1, 2]]
 
 
 def test_rows_of_libsvm_may_have_any_label_or_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.data.files.data_file import DataFile
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
+from dbelief.data.missing_values import MissingValues
+from dbelief.data.pandas_index import left_out
 from dbelief.data.samples import SETS
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
@@ -30,6 +33,7 @@ from .parquet_columns import (
     raw_columns,
 )
 from .parquet_files import ParquetFiles
+from .parquet_types import plain_type
 
 _SUFFIX = ".parquet"
 
@@ -53,6 +57,8 @@ class RowGroups:
         Names of the classes in order; None: targets are numbers.
     encoder
         Makes numbers of the inputs; None: they are numbers.
+    missing
+        What stands for a missing target, beside null and NaN.
     """
 
     def __init__(
@@ -63,8 +69,10 @@ class RowGroups:
         targets: Sequence[str],
         classes: Sequence[str] | None,
         encoder: TableEncoder | None,
+        missing: MissingValues,
     ) -> None:
         self._files, self._groups, self._columns, self._targets = files, groups, columns, targets
+        self._missing = missing
         self._classes = None if classes is None else {name: place for place, name in enumerate(classes)}
         self._encoder = encoder
         self.sizes: Sequence[int] = [files.groups[group].rows for group in groups]
@@ -91,28 +99,44 @@ class RowGroups:
 
     def _target(self, table: Any, where: str) -> np.ndarray:
         if self._classes is None:
-            columns = [numbers_of(table.column(name), f"{where}, column {name!r}") for name in self._targets]
-            targets = np.stack(columns, axis=1)
-            gaps = np.isnan(targets).any(axis=1)
-            if gaps.any():
-                raise DataError(f"{where}: a target is missing in row {int(np.argmax(gaps))} (from 0)")
-            return targets
-        names, codes = class_codes(table.column(self._targets[0]), f"{where}, column {self._targets[0]!r}")
+            return np.stack([self._numbers(table, name, where) for name in self._targets], axis=1)
+        called = f"{where}, column {self._targets[0]!r}"
+        names, codes = class_codes(table.column(self._targets[0]), self._missing, called)
         unknown = [name for name in names if name not in self._classes]
         if unknown:
             raise DataError(f"{where}: class {unknown[0][:40]!r} is in no training row")
         places: np.ndarray = np.array([self._classes[name] for name in names], np.int64)[codes]
         return places
 
+    def _numbers(self, table: Any, name: str, where: str) -> np.ndarray:
+        called = f"{where}, column {name!r}"
+        numbers = numbers_of(table.column(name), self._missing, called)
+        gaps = np.isnan(numbers)
+        if gaps.any():
+            raise DataError(f"{called}, row {int(np.argmax(gaps))} (from 0): a target is missing")
+        return numbers.astype(np.float32)
+
+    def check_targets(self) -> None:
+        """Read the targets of the units in which some are missing, as the files' footers say.
+
+        Raises
+        ------
+        DataError
+            Names the first one.
+        """
+        for unit, group in enumerate(self._groups):
+            if any(self._files.has_nulls(group, name) for name in self._targets):
+                self.targets(unit)
+
 
 def encoded(table: Any, columns: Sequence[InputColumn], encoder: TableEncoder | None, where: str) -> np.ndarray:
     """The inputs of a table as numbers, shape (n, width)."""
     if encoder is None:
         return matrix(table, columns, where)
-    return encoder.encode(raw_columns(table, columns, encoder.markers, where), where)
+    return encoder.encode(raw_columns(table, columns, encoder.missing, encoder.fills, where), where)
 
 
-def class_codes(column: Any, where: str) -> tuple[list[str], np.ndarray]:
+def class_codes(column: Any, missing: MissingValues, where: str) -> tuple[list[str], np.ndarray]:
     """The distinct classes of a column, and the place of each row's among them.
 
     Raises
@@ -122,17 +146,20 @@ def class_codes(column: Any, where: str) -> tuple[list[str], np.ndarray]:
     """
     import pyarrow
 
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = column.cast(plain_type(column.type))
     if column.null_count:
-        raise DataError(f"{where}: a class is missing")
+        row = int(np.argmax(column.combine_chunks().is_null().to_numpy(zero_copy_only=False)))
+        raise DataError(f"{where}, row {row} (from 0): a class is missing")
     encoded = column.combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pyarrow.ChunkedArray) else encoded
-    values = encoded.dictionary.to_pylist()
-    for value in values:
-        if isinstance(value, float) and not value.is_integer():
-            raise DataError(f"{where}: class {value} is no whole number; for targets that are numbers say regression")
-    return [str(int(value)) if isinstance(value, float) else str(value) for value in values], encoded.indices.to_numpy()
+    values, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    for place, value in enumerate(values):
+        at = f"{where}, row {int(np.argmax(codes == place))} (from 0)"
+        if missing.has(value):
+            raise DataError(f"{at}: {value!r} stands for a missing value, must be a class")
+        if isinstance(value, float | Decimal) and value != value // 1:
+            raise DataError(f"{at}: class {value} is no whole number; for targets that are numbers say regression")
+    return [str(int(value)) if isinstance(value, float | Decimal) else str(value) for value in values], codes
 
 
 def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> StreamSets:
@@ -151,16 +178,23 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
     check_targets(files, spec)
     classes, encoder = _scan(spec, parts, columns) if prepared else (None, None)
 
+    missing = MissingValues.of(spec.markers)
+
     def source(name: str) -> RowGroups | None:
         own, chosen = parts[name]
-        return RowGroups(own, chosen, columns, spec.target, classes, encoder) if chosen else None
+        return RowGroups(own, chosen, columns, spec.target, classes, encoder, missing) if chosen else None
 
-    train = source("train")
+    train, validation, test = map(source, SETS)
     assert train is not None, "row groups are left for it"
+    for one in (train, validation, test) if prepared else ():
+        if one is not None:
+            one.check_targets()
     shown = tuple(name for column in columns for name in column.names) if encoder is None else encoder.names
     state = None if encoder is None else encoder.state()
     names = None if classes is None else tuple(classes)
-    return StreamSets(train, source("validation"), source("test"), names, spec.scale, shown, state)
+    called = [f"column {name!r}" for name in files.index]
+    notes = (left_out(files.files[0].where, called),) if called else ()
+    return StreamSets(train, validation, test, names, spec.scale, shown, state, notes)
 
 
 def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:
@@ -170,14 +204,15 @@ def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:
     ------
     DataError
     """
-    files = ParquetFiles.open([file])
     encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
+    wanted: list[tuple[str, Kind]] = [(name, "number") for name in form.columns or ()]
     if encoder is not None:
-        columns = _grouped([(column.name, column.kind) for column in encoder.columns], files.schema.names)
-    elif form.columns is not None:
-        columns = _grouped([(name, "number") for name in form.columns], files.schema.names)
-    else:
+        wanted = [(column.name, column.kind) for column in encoder.columns]
+    elif form.columns is None:
         raise DataError("the names of the model's inputs were too long to be kept with it: give inputs as .npy")
+    names = {part for name, _ in wanted for part in (name, name.rpartition("[")[0])}
+    files = ParquetFiles.open([file], named=names)
+    columns = _grouped(wanted, files.schema.names)
     for column in columns:
         check_input(files, column)
     parts = [
@@ -202,11 +237,12 @@ def _grouped(named: Sequence[tuple[str, Kind]], names: Collection[str]) -> list[
 
 def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
     """The row groups of each set."""
-    files = ParquetFiles.open(find_files(spec.files, folder, _SUFFIX))
+    named = {*spec.target, *spec.ignore, *spec.categories, *spec.hashed, *spec.dates}
+    files = ParquetFiles.open(find_files(spec.files, folder, _SUFFIX), named=named)
     cut = cut_units(len(files.groups), spec, "row groups (row_group_size of their writer)", files.files[0].where)
     sets: dict[str, Part] = {name: (files, groups) for name, groups in zip(SETS, cut, strict=True)}
     for name, texts in other_files(spec).items():
-        others = ParquetFiles.open(find_other_files(texts, folder, _SUFFIX, files.files), files)
+        others = ParquetFiles.open(find_other_files(texts, folder, _SUFFIX, files.files), files, named)
         sets[name] = others, tuple(range(len(others.groups)))
     return sets
 
@@ -228,25 +264,25 @@ def _scan(
 def _statistics(spec: ParquetData, parts: dict[str, Part], columns: Sequence[InputColumn]) -> dict[str, Any]:
     """One pass over the columns that need it: of the training rows, and of other sets' classes."""
     files, groups = parts["train"]
-    where = files.files[0].where
+    where, missing = files.files[0].where, MissingValues.of(spec.markers)
     statistics = [ColumnStatistics(spec, name, column.raw_kind) for column in columns for name in column.names]
     for group in groups if columns else ():
         table, called = files.read(group, [column.name for column in columns]), files.called(group)
-        raw = raw_columns(table, columns, spec.missing_values, called)
+        raw = raw_columns(table, columns, missing, spec.fills, called)
         for own, statistic in zip(raw, statistics, strict=True):
             statistic.add(own, called)
     return {
-        "classes": _classes(spec.target[0], parts, where) if spec.kind == "classes" else None,
+        "classes": _classes(spec.target[0], parts, missing, where) if spec.kind == "classes" else None,
         "encoder": encoder_of(spec, statistics, where).state() if statistics else None,
     }
 
 
-def _classes(target: str, parts: dict[str, Part], where: str) -> list[str]:
+def _classes(target: str, parts: dict[str, Part], missing: MissingValues, where: str) -> list[str]:
     """The classes of the training rows, which must be those of all sets."""
 
     def of(files: ParquetFiles, group: int) -> set[str]:
         column = files.read(group, [target]).column(target)
-        return {*class_codes(column, f"{files.called(group)}, column {target!r}")[0]}
+        return {*class_codes(column, missing, f"{files.called(group)}, column {target!r}")[0]}
 
     files, groups = parts["train"]
     known = set[str]().union(*(of(files, group) for group in groups))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from dbelief.data.missing_values import MissingValues
 from dbelief.data.table_encoder import Coded, Kind, Raw
 from dbelief.errors import DataError
 from dbelief.job import ParquetData
 
 from .parquet_files import ParquetFiles
+from .parquet_types import is_text, is_whole, own_kind, per_day, plain_type
 
+_LARGEST = float(np.finfo(np.float32).max)
 ROWS = 4096
 """Rows that are written to a matrix at a time: they stay in the processor's cache from one column to the next."""
 
@@ -53,7 +57,8 @@ def input_columns(files: ParquetFiles, spec: ParquetData) -> list[InputColumn]:
     Raises
     ------
     DataError
-        A named column does not exist, or is named twice; a column is of a type that cannot be an input.
+        A named column does not exist, or is named twice; two columns have one name; a column is of a type that cannot
+        be an input.
     """
     kinds: dict[str, Kind] = {}
     named: list[str] = []
@@ -73,6 +78,9 @@ def input_columns(files: ParquetFiles, spec: ParquetData) -> list[InputColumn]:
             if kind is not None:
                 kinds[name] = kind
     left = [name for name in files.schema.names if name not in {*spec.target, *spec.ignore}]
+    for name, count in Counter(name.strip() for name in (*left, *spec.target)).items():
+        if count > 1:
+            raise DataError(f"{files.files[0].where}: {count} columns are called {name!r}: rename them")
     if not left:
         raise DataError(f"{files.files[0].where}: no column is left for inputs")
     return [_input(files, name, kinds.get(name)) for name in left]
@@ -82,15 +90,19 @@ def _input(files: ParquetFiles, name: str, listed: Kind | None) -> InputColumn:
     import pyarrow
 
     own = files.schema.field(files.place(name, "ignore")).type
-    where, kind = f"{files.files[0].where}: column {name!r}", listed or _own_kind(own)
-    if kind is None and _is_text(own):
+    where, kind = f"{files.files[0].where}: column {name!r}", listed or own_kind(own)
+    if kind is None and is_text(own):
         raise DataError(
             f"{where} holds texts: list it in data.categories, hashed, dates or ignore (missing_values are texts)"
         )
     if kind is None:
-        only = ": of lists only those of a fixed size can" if pyarrow.types.is_list(own) else ""
-        raise DataError(f"{where} is {own}, which cannot be an input{only}; list it in data.ignore")
-    column = InputColumn(name, kind, own.list_size if pyarrow.types.is_fixed_size_list(own) else 1)
+        raise DataError(f"{where} is {own}, which cannot be an input; list it in data.ignore")
+    column = InputColumn(name, kind)
+    if kind == "vector":
+        width = own.list_size if pyarrow.types.is_fixed_size_list(own) else len(files.first(name) or ())
+        if not width:
+            raise DataError(f"{where}: its first list is empty or missing; lists of one length are so many inputs")
+        column = InputColumn(name, kind, width)
     check_input(files, column)
     return column
 
@@ -103,13 +115,17 @@ def check_input(files: ParquetFiles, column: InputColumn) -> None:
     DataError
         It is not.
     """
+    import pyarrow
+
     own = files.schema.field(files.place(column.name)).type
+    found = own_kind(own)
+    as_long = not pyarrow.types.is_fixed_size_list(own) or own.list_size == column.width
     takes = {
-        "category": (_is_text(own) or _is_whole(own), "a text or a whole number, as a category is"),
-        "hashed": (_is_text(own) or _is_whole(own), "a text or a whole number, as a category is"),
-        "date": (_is_text(own) or _own_kind(own) == "date", "a date, or a text that is one"),
-        "number": (_own_kind(own) == "number", "a number"),
-        "vector": (_own_kind(own) == "vector" and own.list_size == column.width, f"a list of {column.width} numbers"),
+        "category": (is_text(own) or is_whole(own), "a text or a whole number, as a category is"),
+        "hashed": (is_text(own) or is_whole(own), "a text or a whole number, as a category is"),
+        "date": (is_text(own) or found == "date", "a date, or a text that is one"),
+        "number": (found == "number", "a number"),
+        "vector": (found == "vector" and as_long, f"a list of {column.width} numbers"),
     }
     fits, wanted = takes[column.kind]
     if not fits:
@@ -126,95 +142,90 @@ def check_targets(files: ParquetFiles, spec: ParquetData) -> None:
     """
     for name in spec.target:
         own = files.schema.field(files.place(name, "target")).type
-        fits = _own_kind(own) == "number" or (spec.kind == "classes" and _is_text(own))
+        fits = own_kind(own) == "number" or (spec.kind == "classes" and is_text(own))
         if not fits:
             wanted = "texts or whole numbers" if spec.kind == "classes" else "numbers"
             raise DataError(f"{files.files[0].where}: target {name!r} is {own}, must hold {wanted}")
 
 
-def _own_kind(own: Any) -> Kind | Literal["vector"] | None:
-    """The kind of a column of a pyarrow type; None: its type does not say, or it cannot be an input."""
-    import pyarrow
-
-    types = pyarrow.types
-    if types.is_temporal(own) and not (types.is_time(own) or types.is_duration(own)):
-        return "date"
-    if _is_whole(own) or types.is_floating(own) or types.is_decimal(own):
-        return "number"
-    if types.is_fixed_size_list(own) and (types.is_integer(own.value_type) or types.is_floating(own.value_type)):
-        return "vector"
-    return None
-
-
-def _is_text(own: Any) -> bool:
-    import pyarrow
-
-    types = pyarrow.types
-    return bool(types.is_string(own) or types.is_large_string(own) or types.is_dictionary(own))
-
-
-def _is_whole(own: Any) -> bool:
-    import pyarrow
-
-    return bool(pyarrow.types.is_integer(own) or pyarrow.types.is_boolean(own))
-
-
-def raw_columns(table: Any, columns: Sequence[InputColumn], markers: Sequence[str], where: str) -> list[Raw]:
+def raw_columns(
+    table: Any, columns: Sequence[InputColumn], missing: MissingValues, fills: bool, where: str
+) -> list[Raw]:
     """Columns of a pyarrow Table as a `TableEncoder` takes them: of a vector each place.
+
+    Parameters
+    ----------
+    missing
+        What stands for a missing value, beside null and NaN.
+    fills
+        Whether values may be missing.
 
     Raises
     ------
     DataError
-        A number is infinite, or a list is missing.
+        A number is infinite, a value is missing that must not be, or a list is, or has another length.
     """
     found = list[Raw]()
     for column in columns:
         own, called = table.column(column.name), f"{where}, column {column.name!r}"
         if column.kind == "vector":
-            found += [place.astype(np.float32) for place in _vectors(own, column, called).T]
-        else:
-            found.append(_raw_column(own, column.kind, markers, called))
+            found += list(_vectors(own, column, called).astype(np.float64).T)
+            continue
+        raw, gaps = _raw_column(own, column.kind, missing, called)
+        if gaps.any() and not fills:
+            raise DataError(f"{called}, row {int(np.argmax(gaps))} (from 0): is missing; {_ALLOWS}")
+        found.append(raw)
     return found
 
 
-def _raw_column(column: Any, kind: Kind, markers: Sequence[str], where: str) -> Raw:
+_ALLOWS = "data.missing: mean or zero fills gaps, which are a value of their own in categories"
+
+
+def _raw_column(column: Any, kind: Kind, missing: MissingValues, where: str) -> tuple[Raw, np.ndarray]:
+    """A column, and where its values are missing."""
+    if kind in ("category", "hashed") or (kind == "date" and is_text(column.type)):
+        coded = _coded(column, missing)
+        return coded, np.array([not value for value in coded.values], bool)[coded.codes]
+    numbers = _days(column) if kind == "date" else numbers_of(column, missing, where)
+    return numbers, np.isnan(numbers)
+
+
+def _days(column: Any) -> np.ndarray:
+    """A column of dates as days since 1970, float64, NaN for a missing one: of any year."""
     import pyarrow
 
-    if kind in ("category", "hashed") or (kind == "date" and not pyarrow.types.is_temporal(column.type)):
-        return _coded(column, markers)
-    if kind == "date":
-        days = column.cast(pyarrow.timestamp("us"), safe=False).to_numpy()
-        numbers: np.ndarray = days.astype("datetime64[us]").astype(np.float64) / 86_400e6
-        numbers[np.isnat(days)] = np.nan
-        return numbers
-    return numbers_of(column, where)
+    own = plain_type(column.type)
+    whole = column.cast(own).cast(pyarrow.int32() if pyarrow.types.is_date32(own) else pyarrow.int64())
+    return np.asarray(whole.to_numpy().astype(np.float64) / per_day(own))
 
 
-def numbers_of(column: Any, where: str) -> np.ndarray:
-    """A column of numbers as float32, NaN for a missing one; raises DataError for what is infinite in float32."""
-    numbers = _numbers(column)
+def numbers_of(column: Any, missing: MissingValues, where: str) -> np.ndarray:
+    """A column of numbers as float64, NaN for a missing one; raises DataError for what is infinite as float32."""
+    native = _numbers(column)
+    numbers = native.astype(np.float64)
+    numbers[missing.among(native)] = np.nan
     _refuse_infinity(numbers, where)
     return numbers
 
 
 def _numbers(column: Any) -> np.ndarray:
-    """A column of numbers as float32: NaN for a missing one, and infinity for what is too large."""
+    """A column of numbers in its own type, as float64 where some are missing: these are NaN."""
     import pyarrow
 
-    if pyarrow.types.is_decimal(column.type) or pyarrow.types.is_boolean(column.type):
-        column = column.cast(pyarrow.float64() if pyarrow.types.is_decimal(column.type) else pyarrow.uint8())
-    with np.errstate(over="ignore"):
-        numbers: np.ndarray = column.to_numpy().astype(np.float32, copy=False)
+    own = plain_type(column.type)
+    if pyarrow.types.is_decimal(own) or pyarrow.types.is_boolean(own):
+        own = pyarrow.float64() if pyarrow.types.is_decimal(own) else pyarrow.uint8()
+    numbers: np.ndarray = (column if own == column.type else column.cast(own)).to_numpy()
     return numbers
 
 
 def _refuse_infinity(numbers: np.ndarray, where: str) -> None:
-    infinite = np.isinf(numbers)
+    infinite = np.abs(numbers) > _LARGEST
     if infinite.any():
         raise DataError(f"{where}, row {int(np.argmax(infinite))} (from 0): is infinite, or too large for float32")
 
 
-def _coded(column: Any, markers: Sequence[str]) -> Coded:
+def _coded(column: Any, missing: MissingValues) -> Coded:
     """A column of texts, or of whole numbers as texts; "" where one is missing."""
     import pyarrow
     import pyarrow.compute
@@ -225,7 +236,7 @@ def _coded(column: Any, markers: Sequence[str]) -> Coded:
     if isinstance(encoded, pyarrow.ChunkedArray):
         encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
     words = [str(value).strip() for value in encoded.dictionary.to_pylist()]
-    values = ["" if word in markers else word for word in words]
+    values = ["" if missing.has_text(word) else word for word in words]
     codes = pyarrow.compute.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)
     return Coded([*values, ""] if len(codes) and codes.max() == len(values) else values, codes)
 
@@ -239,7 +250,8 @@ def matrix(table: Any, columns: Sequence[InputColumn], where: str) -> np.ndarray
         A value is missing or infinite, or too large for float32; names the column and the row.
     """
     if len(columns) == 1 and columns[0].kind == "vector":
-        return _vectors(table.column(columns[0].name), columns[0], f"{where}, column {columns[0].name!r}")
+        found = _vectors(table.column(columns[0].name), columns[0], f"{where}, column {columns[0].name!r}")
+        return np.ascontiguousarray(found, np.uint8 if found.dtype == np.uint8 else np.float32)
     out = np.empty((table.num_rows, sum(column.width for column in columns)), np.float32)
     parts, first = list[tuple[Any, np.ndarray]](), 0
     for column in columns:
@@ -249,10 +261,11 @@ def matrix(table: Any, columns: Sequence[InputColumn], where: str) -> np.ndarray
             parts.append((slice(place, first), _vectors(found, column, f"{where}, column {column.name!r}")))
         else:
             parts.append((place, _numbers(found)))
-    for row in range(0, len(out), ROWS):
-        block = out[row : row + ROWS]
-        for places, values in parts:
-            block[:, places] = values[row : row + ROWS]
+    with np.errstate(over="ignore"):  # infinite values are detected right after
+        for row in range(0, len(out), ROWS):
+            block = out[row : row + ROWS]
+            for places, values in parts:
+                block[:, places] = values[row : row + ROWS]
     flat = out.reshape(-1)
     with np.errstate(over="ignore"):
         suspicious = not np.isfinite(flat.dot(flat))  # one pass; a sum of squares may overflow too
@@ -262,18 +275,29 @@ def matrix(table: Any, columns: Sequence[InputColumn], where: str) -> np.ndarray
 
 
 def _vectors(column: Any, about: InputColumn, where: str) -> np.ndarray:
+    """A column of lists as rows of numbers in their own type; names a row that is missing or of another length."""
+    import pyarrow
+    import pyarrow.compute
+
     array = column.combine_chunks()
-    if array.null_count or array.flatten().null_count:
-        raise DataError(f"{where}: a list, or a number in one, is missing")
-    values = array.flatten().to_numpy().reshape(-1, about.width)
-    if values.dtype == np.uint8:
-        return np.ascontiguousarray(values)
-    with np.errstate(over="ignore"):
-        numbers = np.ascontiguousarray(values, np.float32)
-    if not np.isfinite(numbers).all():
-        row = int(np.argmin(np.isfinite(numbers).all(axis=1)))
-        raise DataError(f"{where}, row {row} (from 0): holds NaN or infinity")
-    return numbers
+    if isinstance(array, pyarrow.ChunkedArray):
+        array = pyarrow.concat_arrays(array.chunks)
+    lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(array), -1).to_numpy(zero_copy_only=False)
+    odd = lengths != about.width
+    if odd.any():
+        row = int(np.argmax(odd))
+        what = "is missing" if lengths[row] < 0 else f"has {lengths[row]} numbers, and the first row {about.width}"
+        raise DataError(f"{where}, row {row} (from 0): {what}; lists must have one length")
+    flat = array.flatten()
+    if flat.null_count:
+        row = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False))) // about.width
+        raise DataError(f"{where}, row {row} (from 0): a number of the list is missing")
+    values = flat.to_numpy(zero_copy_only=False).reshape(-1, about.width)
+    if values.dtype.kind == "f":
+        good = (np.abs(values) <= _LARGEST).all(axis=1)
+        if not good.all():
+            raise DataError(f"{where}, row {int(np.argmin(good))} (from 0): holds NaN or infinity")
+    return np.asarray(values)
 
 
 def _refuse_odd(out: np.ndarray, columns: Sequence[InputColumn], where: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dbelief.data.files.data_file import DataFile
+from dbelief.data.pandas_index import parquet_index
 from dbelief.errors import DataError
 from dbelief.job import nearest
 
@@ -44,21 +45,28 @@ class ParquetFiles:
         pyarrow's schema of the columns, from the first file.
     groups
         Row groups of all files, in order; those without rows are left out.
+    index
+        Names of columns that pandas wrote for its index; they are not in the schema.
     """
 
     files: tuple[DataFile, ...]
     footers: tuple[Any, ...]
     schema: Any
     groups: tuple[RowGroup, ...]
+    index: tuple[str, ...] = ()
 
     @classmethod
-    def open(cls, files: Sequence[DataFile], like: ParquetFiles | None = None) -> ParquetFiles:
+    def open(
+        cls, files: Sequence[DataFile], like: ParquetFiles | None = None, named: Collection[str] = ()
+    ) -> ParquetFiles:
         """Read the footers.
 
         Parameters
         ----------
         like
             Files whose columns these must have.
+        named
+            Columns that are kept even if they are an index of pandas.
 
         Raises
         ------
@@ -67,19 +75,22 @@ class ParquetFiles:
             or pyarrow is not installed.
         """
         footers, groups = [], list[RowGroup]()
-        schema, first = (None, None) if like is None else (like.schema, like.files[0].where)
+        schema, first, index = (None, None, ()) if like is None else (like.schema, like.files[0].where, like.index)
         for place, file in enumerate(files):
             with parquet(file) as opened:
-                footer, own = opened.metadata, opened.schema_arrow.remove_metadata()
+                footer, own = opened.metadata, opened.schema_arrow
+            written = [name for name in parquet_index(own.names, own.metadata) if name not in named]
             if schema is None:
-                schema, first = own, file.where
+                index = tuple(written)
+                schema, first = _without(own, index), file.where
+            own = _without(own, [*index, *(name for name in written if name not in schema.names)])
             _check_schema(own, schema, file.where, str(first))
             footers.append(footer)
             rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
             groups += [RowGroup(place, number, count) for number, count in enumerate(rows) if count]
         if not groups:
             raise DataError(f"{files[0].where}{' and others' if len(files) > 1 else ''}: there are no rows")
-        return cls(tuple(files), tuple(footers), schema, tuple(groups))
+        return cls(tuple(files), tuple(footers), schema, tuple(groups), index)
 
     def called(self, group: int) -> str:
         """Name of a row group in messages."""
@@ -101,6 +112,23 @@ class ParquetFiles:
         if table.num_rows != one.rows:
             raise DataError(f"{self.called(group)}: holds {table.num_rows} rows, and its file said {one.rows}")
         return table
+
+    def first(self, name: str) -> Any:
+        """The first value of a column; of its other values as few are read as can be."""
+        one = self.groups[0]
+        with parquet(self.files[one.file], self.footers[one.file]) as opened, _named(self.called(0)):
+            batch = next(opened.iter_batches(1, [one.number], [name], use_threads=False))
+            return batch.column(0)[0].as_py()
+
+    def has_nulls(self, group: int, name: str) -> bool:
+        """Whether values of a column are missing, as the footer says; false where it says nothing."""
+        one = self.groups[group]
+        held = self.footers[one.file].row_group(one.number)
+        for place in range(held.num_columns):
+            column = held.column(place)
+            if column.path_in_schema == name:
+                return bool(column.is_stats_set and column.statistics.null_count)
+        return False
 
     def place(self, name: str, field: str = "") -> int:
         """Place of a column that is wanted; `field`: of the job's section of data, which names it.
@@ -129,7 +157,10 @@ def parquet(file: DataFile, footer: Any = None) -> Iterator[Any]:
         raise DataError(f"{file.where}: needs pyarrow: pip install 'dbelief[parquet]'") from None
     with file.open() as opened:
         with _named(file.where):
-            reader = pyarrow.parquet.ParquetFile(opened, metadata=footer, pre_buffer=True)
+            # Old files count nanoseconds in 96 bits; in 64 those end in the years 1677 and 2262, and wrap.
+            reader = pyarrow.parquet.ParquetFile(
+                opened, metadata=footer, pre_buffer=True, coerce_int96_timestamp_unit="us"
+            )
         yield reader
 
 
@@ -143,6 +174,13 @@ def _named(where: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         said = " ".join(str(error).split())
         raise DataError(f"{where}: is no Parquet data, or damaged: {said[:200] or type(error).__name__}") from None
+
+
+def _without(schema: Any, names: Collection[str]) -> Any:
+    """A schema without metadata and without these columns."""
+    import pyarrow
+
+    return pyarrow.schema([field for field in schema if field.name not in names])
 
 
 def _check_schema(own: Any, schema: Any, where: str, first: str) -> None:

@@ -66,7 +66,7 @@ class Lines:
         inputs, targets = np.empty((count, self._spec.length), np.uint8), np.empty(count, np.int64)
         for row, line in enumerate(lines):
             where = f"{self._files[place].where}, line {first + row}"
-            name, text = parted(line, self._spec.separator, where)
+            name, text = parted(line, self._spec.delimiter, where)
             if name not in self._classes:
                 raise DataError(f"{where}: class {name[:40]!r} is in no training line")
             targets[row] = self._classes[name]
@@ -78,21 +78,21 @@ class Lines:
         return self.read(unit).targets
 
 
-def parted(line: bytes, separator: str, where: str) -> tuple[str, bytes]:
+def parted(line: bytes, delimiter: str, where: str) -> tuple[str, bytes]:
     """The class and the text of a line.
 
     Raises
     ------
     DataError
-        There is no separator, or no class before it; or the class is not UTF-8.
+        There is no delimiter, or no class before it; or the class is not UTF-8.
     """
-    name, found, text = line.partition(separator.encode())
+    name, found, text = line.partition(delimiter.encode())
     if line.startswith(_GZIP):
         raise DataError(f"{where}: is no text but gzip: lines are read from plain files")
     if not line:
         raise DataError(f"{where}: is empty")
     if not found or not name.strip():
-        raise DataError(f"{where}: has no class before {separator!r} (data.separator)")
+        raise DataError(f"{where}: has no class before {delimiter!r} (data.delimiter)")
     try:
         return name.decode().strip(), text
     except UnicodeDecodeError:
@@ -106,8 +106,8 @@ def read_texts(file: DataFile, spec: LinesData, names: Collection[str]) -> np.nd
     ------
     DataError
     """
-    texts, separator = lines_of(read(file)), spec.separator.encode()
-    parts = [text.partition(separator) for text in texts]
+    texts, delimiter = lines_of(read(file)), spec.delimiter.encode()
+    parts = [text.partition(delimiter) for text in texts]
     if all(found and name.strip().decode(errors="replace") in names for name, found, _ in parts):
         texts = [text for _, _, text in parts]
     return np.stack([coded(text, spec.length) for text in texts]).astype(np.int64)
@@ -175,7 +175,7 @@ def _check_held(
 
 
 def _scan(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
-    asked = {"source": "lines", "separator": spec.separator}
+    asked = {"source": "lines", "delimiter": spec.delimiter}
     found = scanned(files, asked, lambda: _count(files, spec))
     return _joined(found, unit_size(spec.unit, UNIT, sum(part[4] for part in found["parts"])))
 
@@ -206,7 +206,7 @@ def _count(files: Sequence[DataFile], spec: LinesData) -> dict[str, Any]:
                 number += 1
                 at += len(line)
                 name, _ = parted(
-                    line.removesuffix(b"\n").removesuffix(b"\r"), spec.separator, f"{file.where}, line {number}"
+                    line.removesuffix(b"\n").removesuffix(b"\r"), spec.delimiter, f"{file.where}, line {number}"
                 )
                 if name not in classes[-1]:
                     classes[-1].append(name)

@@ -123,9 +123,11 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
     ("t: column 3 ('kind') is named twice by target and ignore", FLOWERS, {"ignore": [-1]}, ""),
     ("t: no column is left for inputs, of 1; is the delimiter ';'?", FLOWERS, {"delimiter": ";", "target": [1]}, ""),
     ("t, line 1, column 1: 'sepal' is not a number (and 1 more)", FLOWERS, {"header": False, "target": [3]}, ""),
-    ("t, line 3, column 2 ('petal'): is empty, must be a number; data.missing: mean or zero fills gaps"
+    ("t, line 3, column 2 ('petal'): is empty, must be a number; data.missing: mean or zero fills gaps of inputs"
 , FLOWERS.replace("4.7", ""), {}, ""),
-    ("t, line 4, column 1 ('sepal'): 'NA' is not a number", FLOWERS.replace("4.9", "NA"), {}, ""),
+    ("t, line 4, column 1 ('sepal'): 'NA' stands for a missing value, must be a number; "
+     "data.missing: mean or zero fills gaps of inputs", FLOWERS.replace("4.9", "NA"), {}, ""),
+    ("t, line 4, column 1 ('sepal'): 'NA' is not a number", FLOWERS.replace("4.9", "NA"), {"missing_words": False}, ""),
     ("t, line 5, column 1 ('sepal'): 'inf' is not a finite float32", FLOWERS.replace("6.3", "inf"), {}, ""),
     ("t, line 5: has 2 of 3 fields", FLOWERS[: FLOWERS.rindex(",")], {}, ""),
     (f"t, line 3, {COLUMN}: is empty, must name a class", FLOWERS.replace("versicolor", ""), {}, ""),
@@ -139,11 +141,11 @@ WRONG: list[tuple[str, str | bytes, dict[str, Any], str]] = [
         {},
         "",
     ),
-    ("t: all training samples have the same label, 0", "kind,x\na,1\na,2\n", {}, ""),
+    ("t: all training samples have the same label, a", "kind,x\na,1\na,2\n", {}, ""),
     ("t: of 4 samples, 0 for validation and 2 for test leave no sample of each class to train on", FLOWERS, {
         "test": 2
     }, ""),
-    ("v: its columns are not those of t", FLOWERS, {"test_file": "v"}, "sepal,kind\n1,setosa\n"),
+    ("v: no column is called 'petal'; did you mean 'sepal'?", FLOWERS, {"test_file": "v"}, "sepal,kind\n1,setosa\n"),
     (f"v, line 3, {COLUMN}: class 'rose' is not in the training file", FLOWERS, {"test_file": "v"},
      "sepal,petal,kind\n1,2,setosa\n1,2,rose\n"),
     (f"v, line 2, {COLUMN}: is empty, must name a class", FLOWERS, {"test_file": "v"}, "sepal,petal,kind\n1,2,\n"),

@@ -1,6 +1,8 @@
 """Text into numbers: the bits of Python's own float, and every wrong field with its place."""
 
 import re
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from dbelief.data.formats import csv_tokenizer
 from dbelief.data.formats.csv_tokenizer import IGNORED, TEXT, Cells, read_cells
+from dbelief.data.missing_values import MissingValues
 from dbelief.errors import DataError
 
 
@@ -38,6 +41,21 @@ def test_number_is_the_float32_nearest_to_pythons(words: list[str]) -> None:
     text = ",".join(word for word, good in zip(words, finite, strict=True) if good)
     if text:
         assert bits(scan(text).numbers) == bits(expected[finite])
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=20))
+@example(
+    ["9007199254740993", "1000000000000000.0625", "1000000000000000.1875", "1.00000000000000011102230246251565404"]
+)
+@example(["1767225600.123456789", "0.1", "-8.692932128906250000e-01", "18446744073709551615", "18446744073709551616"])
+@example(["123456789012345678e-20", "9999999999999999999e-22", "9007199254740993e22", "4503599627370496.5"])
+def test_number_is_pythons_where_it_is_kept_as_float64(words: list[str]) -> None:
+    """Ties, digits behind the nineteenth, powers of ten to both sides."""
+    text = ",".join(word for word in words if abs(float(word)) < 3e38)
+    if text:
+        content, places = text.encode(), np.arange(text.count(",") + 1)
+        read = read_cells(content, 0, 1, ",", places, list(map(str, places)), "f", dtype=np.float64)
+        assert read.numbers.tolist() == [[float(word) for word in text.split(",")]]
 
 
 @given(st.lists(st.floats(width=64, min_value=-1e30, max_value=1e30), min_size=1, max_size=20))
@@ -76,12 +94,23 @@ def test_several_columns_of_text() -> None:
 
 def test_missing_numbers() -> None:
     content = b"1,,?\n NA ,2, \n"
-    numbers = read_cells(content, 0, 1, ",", np.arange(3), list("abc"), "f", ["?", "NA"]).numbers
-    assert np.isnan(numbers).tolist() == [[False, True, True], [True, False, True]]
+    read = partial(read_cells, content, 0, 1, ",", np.arange(3), list("abc"), "f")
+    assert np.isnan(read(MissingValues.of(["?", "NA"]), 3).numbers).tolist() == [[0, 1, 1], [1, 0, 1]]
     with pytest.raises(DataError, match=r"^f, line 1, c: '\?' is not a number"):
-        read_cells(content, 0, 1, ",", np.arange(3), list("abc"), "f", [])
-    with pytest.raises(DataError, match=r"^f, line 1, b: is empty, must be a number; data\.missing: mean or zero"):
-        read_cells(content, 0, 1, ",", np.arange(3), list("abc"), "f")
+        read(MissingValues.of([]), 3)
+    with pytest.raises(DataError, match=r"^f, line 1, b: is empty, must be a number; a target is never filled"):
+        read(MissingValues.of(["?", "NA"]), 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_missing_values_that_are_numbers_are_compared_as_numbers(dtype: Any) -> None:
+    """As pandas does; by the compiled loops and by Python's own parser."""
+    content = b'-999,-999.0, -9.99e2 ,-999.0000000000000000000000000,998,"-999",-0.1,1e2\n'
+    read = partial(read_cells, content, 0, 1, ",", np.arange(8), list("abcdefgh"), "f")
+    missing = MissingValues.of(["-999", "-0.1", "100"])
+    assert np.isnan(read(missing, 8, dtype).numbers).tolist() == [[1, 1, 1, 1, 0, 1, 1, 1]]
+    with pytest.raises(DataError, match=r"^f, line 1, a: '-999' stands for a missing value, must be a number; data"):
+        read(missing, 0, dtype)
 
 
 def test_spaces_around_a_number_do_not_matter() -> None:
@@ -99,9 +128,18 @@ def test_fields_left_to_python_may_be_many(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("1,2\n3\n", "f, line 2: has 1 of 2 fields"),
         ("1,2\n3,4,5\n", "f, line 2: has more than 2 fields"),
-        ("1,2\n3,4\n5,", "f, line 3, column 2: is empty, must be a number; data.missing: mean or zero fills gaps"),
-        ("1,2\n\n,4\n", "f, line 3, column 1: is empty, must be a number; data.missing: mean or zero fills gaps"),
-        ("1,2\n3,  \n", "f, line 2, column 2: is empty, must be a number; data.missing: mean or zero fills gaps"),
+        (
+            "1,2\n3,4\n5,",
+            "f, line 3, column 2: is empty, must be a number; data.missing: mean or zero fills gaps of inputs",
+        ),
+        (
+            "1,2\n\n,4\n",
+            "f, line 3, column 1: is empty, must be a number; data.missing: mean or zero fills gaps of inputs",
+        ),
+        (
+            "1,2\n3,  \n",
+            "f, line 2, column 2: is empty, must be a number; data.missing: mean or zero fills gaps of inputs",
+        ),
         ("1,2\n3,abc\n", "f, line 2, column 2: 'abc' is not a number"),
         ("1,2\n3,4 5\n", "f, line 2, column 2: '4 5' is not a number"),
         ("1,2\n3,1_000\n", "f, line 2, column 2: '1_000' is not a number"),

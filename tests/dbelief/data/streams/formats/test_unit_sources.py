@@ -185,7 +185,7 @@ def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"x\t1\nno class\n")
-    assert refused(tmp_path, **lines()) == "a.txt, line 2: has no class before '\\t' (data.separator)"
+    assert refused(tmp_path, **lines()) == "a.txt, line 2: has no class before '\\t' (data.delimiter)"
     path.write_bytes(b"x\t1\n\xff\t2\n")
     assert refused(tmp_path, **lines()) == "a.txt, line 2: its class is not UTF-8"
     path.write_bytes(b"x\t1\n\ny\t2\n")
