@@ -259,16 +259,22 @@ def days_of(raw: Raw, name: str, where: str) -> np.ndarray:
     """Dates of ISO 8601 as days since 1970-01-01, UTC where they name no zone; NaN for "". Days stay as they are."""
     if isinstance(raw, np.ndarray):
         return raw
+    if isinstance(raw, Coded):
+        return np.asarray(days_of(raw.values, name, where)[raw.codes])
     days = np.full(len(raw), np.nan)
-    for row, text in enumerate(texts_of(raw)):
-        if not text:
-            continue
+    for row, text in enumerate(raw):
         try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise DataError(
-                f"{where}: {name!r} in row {row + 1} is {text[:40]!r}, no date such as 2026-02-28 or 2026-02-28T13:30"
-            ) from None
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        days[row] = (moment - _EPOCH).total_seconds() / _DAY_S
+            days[row] = day_of(text) if text else np.nan
+        except ValueError as error:
+            raise DataError(f"{where}: {name!r} in row {row + 1} {error}") from None
     return days
+
+
+def day_of(text: str) -> float:
+    """A date of ISO 8601 as days since 1970-01-01, UTC where it names no zone; ValueError for another text."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"is {text[:40]!r}, no date such as 2026-02-28 or 2026-02-28T13:30") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH).total_seconds() / _DAY_S

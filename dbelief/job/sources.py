@@ -80,9 +80,9 @@ class LibsvmData(Section):
 
 MISSING_WORDS = (
     *("NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None"),
-    *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN", "NaT"),
 )
-"""What pandas reads as missing, beside an empty field."""
+"""What pandas reads as missing, or writes for a missing date, beside an empty field."""
 
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
 

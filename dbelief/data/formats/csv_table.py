@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dbelief.data.missing_values import MissingValues, number_of
-from dbelief.data.table_encoder import Raw
+from dbelief.data.table_encoder import Raw, day_of
 from dbelief.errors import DataError
 
 from .csv_columns import Columns
@@ -56,10 +56,25 @@ class Table:
             A text is not UTF-8, or is missing.
         """
         numbers, texts = iter(self.inputs.T), iter(self.texts)
-        return [
-            next(numbers) if kind == "number" else self._decoded(next(texts), place, missing, fills)
-            for place, kind in zip(self.columns.inputs, self.columns.kinds, strict=True)
-        ]
+        raw = list[Raw]()
+        for place, kind in zip(self.columns.inputs, self.columns.kinds, strict=True):
+            if kind == "number":
+                raw.append(next(numbers))
+                continue
+            column = next(texts)
+            words = self._decoded(column, place, missing, fills)
+            raw.append(self._days(words, column, place) if kind == "date" else words)
+        return raw
+
+    def _days(self, words: list[str], column: list[bytes], place: int) -> np.ndarray:
+        days = {"": np.nan}
+        for word, raw in zip(words, column, strict=True):
+            if word not in days:
+                try:
+                    days[word] = day_of(word)
+                except ValueError as error:
+                    raise DataError(f"{self.at(raw, column, place)}: {error}") from None
+        return np.fromiter(map(days.__getitem__, words), np.float64, len(words))
 
     def _decoded(self, column: list[bytes], place: int, missing: MissingValues, fills: bool) -> list[str]:
         words: dict[bytes, str] = {}

@@ -220,11 +220,19 @@ def _number(field: bytes, place: str, missing: MissingValues, fills: bool, hint:
         raise DataError(f"{place}: {what}, must be a number; {hint}")
     value = number_of(text)
     if value is None:
-        raise DataError(f"{place}: {shown(field)} is not a number")
+        raise DataError(f"{place}: {shown(field)} is not a number{_hint(text)}")
     with np.errstate(over="ignore", under="ignore"):
         if not np.isfinite(np.float32(value)):
             raise DataError(f"{place}: {shown(field)} is not a finite float32")
     return value
+
+
+def _hint(text: str) -> str:
+    """What to do with a field that is almost a number."""
+    for marks in (",", "%", "_", " "):
+        if number_of(text.replace(marks, "." if marks == "," and text.count(",") == 1 else "")) is not None:
+            return f": write it without {marks!r}" if marks != "," else ": decimals have a point, thousands no mark"
+    return ""
 
 
 def shown(field: bytes) -> str:

@@ -158,7 +158,11 @@ def test_categories_and_buckets(values: list[str], buckets: int) -> None:
             None,
             r"'colour' has 4 values in the training rows, and data\.vocabulary allows 2; raise",
         ),
-        ({}, ("day", "soon"), r"'day' in row 2 is 'soon', no date such as 2026-02-28 or 2026-02-28T13:30$"),
+        (
+            {},
+            ("day", "soon"),
+            r"table\.csv, line 3, column 3 \('day'\): is 'soon', no date such as 2026-02-28 or 2026-02-28T13:30$",
+        ),
         ({}, ("income", "much"), r"line 3, column 4 \('income'\): 'much' is not a number"),
         (
             {"ignore": ["day"]},
