@@ -40,8 +40,8 @@ class Loss(Protocol):
         """Turn what `forward` left in `slope` into the gradient of the mean loss, in place."""
         ...
 
-    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
-        """Count the right answers; 0 where the loss knows none."""
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int | None:
+        """Count the right answers; None where the loss knows none."""
         ...
 
     def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
@@ -183,9 +183,9 @@ class SquareLoss:
         """Write (y - t) / m."""
         work.xp.divide(slope, len(slope), out=slope)
 
-    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int | None:
         """Without classes no answer is right or wrong."""
-        return 0
+        return None
 
     def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
         """Refuse: there are no classes."""

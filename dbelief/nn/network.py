@@ -165,8 +165,8 @@ class Network:
             self._backward(views, activations, slope, out)
             return total / len(batch)
 
-    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int]:
-        """Give the sum of the losses, and the number of right answers (0 for the square loss)."""
+    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
+        """Give the sum of the losses, and the number of right answers (None for the square loss)."""
         with step_settings():
             return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
 
@@ -195,8 +195,8 @@ class Network:
         self.loss.backward(self._work, targets, slope)
         return float(total), slope.reshape(outputs.shape)
 
-    def judge(self, outputs: Array, targets: Array) -> tuple[float, int]:
-        """Give the sum of the losses of what the last layer gave, and the number of right answers."""
+    def judge(self, outputs: Array, targets: Array) -> tuple[float, int | None]:
+        """Give the sum of the losses of what the last layer gave, and the number of right answers, or None."""
         flat = self._flat(outputs)
         total = self.loss.forward(self._work, flat, targets, self._slope(outputs))
         return float(total), self.loss.right(self._work, flat, targets)

@@ -99,8 +99,8 @@ class PartitionedNetwork:
             self._backward(arrays, activations, _in_one_piece(part.stage.work, "own slope", mine), out)
             return loss / len(batch)
 
-    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int]:
-        """Return the sum of the losses and the number of correct predictions, the same on every rank."""
+    def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
+        """Return the sum of the losses and the number of correct predictions, or None, the same on every rank."""
         with step_settings():
             _, activations = self._forward(views, batch, training=False)
             return self._network.judge(activations[-1], batch.targets)

@@ -132,14 +132,17 @@ def find_columns(spec: CsvData, first: Sequence[str], where: str) -> Columns:
     if not inputs:
         raise DataError(f"{where}: no column is left for inputs, of {len(first)}; is the delimiter {spec.delimiter!r}?")
     if header is not None:
-        _check_names(header, sorted((*inputs, *targets)), where)
+        _check_names(header, sorted((*inputs, *targets)), named, where)
     return Columns(
         header, len(first), inputs, tuple(kinds.get(place, "number") for place in inputs), tuple(targets), index
     )
 
 
-def _check_names(header: Sequence[str], used: Sequence[int], where: str) -> None:
-    """Refuse columns with one name, of which files in another order could not be read, and columns without a name."""
+def _check_names(header: Sequence[str], used: Sequence[int], named: Sequence[int], where: str) -> None:
+    """Refuse columns with one name, of which files in another order could not be read, and columns without a name.
+
+    `named`: columns that the job names by their numbers or names, which may have none.
+    """
     for name, count in Counter(header[place] for place in used).items():
         if count > 1 and name:
             places = ", ".join(str(place + 1) for place in used if header[place] == name)
@@ -147,7 +150,7 @@ def _check_names(header: Sequence[str], used: Sequence[int], where: str) -> None
                 f"{where}: {count} columns are called {name[:40]!r} ({places}): rename them, or list all but one by "
                 "their numbers in data.ignore"
             )
-    nameless = [place + 1 for place in used if not header[place]]
+    nameless = [place + 1 for place in used if not header[place] and place not in named]
     if nameless:
         raise DataError(
             f"{where}: column {nameless[0]} has no name in the header: give it one, or list its number in data.ignore "
