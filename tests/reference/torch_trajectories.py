@@ -124,7 +124,7 @@ def absent_trajectory(
 def write_absent(w0: np.ndarray, gradients: np.ndarray) -> None:
     """Write the file of the steps in which parameters take no part."""
     stops, took = pattern()
-    walked = {
+    walked: dict[str, Any] = {
         f"{case}/{kind}": absent_trajectory(
             make, rate, torch_options, w0.astype(kind), gradients.astype(kind), stops, took
         )

@@ -471,13 +471,14 @@ def test_a_set_is_of_one_leader_and_incarnation(job: Job, monkeypatch: pytest.Mo
     """Its leader is checked while no other command is executed; none waits for its files."""
     controller, held = job.services[0].controller, list[bool]()
     check, save = controller._check_leader, snapshot.save
+    lock: Any = controller._lock
 
     def checks(command: wire.Command) -> None:
-        held.append(controller._lock.locked())
+        held.append(lock.locked())
         check(command)
 
     def saves(*arguments: Any) -> Any:
-        held.append(controller._lock.locked())
+        held.append(lock.locked())
         return save(*arguments)
 
     monkeypatch.setattr(controller, "_check_leader", checks)
