@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -24,8 +22,9 @@ from dbelief.registry import Registry, open_registry
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server, check_free, is_every_address
+from dbelief.rundir.claim import RunInProgress, process_name
 from dbelief.rundir.folder import found_at
-from dbelief.rundir.place import place_of
+from dbelief.rundir.place import RunPlace, place_of
 from dbelief.security import current, may_listen
 from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metrics import Metrics
@@ -36,7 +35,8 @@ from .job.persistence import outcome
 from .monitoring.status_page.application import StatusPage
 from .rpc.servicer import CoordinatorService
 from .rpc.status import build_status
-from .runtime.bootstrap import start
+from .runtime import leader_lease
+from .runtime.bootstrap import Bootstrapped, start
 from .runtime.event_loop import EventLoop
 from .runtime.leader_lease import LeaderLease
 from .tracking import tracking
@@ -100,7 +100,7 @@ def run(options: Options, interrupted: Event) -> int:
         metrics.leading.set(0)
         stack.callback(metrics.close)
         metrics.serve(options.metrics_listen)
-        owner = options.name or f"{socket.gethostname()}:{os.getpid()}"
+        owner = options.name or process_name()
         with _standby_health(options.listen):
             leadership = LeaderLease.acquire(registry, job.name, owner, clock, interrupted)
         if leadership is None:
@@ -113,11 +113,11 @@ def run(options: Options, interrupted: Event) -> int:
                 with closing(Server(options.listen, lambda _: None)):  # serves health checks, and leads nothing
                     interrupted.wait()
             return 0
-        return _run_as_leader(options, job, leadership, metrics, clock, interrupted)
+        return _run_as_leader(options, job, owner, leadership, metrics, clock, interrupted)
 
 
 def _run_as_leader(
-    options: Options, job: Job, leadership: LeaderLease, metrics: Metrics, clock: Clock, interrupted: Event
+    options: Options, job: Job, owner: str, leadership: LeaderLease, metrics: Metrics, clock: Clock, interrupted: Event
 ) -> int:
     """Lead the job, to its end or until this coordinator is requested to leave it; the exit code."""
     freeze()
@@ -125,8 +125,9 @@ def _run_as_leader(
         page = _serve_page(options.page_listen, stack)
         check_free(options.listen)  # before the run folder is touched
         # Only the leader may touch the run folder: another coordinator may be writing into it.
-        begun = start(job, leadership.read_state(), options.run_folder, options.resume, options.fresh, clock.now())
-        place = place_of(job)
+        place = place_of(job, owner)
+        stack.callback(place.release)
+        begun = _begin(options, job, place, leadership, clock, interrupted)
         writing = stack.enter_context(place.writing(begun.folder, begun.machine.run_id, leadership.lose))
         sweep(begun.folder)
         runner = EventLoop(
@@ -170,6 +171,23 @@ def _run_as_leader(
     if options.run_folder is None:
         place.discard(begun.folder)
     return 1 if state is State.FAILED else 0
+
+
+def _begin(
+    options: Options, job: Job, place: RunPlace, leadership: LeaderLease, clock: Clock, interrupted: Event
+) -> Bootstrapped:
+    """Start the job, or continue it; where the registry has lost it, once its former leader has noticed that."""
+    patience_s = 0.0 if options.registry_url == "memory:" else 2 * leader_lease.LEASE_TTL_S
+    until_s = clock.now() + patience_s
+    while True:
+        try:
+            stored = leadership.read_state()
+            return start(job, place, stored, options.run_folder, options.resume, options.fresh, clock.now())
+        except RunInProgress as error:
+            if clock.now() >= until_s or interrupted.is_set():
+                raise
+            log.debug(f"{error}; waiting for its end, for up to {patience_s:g} s")
+            clock.wait(interrupted, leader_lease.LEASE_TTL_S / 20)
 
 
 def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:

@@ -16,7 +16,7 @@ from dbelief.data.streams.unit_order import Units
 from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.process.runtime import runtime
-from dbelief.rundir.place import place_of
+from dbelief.rundir.place import RunPlace
 from dbelief.url import Url
 
 from ..core.states import DatasetSizes
@@ -38,12 +38,20 @@ class Bootstrapped(NamedTuple):
 
 
 def start(
-    job: Job, stored: Mapping[str, bytes], run_folder: Path | None, resume: bool, fresh: bool, now_s: float
+    job: Job,
+    place: RunPlace,
+    stored: Mapping[str, bytes],
+    run_folder: Path | None,
+    resume: bool,
+    fresh: bool,
+    now_s: float,
 ) -> Bootstrapped:
     """Start the job, or continue from the state in the registry.
 
     Parameters
     ----------
+    place
+        Of the run; the folder is claimed there.
     stored
         State of the job in the registry.
     run_folder
@@ -54,11 +62,10 @@ def start(
     UserError
         The unfinished run was started with another job file.
     """
-    place = place_of(job)
     parts = None if resume or fresh else load_unfinished(stored)
     if parts is not None:
         run: dict[str, Any] = json.loads(stored["run"])
-        found = place.find(run["folder"], run_folder)
+        found = place.find(run["folder"], run_folder, parts["state"]["run_id"])
         if found is not None:
             if run["job"] != job.to_yaml():
                 raise UserError(
@@ -72,7 +79,7 @@ def start(
             f"the unfinished run of job {job.name} was in {run['folder']}, which does not exist here: starting anew"
         )
     if resume or run_folder is not None:
-        folder = run_folder or place.prepare(resume)
+        folder = place.prepare(resume, run_folder)
         machine = create_machine(job, place.sets(folder), resume)
     else:
         machine = create_machine(job, place.sets(), resume)  # first: it checks the data, before a run is moved aside

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -32,6 +30,7 @@ from dbelief.process.cpu_affinity import available_cores, format_cores, split_co
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rundir.claim import process_name
 from dbelief.rundir.place import place_of
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.telemetry.trackers import check_usable
@@ -114,14 +113,18 @@ class LocalCluster:
             check_threads(2 + job.shards * job.replication + job.replicas)
         self._place = place_of(job)
         self.folder = self._place.prepare(resume)
+        self._logs = self.folder / "logs"
+        try:
+            self._logs.mkdir(exist_ok=True)
+        except OSError as error:
+            self._place.release()
+            raise UserError(f"run folder {self.folder}: {error.strerror or error}") from error
         self._job_file = job_file
         self._overrides = overrides
         self._resume = resume
         self._show = show
         apart = ["--no-shared-memory"] * (not shared_memory)
         self._more = {"ps": apart, "worker": [*to_workers, *apart]}
-        self._logs = self.folder / "logs"
-        self._logs.mkdir(exist_ok=True)
         self._children: list[ChildProcess] = []
         self._shards: dict[int, ChildProcess] = {}
         self._workers: dict[int, ChildProcess] = {}
@@ -152,6 +155,8 @@ class LocalCluster:
             with suppress(DbeliefError):
                 self._place.finish(self.folder, keep=True)  # the error names logs there
             raise
+        finally:
+            self._place.release()
         self._place.finish(self.folder)
         return code, summary
 
@@ -181,7 +186,7 @@ class LocalCluster:
 
     def _coordinator(self, registry: str, scratch: Path, listen: str, resume: bool) -> list[str]:
         arguments = ["coordinator", str(self._job_file), "--listen", listen, "--registry", registry]
-        arguments += ["--name", f"{socket.gethostname()}:{os.getpid()}"]
+        arguments += ["--name", process_name()]  # by which it shares the folder that this process has claimed
         arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
         arguments += ["--no-pictures"] * (self._pictures is not None)
         arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]

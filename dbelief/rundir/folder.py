@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import logging
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from dbelief.errors import UserError
 from dbelief.job import Job, StacksModel, place
 from dbelief.process.atomic_file import write_whole
+from dbelief.rundir.claim import CLAIM, TRIES, Claim, RunInProgress, usable
 from dbelief.url import Url
 
 log = logging.getLogger(__name__)
@@ -25,29 +25,51 @@ ADDRESS = "address"
 """File of a run folder with the coordinator's address; it exists while the run is active."""
 
 
-def prepare_folder(job: Job, resume: bool) -> Path:
-    """Make the run folder; an earlier run of that name is renamed to a free name, which is logged.
+def claim_new(job: Job, holder: str) -> Claim:
+    """Make the run folder, and claim it; an earlier run of that name is renamed to a free name, which is logged.
 
     Raises
     ------
+    RunInProgress
+        A run is active there.
     UserError
-        There is nothing to resume, a run is active there, the job starts from a folder that would be renamed, or the
-        folder cannot be made.
+        The job starts from a folder that would be renamed, or the folder cannot be made.
     """
     folder = folder_of(job)
-    if not resume:
-        check_start(job)
-    try:
-        if resume and not folder.is_dir():
-            raise UserError(f"{folder}: no run to resume")
-        if folder.exists():
-            _refuse_if_held(folder)
-        if folder.exists() and not resume:
-            log.info(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
-        (folder / "snapshots").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"run folder {folder}: {error.strerror or error}") from error
-    return folder
+    check_start(job)
+    with usable(folder):
+        for _ in range(TRIES):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                claim = Claim.take(folder, holder)
+            except FileNotFoundError:  # another process, which has this name now, has moved it aside
+                continue
+            if os.listdir(folder) == [CLAIM]:
+                (folder / "snapshots").mkdir()
+                return claim
+            try:
+                log.info(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
+            finally:
+                claim.release()
+    raise RunInProgress(folder)
+
+
+def claim_earlier(folder: Path, holder: str) -> Claim:
+    """Claim the folder of an earlier run, which is resumed there.
+
+    Raises
+    ------
+    RunInProgress
+        A run is active there.
+    UserError
+        There is nothing to resume, or the folder cannot be written.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no run to resume")
+    with usable(folder):
+        claim = Claim.take(folder, holder)
+        (folder / "snapshots").mkdir(exist_ok=True)
+        return claim
 
 
 def check_start(job: Job) -> None:
@@ -88,37 +110,6 @@ def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
         yield
     finally:
         (folder / ADDRESS).unlink(missing_ok=True)
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock the folder against another run of that name within the `with` block."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _lock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _refuse_if_held(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _lock(descriptor, fcntl.LOCK_EX)
-    except BlockingIOError:
-        raise UserError(f"{folder}: a run is in progress there; end it first, or give this one another name") from None
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, kind: int) -> None:
-    """Lock a folder; without effect on network file systems that cannot lock one."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
 
 
 def _move_aside(folder: Path) -> Path:

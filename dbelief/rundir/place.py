@@ -15,7 +15,8 @@ from dbelief.checkpoint.set_storage import LocalSets, SetStorage
 from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable, UserError, WriteFailed
 from dbelief.job import Job
 from dbelief.process.clock import Clock, SystemClock
-from dbelief.rundir.folder import folder_of, held, prepare_folder
+from dbelief.rundir.claim import Claim, process_name
+from dbelief.rundir.folder import claim_earlier, claim_new, folder_of
 from dbelief.rundir.stored.copies import fetch_for_resume
 from dbelief.rundir.stored.hold import PREFIX, Hold, highest
 from dbelief.rundir.stored.publisher import Publisher
@@ -63,8 +64,15 @@ class RunPlace(Protocol):
         """The run's snapshot sets; `folder`: the run folder where it is not the job's."""
         ...
 
-    def prepare(self, resume: bool) -> Path:
-        """Make the folder that a coordinator works in, for a new run or one that is resumed.
+    def prepare(self, resume: bool, folder: Path | None = None) -> Path:
+        """Make and claim the folder that a process works in, for a new run or one that is resumed.
+
+        It is claimed until `release`, against other starts.
+
+        Parameters
+        ----------
+        folder
+            A folder to use; the process that has started this one may have claimed it. None: the run's own.
 
         Raises
         ------
@@ -73,8 +81,10 @@ class RunPlace(Protocol):
         """
         ...
 
-    def find(self, known: str, folder: Path | None) -> Path | None:
+    def find(self, known: str, folder: Path | None, run_id: int) -> Path | None:
         """The folder in which this coordinator continues an unfinished run; None where it is not to be had here.
+
+        It is claimed as by `prepare`; a coordinator of the same run may have it too.
 
         Parameters
         ----------
@@ -82,8 +92,18 @@ class RunPlace(Protocol):
             What the registry names: see `shown`.
         folder
             The folder that this process is to use; None: any.
+        run_id
+            Of the unfinished run.
+
+        Raises
+        ------
+        UserError
+            Another run is in progress there, or has taken its place.
         """
         ...
+
+    def release(self) -> None:
+        """Free the folder that this process has claimed, if any."""
 
     def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> AbstractContextManager[Writing]:
         """Hold the place within a `with` block, against other runs of that name.
@@ -110,8 +130,8 @@ class RunPlace(Protocol):
         """Remove the folder that a coordinator has made for itself, once all of it is uploaded."""
 
 
-class _Locked:
-    """A local folder, which is locked; its files need no upload."""
+class _Claimed:
+    """A local folder, which is claimed; its files need no upload."""
 
     def confirm(self) -> None:
         """See `Writing`."""
@@ -121,10 +141,11 @@ class _Locked:
 
 
 class LocalPlace:
-    """A run folder, which all processes share."""
+    """A run folder, which all processes share; `holder`: name of this process."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, holder: str) -> None:
+        self._job, self._holder = job, holder
+        self._claim: Claim | None = None
         self.where = folder_of(job)
 
     def shown(self, folder: Path) -> str:
@@ -135,20 +156,34 @@ class LocalPlace:
         """See `RunPlace`."""
         return LocalSets((folder or self.where) / "snapshots")
 
-    def prepare(self, resume: bool) -> Path:
+    def prepare(self, resume: bool, folder: Path | None = None) -> Path:
         """See `RunPlace`."""
-        return prepare_folder(self._job, resume)
+        if folder is not None:
+            return self._keep(Claim.join(folder, self._holder))
+        return self._keep(claim_earlier(self.where, self._holder) if resume else claim_new(self._job, self._holder))
 
-    def find(self, known: str, folder: Path | None) -> Path | None:
+    def find(self, known: str, folder: Path | None, run_id: int) -> Path | None:
         """See `RunPlace`."""
         path = Path(known)
-        return path if path.is_dir() and folder in (None, path) else None
+        if not path.is_dir() or folder not in (None, path):
+            return None
+        return self._keep(Claim.join(path, self._holder, run_id))
+
+    def release(self) -> None:
+        """See `RunPlace`."""
+        if self._claim is not None:
+            self._claim.release()
+
+    def _keep(self, claim: Claim) -> Path:
+        self._claim = claim
+        return claim.folder
 
     @contextmanager
     def writing(self, folder: Path, run_id: int, lost: Callable[[str], None]) -> Iterator[Writing]:
         """See `RunPlace`."""
-        with held(folder):
-            yield _Locked()
+        if self._claim is not None:
+            self._claim.name_run(run_id)
+        yield _Claimed()
 
     def finish(self, folder: Path, keep: bool = False) -> None:
         """See `RunPlace`."""
@@ -193,8 +228,10 @@ class StoredPlace:
         """See `RunPlace`."""
         return ObjectSets(self._store, self.where / "snapshots")
 
-    def prepare(self, resume: bool) -> Path:
+    def prepare(self, resume: bool, folder: Path | None = None) -> Path:
         """See `RunPlace`. A store cannot rename an earlier run, so that a new one is refused there."""
+        if folder is not None:
+            return folder  # its prefix is held by `writing`
         if self.where.scheme == "memory":
             raise UserError(f"output: {self.where}: is the memory of one process, and a job has several")
         probe(self._store, self.where)
@@ -207,7 +244,10 @@ class StoredPlace:
             )
         return self._work_folder()
 
-    def find(self, known: str, folder: Path | None) -> Path | None:
+    def release(self) -> None:
+        """See `RunPlace`. The prefix is held by `writing` alone."""
+
+    def find(self, known: str, folder: Path | None, run_id: int) -> Path | None:
         """See `RunPlace`."""
         return (folder or self._work_folder()) if known == self.where else None
 
@@ -260,6 +300,8 @@ class StoredPlace:
         return folder
 
 
-def place_of(job: Job) -> RunPlace:
-    """The place of a job's run."""
-    return StoredPlace(job, job.output / job.name) if isinstance(job.output, Url) else LocalPlace(job)
+def place_of(job: Job, holder: str | None = None) -> RunPlace:
+    """The place of a job's run; `holder`: name of this process in a claim, which its children may have too."""
+    if isinstance(job.output, Url):
+        return StoredPlace(job, job.output / job.name)
+    return LocalPlace(job, holder or process_name())

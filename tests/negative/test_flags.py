@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.rundir.folder import held
+from dbelief.rundir.claim import claimed
 from tests.dbelief.monitor.test_status import JOB as RUN
 from tests.negative.harness import Wrong, job
 
@@ -197,7 +197,6 @@ def test_a_wrong_command_line_is_refused(wrong: Wrong, refused: Callable[[Wrong]
 @pytest.mark.processes
 @pytest.mark.parametrize("wrong", SURROUNDED, ids=str)
 def test_a_wrong_place_is_refused(wrong: Wrong, refused: Callable[[Wrong], None], locked: str, tmp_path: Path) -> None:
-    (tmp_path / "runs" / "held").mkdir(parents=True)
-    with held(tmp_path / "runs" / "held"):
+    with claimed(tmp_path / "runs" / "held"):
         there = {name: value.replace("LOCKED", locked) for name, value in wrong.environment.items()}
         refused(replace(wrong, environment=there))

@@ -10,7 +10,7 @@ import pytest
 from coordinator.core.ledgers import Applied
 from coordinator.core.states import DatasetSizes
 from coordinator.job.persistence import serialize
-from coordinator.runtime.bootstrap import create_machine, start
+from coordinator.runtime.bootstrap import Bootstrapped, create_machine, start
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
 from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import write_shard
@@ -20,10 +20,20 @@ from dbelief.core.push import LedgerRow
 from dbelief.errors import RuntimeFailure, SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.optim import make_rule
+from dbelief.rundir.place import place_of
 from ps_server import snapshot
 from ps_server.store.shard import Shard
 
 MakeJob = Callable[..., Job]
+
+
+def began(job: Job, stored: dict[str, bytes], folder: Path, resume: bool, fresh: bool) -> Bootstrapped:
+    """The start of a coordinator in this folder, which it leaves again."""
+    place = place_of(job)
+    try:
+        return start(job, place, stored, folder, resume, fresh, now_s=0.0)
+    finally:
+        place.release()
 
 
 def test_sizes_are_those_of_the_data(a_job: MakeJob, tmp_path: Path) -> None:
@@ -61,14 +71,14 @@ def test_run_id_is_unique_and_kept_by_takeover(a_job: MakeJob, tmp_path: Path) -
     a_set(tmp_path, 4, job)
     ids = [create_machine(job, LocalSets(tmp_path / "snapshots"), resume).run_id for resume in (False, True, True)]
     assert len({0, *ids}) == 4
-    began = start(job, {}, tmp_path, resume=False, fresh=False, now_s=0.0)
+    begun = began(job, {}, tmp_path, resume=False, fresh=False)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
-    texts = {**serialize(began.machine, 0.0), "run": json.dumps(run)}
+    texts = {**serialize(begun.machine, 0.0), "run": json.dumps(run)}
     stored = {name: text.encode() for name, text in texts.items()}
-    assert start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0).machine.run_id == began.machine.run_id
+    assert began(job, stored, tmp_path, resume=False, fresh=False).machine.run_id == begun.machine.run_id
     for resume in (False, True):
-        other = start(job, stored, tmp_path, resume=resume, fresh=not resume, now_s=0.0)
-        assert other.machine.run_id != began.machine.run_id
+        other = began(job, stored, tmp_path, resume=resume, fresh=not resume)
+        assert other.machine.run_id != begun.machine.run_id
 
 
 def test_corrupt_set_is_reported_and_skipped(
@@ -90,7 +100,7 @@ def test_corrupt_set_is_reported_and_skipped(
 def test_new_run_uses_epochs_above_the_registry(a_job: MakeJob, tmp_path: Path) -> None:
     known = {"format": 1, "state": "failed", "finished": True, "shard_epoch": 7}
     stored = {"state": json.dumps(known).encode(), "members": b"{}", "training": b"{}"}
-    started = start(a_job(), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+    started = began(a_job(), stored, tmp_path, resume=False, fresh=False)
     assert started.machine.shard_epoch == 8
 
 
@@ -102,9 +112,9 @@ def test_unfinished_run_of_an_earlier_version_is_refused_unless_it_is_resumed_or
     known = {"format": 4, "state": "ready", "reason": "", "finished": False, "shard_epoch": 7}
     stored = {"state": json.dumps(known).encode(), "run": json.dumps({"folder": str(tmp_path)}).encode()}
     with pytest.raises(RuntimeFailure, match=r"has format 4, and this version reads 5: .* use --resume .* or --fresh"):
-        start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+        began(job, stored, tmp_path, resume=False, fresh=False)
     for resume in (False, True):
-        started = start(job, stored, tmp_path, resume=resume, fresh=not resume, now_s=0.0)
+        started = began(job, stored, tmp_path, resume=resume, fresh=not resume)
         assert started.machine.shard_epoch == 8
         assert started.machine.resumes == resume
 
@@ -114,14 +124,14 @@ def test_run_continues_only_with_the_same_job(a_job: MakeJob, tmp_path: Path) ->
     machine = create_machine(job, LocalSets(tmp_path / "snapshots"), resume=False)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
     stored = {name: text.encode() for name, text in {**serialize(machine, 0.0), "run": json.dumps(run)}.items()}
-    started = start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+    started = began(job, stored, tmp_path, resume=False, fresh=False)
     assert started.began_wall_s == 1_000.0
     assert started.machine.shard_epoch == machine.shard_epoch + 1
     with pytest.raises(
         UserError, match=r"is unfinished .* was started with another job file: use that one, or --fresh"
     ):
-        start(a_job(seed=5), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
-    assert start(a_job(seed=5), stored, tmp_path, resume=False, fresh=True, now_s=0.0).began_wall_s is None
+        began(a_job(seed=5), stored, tmp_path, resume=False, fresh=False)
+    assert began(a_job(seed=5), stored, tmp_path, resume=False, fresh=True).began_wall_s is None
 
 
 def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import Box, Layout
 from dbelief.errors import UserError
 from dbelief.job import Job, build_job
-from dbelief.rundir.folder import check_start, held, prepare_folder
+from dbelief.rundir.claim import CLAIM, claimed
+from dbelief.rundir.folder import check_start, claim_earlier, claim_new, folder_of
 from dbelief.rundir.resumed import check_resumed
 
 
@@ -26,6 +27,13 @@ def job(tmp_path: Path) -> Job:
     return build_job(fields, tmp_path)
 
 
+def begun(job: Job, resume: bool = False) -> Path:
+    """The folder of a run that has begun, and is over."""
+    claim = claim_earlier(folder_of(job), "a") if resume else claim_new(job, "a")
+    claim.release()
+    return claim.folder
+
+
 def test_every_earlier_run_is_kept_under_a_name_of_its_own(
     job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -33,7 +41,7 @@ def test_every_earlier_run_is_kept_under_a_name_of_its_own(
     (tmp_path / "test.7th").mkdir()
     (tmp_path / "test.9").write_text("somebody's file")
     for run in ("first", "second", "third"):
-        folder = prepare_folder(job, resume=False)
+        folder = begun(job)
         assert folder == tmp_path / "test"
         assert not (folder / "mine").exists()
         (folder / "mine").write_text(run)
@@ -50,29 +58,35 @@ def test_every_earlier_run_is_kept_under_a_name_of_its_own(
 
 def test_the_first_is_number_one(job: Job, tmp_path: Path) -> None:
     for _ in range(2):
-        prepare_folder(job, resume=False)
+        begun(job)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test", "test.1"]
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -> None:
-    folder = prepare_folder(job, resume=False)
-    with held(folder), pytest.raises(UserError, match="a run is in progress there"):
-        prepare_folder(job, resume)
+    folder = begun(job)
+    with claimed(folder), pytest.raises(UserError, match="a run is in progress there"):
+        begun(job, resume)
     assert [path.name for path in tmp_path.iterdir()] == ["test"]
-    assert prepare_folder(job, resume) == folder
+    assert begun(job, resume) == folder
+
+
+def test_a_folder_without_files_is_no_earlier_run(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "test").mkdir()
+    assert sorted(path.name for path in begun(job).iterdir()) == [CLAIM, "snapshots"]
+    assert [path.name for path in tmp_path.iterdir()] == ["test"]
 
 
 def test_there_must_be_something_to_resume(job: Job) -> None:
     with pytest.raises(UserError, match="no run to resume"):
-        prepare_folder(job, resume=True)
+        begun(job, resume=True)
 
 
 def test_resume_requires_the_same_layout(job: Job, tmp_path: Path) -> None:
     over_ranks = Layout((Box("w", (4,), 0, (0,), (2,)), Box("w", (4,), 1, (2,), (4,))))
     whole = Layout.of({"w": np.zeros(4, np.float32)})
     check_resumed(job, whole)  # there is no set: it is for the coordinator to say so
-    snapshots = prepare_folder(job, resume=False) / "snapshots"
+    snapshots = begun(job) / "snapshots"
     for number, layout in ((1, whole), (2, over_ranks)):
         (snapshots / f"100-{number}").mkdir()
         write_set(snapshots / f"100-{number}", f"100-{number}", "test", {"layout": layout.digest()})
@@ -84,13 +98,13 @@ def test_resume_requires_the_same_layout(job: Job, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["test", "other/../test"])
 def test_run_does_not_start_from_its_own_old_folder(job: Job, tmp_path: Path, start: str) -> None:
-    (prepare_folder(job, resume=False) / "mine").write_text("first")
+    (begun(job) / "mine").write_text("first")
     again = job.model_copy(update={"start_from": str(tmp_path / start)})
-    for refuses in (check_start, lambda job: prepare_folder(job, resume=False)):
+    for refuses in (check_start, begun):
         with pytest.raises(UserError, match=r"^start_from: .* is moved aside where a new run named test begins"):
             refuses(again)
     assert (tmp_path / "test" / "mine").read_text() == "first"
-    assert prepare_folder(again, resume=True) == tmp_path / "test"
+    assert begun(again, resume=True) == tmp_path / "test"
 
 
 def test_a_run_starts_from_one_of_another_name(job: Job, tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ def test_a_start_that_failed_is_not_in_the_way(place: StoredPlace) -> None:
 
 def test_a_coordinator_of_the_same_run_finds_its_place(place: StoredPlace, tmp_path: Path) -> None:
     folder = begin(place)
-    assert place.find(place.shown(folder), folder) == folder
-    other = place.find(place.shown(folder), None)
+    assert place.find(place.shown(folder), folder, 1) == folder
+    other = place.find(place.shown(folder), None, 1)
     assert other is not None
     assert (other / "events.jsonl").exists()
-    assert place.find(str(tmp_path), None) is None
+    assert place.find(str(tmp_path), None, 1) is None
 
 
 def test_the_folder_goes_once_all_is_uploaded(place: StoredPlace, tmp_path: Path) -> None:

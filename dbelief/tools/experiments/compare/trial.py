@@ -14,6 +14,7 @@ from dbelief.errors import DataError, DbeliefError, Interrupted, ModelError
 from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import Comparison, Job, Trial
 from dbelief.launch.local_cluster import LocalCluster
+from dbelief.rundir.claim import RunInProgress, claimed
 from dbelief.rundir.summary import Summary
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import build_model
@@ -74,7 +75,9 @@ def run_trial(trial: Trial, comparison: Comparison, folder: Path, examiner: Exam
     Raises
     ------
     Interrupted
-        By Ctrl-C. Any other failure is stored in the record.
+        By Ctrl-C.
+    RunInProgress
+        Another command trains it. Any other failure is stored in the record.
     """
     kept = Record(
         label=trial.label,
@@ -84,22 +87,23 @@ def run_trial(trial: Trial, comparison: Comparison, folder: Path, examiner: Exam
         digest=digest_of(trial, comparison),
     )
     copies = folder / f"copies.{trial.name}"
-    shutil.rmtree(copies, ignore_errors=True)
-    copies.mkdir(parents=True)
-    try:
-        summary, watcher = _train(trial, comparison, folder, copies)
-        course = Course(watcher.copies, lambda place: examiner.accuracy(trial.job, watcher.read(place)))
-        return kept.model_copy(update=_measured(course, summary, comparison.targets))
-    except Interrupted:
-        raise
-    except DbeliefError as error:
-        return kept.model_copy(update={"failed": str(error)})
-    finally:
-        shutil.rmtree(copies)
+    with claimed(copies):
+        try:
+            summary, watcher = _train(trial, comparison, folder, copies / "now")
+            course = Course(watcher.copies, lambda place: examiner.accuracy(trial.job, watcher.read(place)))
+            return kept.model_copy(update=_measured(course, summary, comparison.targets))
+        except (Interrupted, RunInProgress):
+            raise
+        except DbeliefError as error:
+            return kept.model_copy(update={"failed": str(error)})
+        finally:
+            shutil.rmtree(copies)
 
 
 def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> tuple[Summary, Watcher]:
     job_file = folder / "jobs" / f"{trial.name}.yaml"
+    shutil.rmtree(copies, ignore_errors=True)  # of a command that was killed
+    copies.mkdir()
     job_file.parent.mkdir(exist_ok=True)
     job_file.write_text(trial.job.anchored().to_yaml())
     cluster = LocalCluster(trial.job, job_file, {}, False, lambda status: None, ["--compute-wait", f"{trial.wait_s:g}"])

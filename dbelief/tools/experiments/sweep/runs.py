@@ -15,6 +15,7 @@ from dbelief.errors import DataError, Interrupted, JobError, UserError, WriteFai
 from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import interrupt_event
+from dbelief.rundir.claim import claimed
 from dbelief.rundir.summary import read_summary
 from dbelief.tools.report.drawing import import_matplotlib
 from dbelief.url import Url
@@ -47,7 +48,7 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
     Raises
     ------
     UserError
-        Raised before any run: the job, or one combination, is invalid.
+        Raised before any run: the job, or one combination, is invalid; another sweep has the folder.
     """
     grid = points(sets)
     first = load_job(job_file, grid[0].settings)
@@ -55,15 +56,17 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
         raise UserError(f"output: {first.output}: a sweep needs a folder for its table: name one by --output")
     folder = (output or Path(first.output) / f"{first.name}-sweep").absolute()
     todo = [_Planned.make(job_file, point, folder) for point in grid]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror or error}") from error
-    rows, interrupted = _Sweep(first.name, folder, todo, at_once).run()
+    with claimed(folder):
+        return _run(first.name, folder, todo, at_once)
+
+
+def _run(name: str, folder: Path, todo: Sequence[_Planned], at_once: int) -> int:
+    """Train what is left to do in the folder, and print the table; returns the exit code."""
+    rows, interrupted = _Sweep(name, folder, todo, at_once).run()
     left = len(todo) - len(rows)
     if rows:
         Console().print(table(rows))
-    files = "sweep.json, sweep.csv and sweep.png" if _draw(rows, folder, first.name) else "sweep.json and sweep.csv"
+    files = "sweep.json, sweep.csv and sweep.png" if _draw(rows, folder, name) else "sweep.json and sweep.csv"
     log.info(f"{folder}/{files}" + (f"; {left} of {len(todo)} runs were not begun" if left else ""))
     if interrupted:
         return Interrupted.exit_code
