@@ -3,9 +3,9 @@
     python -m benchmarks.faults.two_starts [--delays 0,0.05,0.2,0.5,1] [--tries 20] [--kinds new,again,resumed]
 
 Kinds: `new`, the first run of its name; `again`, an earlier run of that name is there; `resumed`, both starts are
-`--resume` of it. A try is right where one of the two runs to its end (exit code 0), the other is refused (exit code 2, "a
-run is in progress there"), and the folder has the files of one run. Right tries, and how many of them the first start
-has won, are counted. The job trains for three seconds, so that it goes on while the second starts.
+`--resume` of it. A try is right where one of the two runs to its end (exit code 0), the other is refused (exit code 2,
+"a run is in progress there"), and the folder has the files of one run. Right tries, and how many of them the first
+start has won, are counted. The job trains for three seconds, so that it goes on while the second starts.
 """
 
 from __future__ import annotations

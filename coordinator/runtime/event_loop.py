@@ -19,6 +19,7 @@ from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
+from dbelief.process.console import cause_of
 from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.events import EventLog
@@ -257,9 +258,9 @@ class EventLoop:
                     machine.tick(now_s, now_s - min(self._waiting_s.copy().values(), default=now_s))
                 if interrupted.is_set() and leaves and not machine.over:
                     return
-                if interrupted.is_set() and not stopping:
+                if interrupted.is_set() and not stopping and not machine.over:
                     stopping = True
-                    machine.stop("stopped by a signal", now_s)
+                    machine.stop(f"stopped by {cause_of(interrupted)}", now_s)
                 self.speed.note(machine.progress.samples_since)
                 if now_s - self._figures_s >= _FIGURES_EVERY_S:
                     self._update_metrics(machine)
@@ -272,8 +273,11 @@ class EventLoop:
             self._update_metrics(self._machine)
         until_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < until_s and self._machine.members.alive("replica", "client"):
+            if interrupted.is_set() and not stopping:
+                break  # the launcher of all of them has seen that their processes have ended
             self._clock.wait(never, TICK_S)  # replicas request a lease, receive the stop, and leave
-        self._shards.stop([member.address for member in self._machine.members.alive("follower")])
+        # Shards without segments too: a job that fails before it trains has assigned none.
+        self._shards.stop([member.address for member in self._machine.members.alive("shard", "follower")])
 
     def _log_waiting_for(self, machine: JobMachine) -> None:
         """Print what the job waits for, whenever that changes."""

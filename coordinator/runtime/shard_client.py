@@ -374,9 +374,11 @@ class ShardClient:
         calls = [(place, self._begin(place, method, build(), SNAPSHOT_S)) for place in self._places()]
         return [self._answer(place, call, meanwhile=self.on_idle) for place, call in calls]
 
-    def stop(self, followers: Iterable[str] = ()) -> None:
-        """Stop all shards, and the followers at these addresses; errors of processes that have exited are ignored."""
-        for place in [*self._places(), *(ShardPlacement(-1, address, 0, ()) for address in followers)]:
+    def stop(self, others: Iterable[str] = ()) -> None:
+        """Stop all shards, and those at these addresses; errors of processes that have exited are ignored."""
+        known = {place.address for place in self._places()}
+        more = (ShardPlacement(-1, address, 0, ()) for address in others if address not in known)
+        for place in [*self._places(), *more]:
             request = wire.ConfigureRequest(command=self._command(), stop=True)
             try:
                 self._stub(place).Configure(request, timeout=2.0)

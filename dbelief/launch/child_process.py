@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dbelief.errors import UserError
+from dbelief.errors import RuntimeFailure, UserError
 from dbelief.process import with_parent
 from dbelief.process.log import message_in
 
 from .forked_process import ForkServer
+from .python_error import error_in
 
 RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
@@ -159,9 +160,18 @@ class ChildProcess:
     _logged: int = field(default=0, repr=False)
 
     def start(self) -> None:
-        """Start the process, with its output appended to its log."""
-        with open(self.log, "ab") as log:
-            self._logged = log.tell()
+        """Start the process, with its output appended to its log.
+
+        Raises
+        ------
+        RuntimeFailure
+            The log cannot be written, or the process cannot be started.
+        """
+        try:
+            with open(self.log, "ab") as log:
+                self._logged = log.tell()
+        except OSError as error:
+            raise RuntimeFailure(f"{self.log}: cannot be written: {error.strerror}") from error
         self.process = self.way.start(self.arguments, self.log)
         self.started += 1
 
@@ -196,9 +206,12 @@ class ChildProcess:
 
     def log_messages(self) -> list[str]:
         """Messages of its log since the last start."""
-        with open(self.log, "rb") as log:
-            log.seek(self._logged)
-            return [message_in(line) for line in log.read().decode(errors="replace").splitlines()]
+        try:
+            with open(self.log, "rb") as log:
+                log.seek(self._logged)
+                return [message_in(line) for line in log.read().decode(errors="replace").splitlines()]
+        except OSError:
+            return []
 
     def last_words(self) -> str:
         """Last message of its log."""
@@ -215,7 +228,7 @@ class ChildProcess:
         if code is None:
             return f"{self.name} runs"
         code, ended = self.way.fate(code)
-        words = self.last_words().removeprefix("Error: ") if code >= 0 else ""
+        words = (error_in(self.log_messages())[0] or self.last_words().removeprefix("Error: ")) if code >= 0 else ""
         return f"{self.name} {ended}" + (f": {words}" if words else "")
 
     def ask_to_end(self) -> bool:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from dbelief.errors import RuntimeFailure
+from dbelief.launch.orphans import reap_orphans
 from dbelief.process import with_parent
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
+            reap_orphans()
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:  # SIGCHLD is ignored: the kernel has discarded the code, as for `Popen`

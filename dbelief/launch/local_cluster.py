@@ -18,14 +18,15 @@ from dbelief.launch.child_process import (
     BACK_OFF_S,
     RESTARTS,
     ChildProcess,
-    Direct,
     describe_exit,
     terminate_all,
 )
 from dbelief.launch.limits import check_threads
+from dbelief.launch.script_failures import ScriptFailures
 from dbelief.launch.site import Loopback, Site
 from dbelief.monitor.status import to_dict
-from dbelief.process.console import format_error, interrupt_event
+from dbelief.process.atomic_file import why_unwritable
+from dbelief.process.console import Interrupt, cause_of, format_error, interrupt_event
 from dbelief.process.cpu_affinity import available_cores, format_cores, split_cores
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
@@ -102,7 +103,9 @@ class LocalCluster:
     ) -> None:
         self.job = job
         self._script = ["--", *script] if script else []
-        self._joined: set[str] = set()  # process ids of members, as text
+        self._joined: set[str] = set()  # names of members
+        self._failures = ScriptFailures()
+        self._ended: list[ChildProcess] = []  # coordinators that were asked to end
         self._unevaluated = False
         self._site = site or Loopback()
         self._page = page
@@ -175,14 +178,14 @@ class LocalCluster:
             stack.callback(terminate_all, self._children)  # an ExitStack unwinds in reverse: before their resources
             arguments = self._coordinator(registry, scratch, self._site.listen, self._resume)
             coordinator = self._start("coordinator", "coordinator", arguments)
-            client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
+            client = CoordinatorClient(self._address(coordinator, scratch, interrupted), patience_s=2.0)
             stack.callback(client.close)
             # Members have this address; and the registry now holds the initial state, so a restart needs no `--resume`.
             coordinator.arguments = self._coordinator(registry, scratch, client.address, resume=False)
             coordinator.restarts = RESTARTS if registry != "memory:" else 0
             (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is being resumed
             self._start_members(client.address)
-            return self._watch(coordinator, client, interrupted.is_set)
+            return self._watch(coordinator, client, interrupted)
 
     def _coordinator(self, registry: str, scratch: Path, listen: str, resume: bool) -> list[str]:
         arguments = ["coordinator", str(self._job_file), "--listen", listen, "--registry", registry]
@@ -199,7 +202,7 @@ class LocalCluster:
         child.start()
         return child
 
-    def _address(self, coordinator: ChildProcess, scratch: Path, interrupted: Callable[[], bool]) -> str:
+    def _address(self, coordinator: ChildProcess, scratch: Path, interrupted: Interrupt) -> str:
         """The coordinator's address, once it listens."""
         until_s = time.monotonic() + START_S
         while not (scratch / "address").exists():
@@ -207,12 +210,14 @@ class LocalCluster:
                 words = coordinator.last_words().removeprefix("Error: ")
                 if coordinator.code == UserError.exit_code:
                     raise UserError(words)
-                raise RuntimeFailure(f"{coordinator.fate()}; see {coordinator.log}")
-            if interrupted():
+                raise RuntimeFailure(f"{self._with_disk(coordinator.fate())}; see {coordinator.log}")
+            if interrupted.is_set():
                 coordinator.end(ASKED_S)
-                raise Interrupted("stopped before the coordinator was up")
+                raise Interrupted(f"stopped by {cause_of(interrupted)} before the coordinator was up")
             if time.monotonic() > until_s:
-                raise RuntimeFailure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
+                late = f"the coordinator did not come up within {START_S:g} s"
+                raise RuntimeFailure(f"{self._with_disk(late)}; see {coordinator.log}")
+            self._restart_registry()
             time.sleep(0.02)
         address = (scratch / "address").read_text()
         for line in itertools.takewhile(lambda line: address not in line, coordinator.log_messages()):
@@ -274,20 +279,21 @@ class LocalCluster:
                 log.info(f"ps-{number} is started: {wanted} shards are wanted")
                 self._shards[number] = self._start_member("ps", number, address)
 
-    def _watch(self, coordinator: ChildProcess, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
+    def _watch(self, coordinator: ChildProcess, client: CoordinatorClient, interrupted: Interrupt) -> int:
         """Show the status until the coordinator ends; restart failed processes. Returns the exit code."""
         stop_by_s = 0.0
         heard_s = time.monotonic()
         while self._coordinator_running(coordinator):
-            if interrupted() and not stop_by_s:
+            if interrupted.is_set() and not stop_by_s:
                 stop_by_s = time.monotonic() + STOP_S
-                self._ask_to_stop(client)
+                self._ask_to_stop(client, cause_of(interrupted))
             if stop_by_s and time.monotonic() > stop_by_s:
                 raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of the stop request; it was killed")
             self._restart_registry()
             # Both before the status is requested: it is that of a job in which these had ended.
             ended = [number for number, child in self._shards.items() if child.code is not None]
             left = {child.name for child in self._workers.values() if child.code == 0}
+            failed = [child for child in self._workers.values() if child.code not in (None, 0)]
             try:
                 status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
                 heard_s = time.monotonic()
@@ -301,9 +307,11 @@ class LocalCluster:
                 needed = set(status.needed_shards) if self.job.replication == 1 else set()
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
-                if status.state not in OVER:
-                    self._joined |= {member.name.rpartition(":")[2] for member in status.members}
-                    self._restart_failed(client, needed, ended, left, status.state)
+                self._joined |= {member.name for member in status.members}
+                if status.state in OVER:
+                    self._end_early(coordinator, status)
+                else:
+                    self._restart_failed(client, needed, ended, left, status.state, failed)
             except DbeliefError as error:  # if the coordinator has just ended, the loop's condition detects that
                 if time.monotonic() - heard_s > SILENT_S:
                     raise RuntimeFailure(
@@ -313,22 +321,36 @@ class LocalCluster:
         if not (self.folder / "summary.json").exists():
             terminate_all(self._children, grace_s=0.0)  # no coordinator notifies them of the end
             hint = "; `--resume` continues from its last snapshot set" if (coordinator.code or 0) < 0 else ""
-            raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
+            raise RuntimeFailure(f"{self._with_disk(f'the {coordinator.fate()}')}; see {coordinator.log}{hint}")
         self._draw_pictures()
         self._wait_for_scripts(interrupted)
-        return coordinator.code or (self._site.stopped if interrupted() else 0)
+        return coordinator.code or (self._site.stopped if interrupted.is_set() else 0)
 
-    def _wait_for_scripts(self, interrupted: Callable[[], bool]) -> None:
+    def _end_early(self, coordinator: ChildProcess, status: wire.StatusReply) -> None:
+        """End a coordinator that waits for workers to leave which have ended, and are its only ones."""
+        own = {child.name for child in self._workers.values()}
+        others = {member.name for member in status.members if member.role != wire.ROLE_SHARD} - own
+        if others or self._leaving or coordinator in self._ended:
+            return
+        if all(child.code is not None for child in self._workers.values()):
+            self._ended.append(coordinator)  # a second signal would be its end at once
+            coordinator.ask_to_end()
+
+    def _with_disk(self, fate: str) -> str:
+        """A process's end, with the reason why nothing can be written into the run folder, where that is so."""
+        reason = why_unwritable(self.folder)  # the process's own log has no room for it then
+        return f"{fate} ({reason})" if reason and reason.rpartition(": ")[2] not in fate else fate
+
+    def _wait_for_scripts(self, interrupted: Interrupt) -> None:
         """Wait until the scripts have ended, however long: they may go on after the job. Ctrl-C ends the wait.
 
         One that has not joined has nothing to go on with, and is terminated.
         """
         for child in self._workers.values() if self._script else ():
-            pid = child.process.pid if isinstance(child.way, Direct) and child.process is not None else None
-            if pid is not None and str(pid) not in self._joined:
+            if child.name not in self._joined:
                 child.ask_to_end()
         logged_s = time.monotonic() + SCRIPT_LOG_S
-        while self._script and not interrupted():
+        while self._script and not interrupted.is_set():
             left = [child for child in self._workers.values() if child.code is None]
             if not left:
                 return
@@ -348,25 +370,33 @@ class LocalCluster:
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:
         """Whether the coordinator runs, or is restarted because it ended before it closed the run."""
         closed = (self.folder / "summary.json").exists()
-        return coordinator.code is None or (not closed and self._revive(coordinator))
+        if coordinator.code is None or closed:
+            return coordinator.code is None
+        return not why_unwritable(self.folder) and self._revive(coordinator)  # on a full disk it fails again
 
     def _restart_registry(self) -> None:
-        """Restart the registry if its process ended; its data is on disk."""
+        """Restart the registry if its process ended; its data is on disk.
+
+        Where the disk is full it goes on in memory: the coordinator writes its state again, as after the loss of a
+        registry, and only a launcher that is killed needs what is on disk, or `--resume`.
+        """
         registry = self._registry
         if registry is None or registry.process.poll() is None:
             return
         fate = f"the registry {describe_exit(registry.process.returncode)}"
         if self._registry_restarts == RESTARTS:
-            raise RuntimeFailure(f"{fate}, after {RESTARTS} restarts")
+            raise RuntimeFailure(self._with_disk(f"{fate}, after {RESTARTS} restarts"))
         time.sleep(BACK_OFF_S[min(self._registry_restarts, len(BACK_OFF_S) - 1)])
         self._registry_restarts += 1
-        registry.restart()
-        log.warning(f"{fate}; started again ({self._registry_restarts} of {RESTARTS} times)")
+        full = registry.ended_by_disk() or why_unwritable(self.folder)
+        registry.restart(in_memory=bool(full))
+        how = f"it goes on in memory, and the job without new snapshot sets: {full}" if full else "started again"
+        log.warning(f"{fate}; {how} ({self._registry_restarts} of {RESTARTS} times)")
 
-    def _ask_to_stop(self, client: CoordinatorClient) -> None:
-        log.info("stopping: where it trains already, leased work is finished and a snapshot set taken")
+    def _ask_to_stop(self, client: CoordinatorClient, cause: str) -> None:
+        log.info(f"{cause}: stopping; where it trains already, leased work is finished and a snapshot set taken")
         try:
-            client.call("Stop", wire.StopRequest(reason="stopped by Ctrl-C"))
+            client.call("Stop", wire.StopRequest(reason=f"stopped by {cause}"))
         except DbeliefError as error:
             log.warning(f"the stop request to the coordinator failed: {error}")
 
@@ -377,11 +407,20 @@ class LocalCluster:
         ended: Collection[int],
         left: Set[str],
         state: wire.State.ValueType,
+        failed: Sequence[ChildProcess] = (),
     ) -> None:
         """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart.
 
-        `needed`, `ended`: as in `_scale_shards`. `left`: names of the scripts that had ended before `state` was read.
+        `needed`, `ended`: as in `_scale_shards`. `left`: names of the scripts that had ended before `state` was read;
+        `failed`: workers that had failed by then.
         """
+        if self._script:
+            self._failures.note(failed)
+            names = [child.name for child in self._workers.values()]
+            if reason := self._failures.common(names, self._joined):
+                trouble = f"the script fails before it joins the job: {reason}"
+                client.call("Report", wire.ReportRequest(trouble=trouble))
+                return
         workers = list(self._workers.values())
         alive = [self._revive(child) for child in workers]
         reason = ""

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -72,6 +73,10 @@ class LiveView:
             iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}; and
             eta_s, seconds until its end. Values that are missing or None are not shown.
         """
+        with suppress(OSError):  # the terminal is closed: the job goes on without a view
+            self._update(status)
+
+    def _update(self, status: Status) -> None:
         if self._live is not None:
             self._live.update(self._draw(status, self._console.height), refresh=True)
             return
@@ -91,10 +96,11 @@ class LiveView:
 
     def __exit__(self, *raised: object) -> None:
         """Stop drawing; the last picture remains, and a plain view prints the line that it withheld."""
-        if self._live is not None:
-            self._live.stop()
-        elif self._waiting is not None:
-            self._print(self._waiting)
+        with suppress(OSError):
+            if self._live is not None:
+                self._live.stop()
+            elif self._waiting is not None:
+                self._print(self._waiting)
 
     def _print(self, status: Status) -> None:
         if as_json():

@@ -14,6 +14,8 @@ from dbelief.errors import WriteFailed
 from dbelief.process.replaceable import replaceable
 from dbelief.process.runtime import runtime
 
+_TRIED = 1 << 18
+"""Bytes that are written to find out whether there is room."""
 _TEMPORARY = re.compile(r"\.dbelief-[0-9a-f]{16}\.writing")
 
 
@@ -82,6 +84,21 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     with atomic_write(path) as file:
         file.write(content)
+
+
+def why_unwritable(folder: Path) -> str:
+    """Why nothing can be written into a folder, as where its disk is full, with its name; "" where something can."""
+    try:
+        temporary, file = _begin(folder)
+        try:
+            with file:
+                file.write(bytes(_TRIED))
+                disk.sync(file)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return ""
 
 
 def sweep(folder: Path) -> None:

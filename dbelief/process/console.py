@@ -23,6 +23,8 @@ from dbelief.process.log import DEBUG, clear_context
 
 log = logging.getLogger(__name__)
 
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CAUSES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "SIGHUP, as when its terminal is closed"}
 _ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host with colons is in brackets
 
 
@@ -87,23 +89,38 @@ def _output_closed() -> bool:
     return True
 
 
-@contextmanager
-def interrupt_event() -> Iterator[threading.Event]:
-    """Convert SIGINT and SIGTERM to an event within the `with` block; a second signal ends the process.
+class Interrupt(threading.Event):
+    """An event that a signal sets; `number`: of the first one."""
 
-    Outside the main thread, where Python allows no handlers, the event is never set.
+    number: int | None = None
+
+
+def cause_of(event: object) -> str:
+    """What has set an event of `interrupt_event`, as a user names it."""
+    number = event.number if isinstance(event, Interrupt) else None
+    return "a signal" if number is None else _CAUSES.get(number, signal.Signals(number).name)
+
+
+@contextmanager
+def interrupt_event() -> Iterator[Interrupt]:
+    """Convert SIGINT, SIGTERM and SIGHUP to an event within the `with` block; a second one ends the process.
+
+    Where SIGHUP is ignored, as under `nohup`, it stays so. A second SIGHUP is ignored: a terminal that is closed sends
+    one, and the shell in it another. Outside the main thread, where Python allows no handlers, the event is never set.
     """
-    event = threading.Event()
+    event = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
 
     def handler(number: int, frame: FrameType | None) -> None:
+        event.number = event.number or number
         # On its own thread: this one may be inside the event's wait, and hold the lock that `set` acquires.
         _thread.start_new_thread(event.set, ())
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
 
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    taken = [number for number in _STOPS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in taken}
     try:
         yield event
     finally:

@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -162,9 +163,12 @@ class StandardErrorHandler(logging.Handler):
         self.addFilter(ContextFilter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record."""
-        sys.stderr.write((self._json if as_json() else self._text).format(record) + "\n")
-        sys.stderr.flush()
+        """Write the record; it is lost where standard error is closed, its terminal is, or its disk is full."""
+        text = (self._json if as_json() else self._text).format(record) + "\n"
+        if sys.stderr is not None:  # closed at the start
+            with suppress(OSError, ValueError):
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
 
 def _level(record: logging.LogRecord) -> str:

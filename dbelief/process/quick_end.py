@@ -17,7 +17,10 @@ def end_after(program: Callable[[], object]) -> NoReturn:
     The interpreter would clear all modules, one object after another: 0.2 to 0.5 s with gRPC, numba or matplotlib, in
     which a user waits for the prompt. As in the processes that `multiprocessing` forks, threads that
     are no daemons are awaited, exit handlers run, and streams are flushed. Any other exception is raised.
+
+    Output that cannot be written, on a full disk, is an error; where its reader has ended, it is none.
     """
+    open_streams()
     try:
         program()
         code = 0
@@ -25,10 +28,38 @@ def end_after(program: Callable[[], object]) -> NoReturn:
         code = _exit_code(end.code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # a pipe without a reader
-            stream.flush()
-    os._exit(code)
+    os._exit(_flush() or code)
+
+
+def open_streams() -> None:
+    """Open standard streams that are closed, as /dev/null: else the files that are opened next take their places."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def _flush() -> int:
+    """Flush the streams; the exit code of a failure, 0 for none."""
+    code = 0
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except (OSError, ValueError) as error:
+        code = 1
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"Error: standard output cannot be written: {getattr(error, 'strerror', error)}\n")
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    return code
 
 
 def _exit_code(given: object) -> int:

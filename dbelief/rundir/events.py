@@ -3,10 +3,12 @@
 Every line has `time`, `elapsed_s` and `event`; `event_specs.py` specifies the events and their fields.
 
 A line is appended in one write, so a reader may follow the file while it grows. A process that is killed during that
-write leaves a torn last line: readers skip it, and opening the log again truncates it.
+write leaves a torn last line: readers skip it, and opening the log again truncates it. On a full disk events are kept
+in memory, and appended when there is room.
 """
 
 import json
+import logging
 import mmap
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,6 +21,11 @@ from dbelief.process.runtime import runtime
 
 from .event_specs import COMMON
 from .json_values import plain
+
+log = logging.getLogger(__name__)
+
+_KEPT = 8 << 20
+"""Bytes of events that are kept while the disk is full."""
 
 
 class EventLog:
@@ -39,7 +46,10 @@ class EventLog:
         self._start_s = self._clock.now() - earlier_s
         self._lock = runtime.lock()
         _cut_torn_line(path)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
+        self._warned = False
 
     def write(self, event: str, /, **fields: Any) -> None:
         """Append one event.
@@ -64,12 +74,30 @@ class EventLog:
             }
             line = json.dumps({**head, **plain(fields)}, allow_nan=False, ensure_ascii=False)
             if not self._file.closed:
-                self._file.write(line + "\n")
+                self._append(line.encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; events for which there is no room are lost, with a line in the log."""
         with self._lock:
+            if self._unwritten and not self._file.closed:
+                self._append(b"")
+            if self._unwritten:
+                lines = self._unwritten.count(b"\n")
+                log.warning(f"{self._path}: lacks the last {lines:,} events, for which there was no room")
+                self._unwritten = b""
             self._file.close()
+
+    def _append(self, line: bytes) -> None:
+        """Write what is not yet written and a line; where there is no room, all is kept for the next try."""
+        if len(self._unwritten) < _KEPT:  # else this one is lost
+            self._unwritten += line
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) or 0 :]
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning(f"{self._path}: {error.strerror}; events are kept in memory until there is room")
 
     def __enter__(self) -> Self:
         """Return the log itself."""

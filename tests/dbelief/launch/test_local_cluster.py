@@ -10,6 +10,8 @@ import pytest
 
 from dbelief.errors import WriteFailed
 from dbelief.launch.local_cluster import LocalCluster
+from dbelief.launch.script_failures import ScriptFailures
+from dbelief.process.console import Interrupt
 from dbelief.rpc.pb import coordination_pb2 as wire
 
 
@@ -53,12 +55,78 @@ class Reports:
         self.sent.append(request)
 
 
-@pytest.mark.parametrize("left", [set(), {"script-0"}])
-def test_a_job_lacks_samples_only_where_its_scripts_had_ended_before_the_status(left: set[str]) -> None:
+def a_cluster(*workers: Any) -> LocalCluster:
+    """A cluster of scripts whose processes are stand-ins."""
     cluster = LocalCluster.__new__(LocalCluster)
     cluster._script, cluster._shards, cluster._abandoned = ["--", "x.py"], {}, set()
-    cluster._workers = cast(Any, {0: Ended()})
+    cluster._joined, cluster._failures, cluster._ended, cluster._leaving = set(), ScriptFailures(), [], {}
+    cluster._workers = cast(Any, dict(enumerate(workers)))
     cluster.job = cast(Any, SimpleNamespace(replication=1))
-    client = Reports()
+    return cluster
+
+
+@pytest.mark.parametrize("left", [set(), {"script-0"}])
+def test_a_job_lacks_samples_only_where_its_scripts_had_ended_before_the_status(left: set[str]) -> None:
+    cluster, client = a_cluster(Ended()), Reports()
     cluster._restart_failed(cast(Any, client), [], [], left, wire.STATE_READY)
     assert ["needs more samples" in report.trouble for report in client.sent] == [True] * len(left)
+
+
+class Failed:
+    """A script that fails by its own code."""
+
+    started, process, restarts, code = 1, None, 3, 1
+
+    def __init__(self, number: int) -> None:
+        self.name = f"worker-{number}"
+
+    def log_messages(self) -> list[str]:
+        return ['  File "/s.py", line 3, in <module>', "    import a", "ModuleNotFoundError: No module named 'a'"]
+
+    def restart_if_due(self, now_s: float) -> bool:
+        raise AssertionError("it is started again")
+
+
+def test_a_job_whose_scripts_all_fail_in_the_same_way_fails_at_once() -> None:
+    workers = [Failed(0), Failed(1)]
+    cluster, client = a_cluster(*workers), Reports()
+    cluster._restart_failed(cast(Any, client), [], [], set(), wire.STATE_EMPTY, cast(Any, workers))
+    (report,) = client.sent
+    reason = "ModuleNotFoundError: No module named 'a' (/s.py, line 3)"
+    assert report.trouble == f"the script fails before it joins the job: {reason}"
+
+
+class Going:
+    """A process that can be asked to end."""
+
+    def __init__(self, name: str, code: int | None = None) -> None:
+        self.name, self.code, self.asked = name, code, 0
+
+    def ask_to_end(self) -> None:
+        self.asked += 1
+
+    def wait(self, timeout_s: float) -> None:
+        self.code = 0
+
+
+def test_a_script_that_has_joined_goes_on_after_the_job() -> None:
+    joined, waiting = Going("worker-0"), Going("worker-1")
+    cluster = a_cluster(joined, waiting)
+    cluster._joined = {"worker-0", "ps-0"}
+    cluster._wait_for_scripts(Interrupt())
+    assert (joined.asked, waiting.asked) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("codes", "others", "asked"), [([1, -9], [], 1), ([1, None], [], 0), ([1, 1], ["elsewhere:7"], 0)]
+)
+def test_a_coordinator_does_not_wait_for_workers_that_have_ended(
+    codes: list[int | None], others: list[str], asked: int
+) -> None:
+    workers = [Going(f"worker-{number}", code) for number, code in enumerate(codes)]
+    cluster, coordinator = a_cluster(*workers), Going("coordinator")
+    members = [wire.MemberStatus(name=name, role=wire.ROLE_REPLICA) for name in ("worker-0", "worker-1", *others)]
+    members.append(wire.MemberStatus(name="ps-0", role=wire.ROLE_SHARD))
+    for _ in range(2):  # a second signal would be its end at once
+        cluster._end_early(cast(Any, coordinator), wire.StatusReply(members=members))
+    assert coordinator.asked == asked

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from dbelief.errors import WriteFailed
-from dbelief.process.atomic_file import Disk, atomic_write, sweep, use_disk, write_whole
+from dbelief.process.atomic_file import Disk, atomic_write, sweep, use_disk, why_unwritable, write_whole
 from dbelief.process.runtime import Runtime, use_runtime
 
 
@@ -148,3 +148,15 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     reason = r"nowhere/set\.json: cannot be written: No such file"
     with pytest.raises(WriteFailed, match=reason), atomic_write(tmp_path / "nowhere" / "set.json"):
         pass
+
+
+def test_a_folder_without_room_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_unwritable(tmp_path) == ""
+    assert why_unwritable(tmp_path / "there") == f"{tmp_path}/there: No such file or directory"
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert why_unwritable(tmp_path) == f"{tmp_path}: No space left on device"
+    assert list(tmp_path.iterdir()) == []

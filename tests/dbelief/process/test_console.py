@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import click
 import pytest
 
 from dbelief.errors import DataError, Interrupted, RuntimeFailure
-from dbelief.process.console import cli_errors, interrupt_event
+from dbelief.process.console import cause_of, cli_errors, interrupt_event
 from dbelief.process.log import DEBUG
 
 JOB = """
@@ -99,3 +100,42 @@ def test_signal_inside_the_wait_is_received() -> None:
         with asked._cond:  # type: ignore[attr-defined]  # where Event.wait is each time it begins and ends
             signal.raise_signal(signal.SIGTERM)
         assert asked.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (signal.SIGINT, "Ctrl-C"),
+        (signal.SIGTERM, "SIGTERM"),
+        (signal.SIGHUP, "SIGHUP, as when its terminal is closed"),
+    ],
+)
+def test_a_signal_is_named(number: signal.Signals, cause: str) -> None:
+    before = signal.getsignal(number)
+    with interrupt_event() as asked:
+        signal.raise_signal(number)
+        assert asked.wait(60)
+        assert cause_of(asked) == cause
+        assert signal.getsignal(number) == (signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+    assert signal.getsignal(number) == before
+
+
+def test_the_first_signal_is_the_cause() -> None:
+    with interrupt_event() as asked:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)  # of the shell in a terminal that is closed
+        signal.raise_signal(signal.SIGTERM)
+        assert asked.wait(60)
+        assert cause_of(asked) == "SIGHUP, as when its terminal is closed"
+    assert cause_of(threading.Event()) == "a signal"
+
+
+def test_under_nohup_the_terminal_may_be_closed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupt_event() as asked:
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert not asked.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

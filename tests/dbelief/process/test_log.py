@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import subprocess
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -215,3 +217,16 @@ def test_a_wrong_command_line_is_said_in_the_wanted_form(
     assert log.message_in(line).startswith(f"Error: {message}")
     assert line.startswith("{") == (form == "json")
     assert ended.returncode == 2
+
+
+class Gone:
+    """Standard error of a terminal that is closed, or of a file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("stream", [None, Gone()], ids=["closed", "gone"])
+def test_a_line_that_cannot_be_written_ends_nothing(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    logger.warning("nobody reads this")

@@ -45,6 +45,22 @@ def test_stored_values_survive_a_server_restart(folder: Path) -> None:
             registry.close()
 
 
+def test_on_a_full_disk_it_goes_on_in_memory(folder: Path) -> None:
+    with EmbeddedRegistry(folder) as server:
+        registry = open_registry(server.url, SystemClock())
+        assert registry.acquire("j", "a", 30.0) == 1
+        assert server.ended_by_disk() == ""
+        with server._log().open("a") as log:
+            log.write("1:M # Error writing to the AOF file: No space left on device\n")
+        assert server.ended_by_disk() == f"{folder.resolve()}: No space left on device"
+        server.process.kill()
+        before = {path: path.stat().st_size for path in folder.rglob("*.aof")}
+        server.restart(in_memory=True)
+        assert registry.acquire("j", "b", 30.0) == 1  # empty, as a new one
+        assert {path: path.stat().st_size for path in folder.rglob("*.aof")} == before
+        registry.close()
+
+
 def test_a_restart_after_kill_keeps_data_and_url(folder: Path) -> None:
     with EmbeddedRegistry(folder) as server:
         registry = open_registry(server.url, SystemClock())

@@ -1,6 +1,8 @@
+import errno
 import json
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -122,3 +124,39 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     events = list(read_events(path))
     for who in range(4):
         assert [event["number"] for event in events if event["who"] == who] == list(range(200))
+
+
+class Full:
+    """A file on a disk that takes so many bytes, and then no more."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self._file, self.room, self.closed = path.open("ab", buffering=0), room, False
+
+    def write(self, content: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self._file.write(content[: self.room]) or 0
+        self.room -= written
+        return written
+
+    def close(self) -> None:
+        self.closed = True
+        self._file.close()
+
+
+@pytest.mark.parametrize("more", [0, 10_000])
+def test_events_of_a_full_disk_are_appended_when_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: int
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, ManualClock())
+    log._file.close()
+    log._file = full = cast(Any, Full(path, 100))
+    for number in range(4):
+        log.write("snapshot", set=str(number))
+    assert [event["set"] for event in read_events(path)] == ["0"]  # the next is torn
+    full.room = more
+    log.close()
+    assert [event["set"] for event in read_events(path)] == ["0", "1", "2", "3"][: 4 if more else 1]
+    lost = [f"{path}: lacks the last 3 events, for which there was no room"] * (not more)
+    assert caplog.messages == [f"{path}: No space left on device; events are kept in memory until there is room", *lost]

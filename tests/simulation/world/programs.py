@@ -18,6 +18,7 @@ from dbelief.errors import DbeliefError
 from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rundir.claim import Claim
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.session import JobContext
 from ps_server import process as ps_server
@@ -64,9 +65,17 @@ def operating_system(scheduler: Scheduler, registry: Any, groups: Groups, report
         assert scheduler.current is not None
         return nullcontext(interrupt_of(scheduler.current.process))
 
+    claim = Claim.__init__
+
+    def held_by_process(self: Claim, *arguments: Any) -> None:
+        claim(self, *arguments)
+        if scheduler.current is not None:
+            scheduler.current.process.on_end.append(self.release)  # as the kernel does; a killed one does not unwind
+
     with ExitStack() as stack:
         for module in (ps_server, worker):
             stack.enter_context(mock.patch.object(module, "interrupt_event", interrupts))
+        stack.enter_context(mock.patch.object(Claim, "__init__", held_by_process))
         for name, replacement in {
             "coordinator.process.open_registry": lambda *_: registry,
             "coordinator.process.check_free": lambda _: None,
