@@ -7,13 +7,14 @@ group is never split between sets, and is evaluated as a unit too.
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from dbelief.data.dataset import Dataset, Split
-from dbelief.data.files.data_file import DataFile, find_file
+from dbelief.data.files.data_file import DataFile, find_file, objects_digest
 from dbelief.data.files.errors import cause
 from dbelief.data.samples import SETS
 from dbelief.data.splits import cut
@@ -37,7 +38,7 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
     held = _sets(_arrays_of(file), spec, str(file), _held)
     sets = {name: (inputs, targets) for name, (inputs, targets, _) in held.items()}
     groups = {name: its for name, (_, _, its) in held.items() if its is not None}
-    return dataset(sets, str(file), need, groups=groups)
+    return replace(dataset(sets, str(file), need, groups=groups), objects=objects_digest([file]))
 
 
 def npz_sizes(spec: NpzData, folder: Path) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.data.files.data_file import DataFile, file_at
+from dbelief.data.files.data_file import DataFile, file_at, objects_digest
 from dbelief.data.files.locations import files_below, folders_in, is_folder
 from dbelief.data.formats.idx import PIXEL_SCALE
 from dbelief.data.splits import cut
@@ -39,6 +39,8 @@ class Images:
     Attributes
     ----------
     labels : int64, shape (n,)
+    objects : str
+        As in `Dataset`.
     """
 
     dtype = np.dtype(np.uint8)
@@ -48,6 +50,7 @@ class Images:
         if find_spec("PIL") is None:
             raise DataError(f"{where}: images need Pillow: pip install 'dbelief[images]'")
         self._files, self.labels, self.where = files, labels, where
+        self.objects = objects_digest(files)
         self._size, self._channels = (spec.width, spec.height), spec.channels
         self.features: tuple[int, ...] = (spec.height * spec.width * spec.channels,)
 
@@ -119,7 +122,7 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
             _, others = _listed(place(text, folder), spec, classes)
             made[name] = Ranges(others, np.arange(len(others.labels)), unit)
     assert made["train"] is not None, "`cut` leaves some"
-    return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE)
+    return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE, objects=images.objects)
 
 
 def read_image_files(where: Path | Url, spec: ImagesData) -> np.ndarray:
