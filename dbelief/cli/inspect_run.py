@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     """
     trained = load_model(run)
     data = load(trained.job.data, trained.job.folder, [split])
-    if data.form is not None and (what := data.form.difference(trained.samples)):
+    form = data.form and replace(data.form, objects=trained.samples.objects)  # training objects may be written again
+    if form is not None and (what := form.difference(trained.samples)):
         raise DataError(f"{run}: the model was trained on data of another kind; now {what}")
     samples = data.validation if split == "validation" else data.test
     if samples is None:

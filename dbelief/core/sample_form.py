@@ -22,6 +22,7 @@ _WORDS = {
     "whole": "whether inputs are whole numbers is",
     "encoder": "what makes numbers of the columns is",
     "zero_based": "whether indices count from 0 is",
+    "objects": "the digest of the training objects' sizes and tags, which changes when one is written again, is",
 }
 
 
@@ -50,6 +51,8 @@ class SampleForm:
         inputs are the source's own numbers.
     zero_based
         Whether indices of LIBSVM text count from 0.
+    objects
+        Digest of the sizes and tags of the objects in a store that the training samples are read from; "": of files.
     about
         What a script says of its samples, by name: what JSON can hold.
     """
@@ -64,6 +67,7 @@ class SampleForm:
     about: Mapping[str, Any] = field(default_factory=dict)
     encoder: Mapping[str, Any] | None = None
     zero_based: bool = False
+    objects: str = ""
 
     @classmethod
     def of_script(cls, about: Mapping[str, Any]) -> Self:
@@ -122,6 +126,7 @@ class SampleForm:
                 about=dict(row.get("about", {})),
                 encoder=None if row.get("encoder") is None else dict(row["encoder"]),
                 zero_based=bool(row.get("zero_based", False)),
+                objects=str(row.get("objects", "")),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"no form of samples: {error!r}") from None

@@ -168,6 +168,8 @@ class Dataset:
         Whether indices of LIBSVM text count from 0.
     notes : tuple of str
         What a user must know of how the source was read.
+    objects : str
+        See `SampleForm`.
     """
 
     train: Samples | None
@@ -180,6 +182,7 @@ class Dataset:
     encoder: Mapping[str, Any] | None = None
     zero_based: bool = False
     notes: tuple[str, ...] = ()
+    objects: str = ""
 
     @property
     def inputs(self) -> int:
@@ -207,6 +210,7 @@ class Dataset:
             split.whole,
             encoder=self.encoder,
             zero_based=self.zero_based,
+            objects=self.objects,
         )
         return form.shortened()
 

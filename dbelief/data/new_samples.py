@@ -100,5 +100,7 @@ def _single_array(opened: IO[bytes], file: DataFile) -> np.ndarray:
     try:
         array: np.ndarray = np.lib.format.read_array(opened, allow_pickle=False)
     except (ValueError, EOFError, MemoryError) as error:
+        if "Object arrays" in str(error):
+            raise DataError(f"{file}: holds Python objects: save it as numbers, .astype('float32')") from None
         raise DataError(f"{file}: is no array of numbers, or a damaged one ({cause(error)})") from None
     return array

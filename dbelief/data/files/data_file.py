@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -128,6 +131,12 @@ def file_at(where: Path | Url) -> DataFile:
     except (OSError, ValueError) as error:
         raise DataError(f"{where}: {cause(error)}") from None
     return DataFile(str(where), *stamp(found))
+
+
+def objects_digest(files: Iterable[DataFile]) -> str:
+    """Digest of the names, sizes and tags of those files that are objects of a store; "" where none is."""
+    rows = [[file.where, file.size, file.stamp] for file in files if file.path is None]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] if rows else ""
 
 
 def path_of(where: Path | str) -> Path | None:

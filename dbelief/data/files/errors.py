@@ -10,6 +10,8 @@ from dbelief.job import nearest
 
 def missing(path: Path) -> DataError:
     """The error for a missing file; it names the folder if that is missing."""
+    if path.is_symlink():
+        return DataError(f"{path}: is a link to {path.readlink()}, which does not exist")
     if not path.parent.is_dir():
         return DataError(f"{path.parent}: no such folder")
     try:

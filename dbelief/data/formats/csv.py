@@ -10,7 +10,7 @@ import numpy as np
 from dbelief.core.sample_form import SampleForm
 from dbelief.data.dataset import Dataset
 from dbelief.data.files.contents import lines, read
-from dbelief.data.files.data_file import DataFile, find_file
+from dbelief.data.files.data_file import DataFile, find_file, objects_digest
 from dbelief.data.missing_values import MissingValues
 from dbelief.data.splits import cut, cut_sizes
 from dbelief.data.table_encoder import Kind, TableEncoder
@@ -37,7 +37,8 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
     DataError
     """
     missing = MissingValues.of(spec.markers)
-    table = _table(spec, find_file(spec.file, folder), missing)
+    source = find_file(spec.file, folder)
+    table = _table(spec, source, missing)
     columns, where = table.columns, table.where
     classes = Classes.of(table, missing) if spec.kind == "classes" else None
     targets = _targets(table, classes, missing)
@@ -56,7 +57,8 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
             sets[name] = np.ascontiguousarray(pair[0]), np.ascontiguousarray(pair[1])
     made = dataset(sets, where, need, spec.scale, classes.names if classes else None)
     shown, state = (columns.names, None) if encoder is None else (encoder.names, encoder.state())
-    return replace(made, columns=shown, encoder=state, notes=columns.notes(where))
+    notes, objects = columns.notes(where), objects_digest([source])
+    return replace(made, columns=shown, encoder=state, notes=notes, objects=objects)
 
 
 def _encoder(spec: CsvData, table: Table, missing: MissingValues, train: np.ndarray) -> TableEncoder:

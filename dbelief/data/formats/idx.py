@@ -1,13 +1,14 @@
 """IDX files of MNIST: big-endian header (magic, count, and rows and columns of images), then bytes."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dbelief.data.dataset import Dataset, Split
 from dbelief.data.files.contents import read
-from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.data_file import DataFile, objects_digest
 from dbelief.data.files.locations import find_member
 from dbelief.data.validation import classes
 from dbelief.errors import DataError
@@ -27,14 +28,16 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     DataError
     """
     where = place(spec.folder, folder)
-    labels = read_labels(find_member(where, "train-labels-idx1-ubyte"))
+    source = [find_member(where, "train-labels-idx1-ubyte")]
+    labels = read_labels(source[0])
     first = len(labels) - spec.validation
     if first < 1:
         raise DataError(f"{where}: {spec.validation} of {len(labels)} training images for validation leave none")
     sets: dict[str, Split] = {}
     held: dict[str, np.ndarray] = {"validation": labels[first:]}
     if {"train", "validation"} & set(need):
-        images = _labelled_images(find_member(where, "train-images-idx3-ubyte"), len(labels))
+        source.append(find_member(where, "train-images-idx3-ubyte"))
+        images = _labelled_images(source[1], len(labels))
         sets["train"] = Split(images[:first], labels[:first], PIXEL_SCALE)
         sets["validation"] = Split(images[first:], labels[first:], PIXEL_SCALE)
     if "test" in need:
@@ -46,7 +49,8 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     if len(set(widths)) > 1:
         raise DataError(f"{where}: training images have {widths[0]} pixels, test images {widths[-1]}")
     kept = {name: split for name, split in sets.items() if name in need and len(split)}
-    return Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, (widths[0],))
+    made = Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, (widths[0],))
+    return replace(made, objects=objects_digest(source))
 
 
 def idx_sizes(spec: IdxData, folder: Path) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from dbelief.data.dataset import Dataset
 from dbelief.data.files.contents import blocks, lines
-from dbelief.data.files.data_file import DataFile, find_file
+from dbelief.data.files.data_file import DataFile, find_file, objects_digest
 from dbelief.data.sparse import SparseSplit
 from dbelief.data.splits import cut, cut_sizes
 from dbelief.data.validation import classes
@@ -94,7 +94,8 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     DataError
     """
     first = int(spec.zero_based is False)
-    train = read_rows(find_file(spec.train, folder), first)
+    source = find_file(spec.train, folder)
+    train = read_rows(source, first)
     # Read even if not needed, unless the job says it: the width and the first index must not depend on `need`.
     wants_test = "test" in need or spec.features is None or spec.zero_based == "auto"
     test = read_rows(find_file(spec.test, folder), first) if spec.test is not None and wants_test else None
@@ -121,6 +122,7 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
         features=(features,),
         names=None if labelled == _numbers(k) else labelled,
         zero_based=zero_based,
+        objects=objects_digest([source]),
         notes=(f"{', '.join(queries)}: queries (qid:) are left out: samples are ranked by no query",)
         if queries
         else (),

@@ -7,13 +7,14 @@ group is never split between sets, and is evaluated as a unit too.
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from dbelief.data.dataset import Dataset, Split
-from dbelief.data.files.data_file import DataFile, find_file
+from dbelief.data.files.data_file import DataFile, find_file, objects_digest
 from dbelief.data.files.errors import cause
 from dbelief.data.samples import SETS
 from dbelief.data.splits import cut
@@ -37,7 +38,7 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
     held = _sets(_arrays_of(file), spec, str(file), _held)
     sets = {name: (inputs, targets) for name, (inputs, targets, _) in held.items()}
     groups = {name: its for name, (_, _, its) in held.items() if its is not None}
-    return dataset(sets, str(file), need, groups=groups)
+    return replace(dataset(sets, str(file), need, groups=groups), objects=objects_digest([file]))
 
 
 def npz_sizes(spec: NpzData, folder: Path) -> tuple[int, int, int]:
@@ -75,14 +76,18 @@ def read_arrays(file: IO[bytes], where: str, without: str = "") -> dict[str, np.
     if file.read(4) != b"PK\x03\x04":
         raise DataError(f"{where}: not an .npz file")
     file.seek(0)
+    arrays: dict[str, Any] = {}
+    name = ""
     try:
         with np.load(file, allow_pickle=False) as archive:
-            left_out = {name for name in archive.files if without and name.endswith(without)}
-            arrays = {name: _rows(archive, name) if name in left_out else archive[name] for name in archive.files}
+            for name in archive.files:
+                arrays[name] = _rows(archive, name) if without and name.endswith(without) else archive[name]
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(f"{where}: the .npz file is cut short or damaged ({cause(error)})") from None
     except (ValueError, KeyError, MemoryError, NotImplementedError, OSError) as error:
-        raise DataError(f"{where}: holds an array that cannot be read ({cause(error)})") from None
+        objects = f"{name} holds Python objects: save it as numbers, .astype('float32')"
+        what = objects if "Object arrays" in str(error) else cause(error)
+        raise DataError(f"{where}: holds an array that cannot be read ({what})") from None
     # Members that are not arrays are returned as bytes; they are neither inputs nor targets.
     return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
 

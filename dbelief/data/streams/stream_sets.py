@@ -34,7 +34,7 @@ class StreamSets:
         Names of the classes in order, or their number; None: targets are numbers.
     scale
         As in `Samples`.
-    columns, encoder, notes
+    columns, encoder, notes, objects
         As in `Dataset`.
     """
 
@@ -46,6 +46,7 @@ class StreamSets:
     columns: tuple[str, ...] | None = None
     encoder: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    objects: str = ""
 
     def dataset(self, spec: StreamFields, need: Collection[str]) -> Dataset:
         """The sets that are needed, read into memory where the job says so.
@@ -65,6 +66,7 @@ class StreamSets:
             columns=self.columns,
             encoder=self.encoder,
             notes=self.notes,
+            objects=self.objects,
         )
 
     def _samples(self, name: str, spec: StreamFields) -> Samples | None:

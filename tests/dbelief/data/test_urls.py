@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dbelief.data import load
 from dbelief.errors import DataError
 from dbelief.storage.object_store import connect
 from dbelief.url import Url
-from tests.dbelief.data.sources import DATA, NEEDS, SOURCES, check_same, placed, write_source
+from tests.dbelief.data.sources import DATA, NEEDS, SOURCES, check_same, copy, placed, write_source
 
 EACH = [
     pytest.param(name, marks=pytest.mark.skipif(name in NEEDS and find_spec(NEEDS[name]) is None, reason="no library"))
@@ -32,6 +33,24 @@ def test_a_source_by_url_is_the_one_by_path(name: str, scheme: str, tmp_path: Pa
     prefix = Url(f"memory://{uuid.uuid4().hex}" if scheme == "memory" else f"file://{tmp_path}/store")
     (tmp_path / "here").mkdir()
     check_same(name, tmp_path / "here", prefix)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_was_written_again_is_other_data(name: str, tmp_path: Path) -> None:
+    """A worker that begins after it is refused, with these words."""
+    prefix = Url(f"memory://{uuid.uuid4().hex}")
+    spec = DATA.validate_python(placed(write_source(name, tmp_path), prefix))
+    copy(tmp_path, prefix)
+    before = load(spec, tmp_path).form
+    (tmp_path / "other").mkdir()
+    write_source(name, tmp_path / "other", seed=1)
+    copy(tmp_path / "other", prefix)
+    after = load(spec, tmp_path).form
+    assert before is not None
+    assert after is not None
+    assert after.difference(before)
+    same = replace(after, objects=before.objects, encoder=before.encoder)
+    assert same.difference(before) == "", "nothing else tells them from each other"
 
 
 @pytest.mark.parametrize("name", EACH)

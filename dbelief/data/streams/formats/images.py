@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dbelief.data.files.data_file import DataFile, file_at
+from dbelief.data.files.data_file import DataFile, file_at, objects_digest
 from dbelief.data.files.locations import files_below, folders_in, is_folder
 from dbelief.data.formats.idx import PIXEL_SCALE
 from dbelief.data.splits import cut
@@ -18,7 +20,13 @@ from dbelief.errors import DataError
 from dbelief.job import ImagesData, place
 from dbelief.url import Url
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pbm", ".pgm", ".pnm", ".ppm"}
+)
+_NOT_READ = frozenset(
+    {".avif", ".heic", ".heif", ".jxl", ".jp2", ".tga", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw"}
+)
+"""Images that are not read: one among others would be left out without a word."""
 UNIT = 256
 """Most images of a unit, where the job says nothing."""
 _MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"})
@@ -31,6 +39,8 @@ class Images:
     Attributes
     ----------
     labels : int64, shape (n,)
+    objects : str
+        As in `Dataset`.
     """
 
     dtype = np.dtype(np.uint8)
@@ -40,6 +50,7 @@ class Images:
         if find_spec("PIL") is None:
             raise DataError(f"{where}: images need Pillow: pip install 'dbelief[images]'")
         self._files, self.labels, self.where = files, labels, where
+        self.objects = objects_digest(files)
         self._size, self._channels = (spec.width, spec.height), spec.channels
         self.features: tuple[int, ...] = (spec.height * spec.width * spec.channels,)
 
@@ -56,18 +67,40 @@ class Images:
         return labels
 
     def _pixels(self, file: DataFile) -> np.ndarray:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image
 
         try:
             with file.open_whole() as opened, Image.open(opened) as image:
                 if image.mode not in _MODES:
                     raise DataError(f"{file}: has pixels of mode {image.mode}: convert them to 8 bits a channel")
-                found = ImageOps.exif_transpose(image).convert("L" if self._channels == 1 else "RGB")
+                image.load()
+                found = _upright(image).convert("L" if self._channels == 1 else "RGB")
                 if found.size != self._size:
                     found = found.resize(self._size, Image.Resampling.BILINEAR)
                 return np.asarray(found).reshape(-1)
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):
+        except Image.DecompressionBombError:
+            most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+            raise DataError(f"{file}: has more than {most:,} pixels: make it smaller") from None
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+            EOFError,
+            struct.error,
+        ):  # the first: of Pillow, for an unknown format
             raise DataError(f"{file}: no image, or a damaged one") from None
+
+
+def _upright(image: Any) -> Any:
+    """The image as its camera was held; what is transparent in a palette is left out as elsewhere."""
+    from PIL import ImageOps
+
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    try:
+        return ImageOps.exif_transpose(image)
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error):  # damaged EXIF says nothing about the pixels
+        return image
 
 
 def open_images(spec: ImagesData, folder: Path) -> StreamSets:
@@ -89,7 +122,7 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
             _, others = _listed(place(text, folder), spec, classes)
             made[name] = Ranges(others, np.arange(len(others.labels)), unit)
     assert made["train"] is not None, "`cut` leaves some"
-    return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE)
+    return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE, objects=images.objects)
 
 
 def read_image_files(where: Path | Url, spec: ImagesData) -> np.ndarray:
@@ -102,11 +135,17 @@ def read_image_files(where: Path | Url, spec: ImagesData) -> np.ndarray:
     if not is_folder(where):
         files = [file_at(where)]
     else:
-        files = [file for file in files_below(where).values() if file.suffix in SUFFIXES]
+        files = [file for file in files_below(where).values() if _is_image(file)]
     if not files:
         raise DataError(f"{where}: has no images ({', '.join(sorted(SUFFIXES))})")
     images = Images(files, np.zeros(len(files), np.int64), spec, str(where))
     return images.read(np.arange(len(files))).inputs
+
+
+def _is_image(file: DataFile) -> bool:
+    if file.suffix in _NOT_READ:
+        raise DataError(f"{file}: images of this kind are not read: convert it, or take it out of the folder")
+    return file.suffix in SUFFIXES
 
 
 def _mixed(samples: np.ndarray) -> np.ndarray:
@@ -125,7 +164,7 @@ def _listed(where: Path | Url, spec: ImagesData, known: tuple[str, ...] | None) 
     classes = known or tuple(names)
     of_class: dict[str, list[DataFile]] = {name: [] for name in names}
     for parts, file in found.items():
-        if len(parts) > 1 and file.suffix in SUFFIXES:
+        if len(parts) > 1 and _is_image(file):
             of_class[parts[0]].append(file)
     if empty := [name for name, files in of_class.items() if not files]:
         raise DataError(f"{where / empty[0]}: has no images ({', '.join(sorted(SUFFIXES))})")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.sample_form import SampleForm
-from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.data_file import DataFile, objects_digest
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
 from dbelief.data.missing_values import MissingValues
@@ -194,7 +194,8 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
     names = None if classes is None else tuple(classes)
     called = [f"column {name!r}" for name in files.index]
     notes = (left_out(files.files[0].where, called),) if called else ()
-    return StreamSets(train, validation, test, names, spec.scale, shown, state, notes)
+    objects = objects_digest(files.files)
+    return StreamSets(train, validation, test, names, spec.scale, shown, state, notes, objects)
 
 
 def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:

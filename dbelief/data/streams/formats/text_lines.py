@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.data.files.contents import read
-from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.data_file import DataFile, objects_digest
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
 from dbelief.data.samples import SETS
@@ -154,7 +154,7 @@ def open_lines(spec: LinesData, folder: Path) -> StreamSets:
         made[name] = Lines(others, scan["parts"], spec, classes)
     train = made["train"]
     assert train is not None, "units are left for it"
-    return StreamSets(train, made["validation"], made["test"], tuple(classes))
+    return StreamSets(train, made["validation"], made["test"], tuple(classes), objects=objects_digest(files))
 
 
 def _check_held(

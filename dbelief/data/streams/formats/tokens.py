@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.data_file import DataFile, objects_digest
 from dbelief.data.files.errors import cause
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.samples import SETS
@@ -111,7 +111,7 @@ def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
         made[name] = Ranges(others, np.arange(len(others)), unit)
     train = made["train"]
     assert train is not None, "units are left for it"
-    return StreamSets(train, made["validation"], made["test"], spec.vocabulary)
+    return StreamSets(train, made["validation"], made["test"], spec.vocabulary, objects=objects_digest(files))
 
 
 def _samples_of(units: Sequence[int], size: int, n: int) -> np.ndarray:

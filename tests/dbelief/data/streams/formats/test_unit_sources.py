@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,42 @@ def test_hidden_images_are_no_samples(tmp_path: Path) -> None:
     assert (data.names, np.bincount(data.train.targets).tolist()) == (("cat", "dog"), [2, 2])
     assert data.form is not None
     assert len(read_samples(cat, DATA.validate_python(images()), data.form)) == 2
+
+
+def png_of(width: int, height: int) -> bytes:
+    """The beginning of an image that says it is so large."""
+    header = b"IHDR" + np.array([width, height], ">u4").tobytes() + bytes([8, 2, 0, 0, 0])
+    return b"\x89PNG\r\n\x1a\n\0\0\0\x0d" + header + zlib.crc32(header).to_bytes(4, "big") + b"\0\0\0\1IDAT"
+
+
+def test_odd_images_are_named(tmp_path: Path) -> None:
+    write_images(tmp_path / "all", 2)
+    odd = tmp_path / "all" / "cat" / "x.png"
+    odd.write_bytes(png_of(60_000, 60_000))
+    assert refused(tmp_path, **images()) == "all/cat/x.png: has more than 178,956,970 pixels: make it smaller"
+    odd.write_bytes(b"")
+    assert refused(tmp_path, **images()) == "all/cat/x.png: no image, or a damaged one"
+    odd.unlink()
+    odd.symlink_to("away.png")
+    assert refused(tmp_path, **images()) == "all/cat/x.png: is a link to away.png, which does not exist"
+    odd.rename(odd.with_suffix(".HEIC"))
+    assert refused(tmp_path, **images()).startswith("all/cat/x.HEIC: images of this kind are not read")
+
+
+def test_odd_images_are_read(tmp_path: Path) -> None:
+    write_images(tmp_path / "all", 1)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 3), np.uint8)
+    image, turned = Image.fromarray(pixels), Image.fromarray(np.rot90(pixels))
+    folder, exif = tmp_path / "all" / "cat", turned.getexif()
+    exif[0x0112] = 6  # a quarter to the right
+    turned.save(folder / "a.png", exif=exif)
+    image.save(folder / "b.png", exif=b"Exif\0\0no EXIF at all")
+    image.save(folder / "c.jfif", format="PNG")
+    image.save(folder / "d \u00fc\u65e5.PNG")
+    image.quantize(12).save(folder / "e.png", transparency=b"\0\xff")
+    data = loaded(tmp_path, **images(channels=3))
+    assert data.train is not None
+    assert data.train.inputs.tolist().count(pixels.reshape(-1).tolist()) == 5
 
 
 def test_images_are_converted_and_resized(tmp_path: Path) -> None:
