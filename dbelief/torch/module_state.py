@@ -1,15 +1,19 @@
 """The state of a torch module as a job's flat vector: trained parameters, then buffers, then what is fixed.
 
-Trained float32 parameters on the CPU have no memory of their own: they are views of a flat vector, which fetches write.
-All others are copied: half-precision parameters, of which the shards hold float32; parameters on a device; and buffers,
-of which each step changes only some. Gradients are copied into the vector that is pushed, from where autograd makes
-them: where it makes none (None), the parameter took no part, and a rule leaves it as it is.
+Trained float32 parameters on the CPU have no memory of their own: they, and their gradients, are views of flat vectors,
+which pushes read and fetches write. All others are copied: half-precision parameters, of which the shards hold float32;
+parameters on a device; and buffers, of which each step changes only some.
+
+torch has no gradient (None) for a parameter that took no part in a step, and leaves it as it is. A gradient that is a
+view is never None, so a hook notes where autograd adds to it: a microsecond for each parameter.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,8 +80,8 @@ class ModuleState:
         self._trained, self._buffers, self._fixed = trained, buffers, fixed
         self._bound: dict[str, int] = {}  # and the address of its place in the vector of values
         self._values: Mapping[str, np.ndarray] = {}
-        self._pushed = np.empty(0, np.float32)  # the vector of gradients, and its parts by tensor
-        self._gradients: Mapping[str, np.ndarray] = {}
+        self._gradients: deque[_Gradients] = deque()  # the first are those of the next step
+        self._took_part: set[str] = set()  # names of those whose gradient, a view, was added to since the last step
 
     def initial(self) -> InitialValues:
         """The present values of all tensors, in float32."""
@@ -102,23 +106,25 @@ class ModuleState:
 
     # -- flat vectors ------------------------------------------------------------------------------------
 
-    def bind(self, values: np.ndarray, gradients: np.ndarray | None = None) -> None:
-        """Keep the module in a vector from now on.
+    def bind(self, values: np.ndarray, gradients: tuple[np.ndarray, ...] = ()) -> None:
+        """Keep the module in these vectors from now on.
 
         Parameters
         ----------
         values
             float32, of the length of `pushed`.
         gradients
-            The like, for `collect_gradients`; None: none are collected.
+            The like, which take turns: one is cleared while another one is pushed. (): autograd makes its own.
         """
         self._values = self.pushed.views(values)
-        if gradients is not None:
-            self._pushed, self._gradients = gradients, self.pushed.views(gradients)
+        self._gradients = deque(_Gradients(vector, self.pushed, self._trained) for vector in gradients)
         for name, own in self._trained.items():
             if own.dtype is torch.float32 and own.device.type == "cpu" and own.layout is torch.strided:
                 own.data = torch.from_numpy(self._values[name])
                 own.grad = None
+                if self._gradients:
+                    own.grad = self._gradients[0].tensors[name]
+                    own.register_post_accumulate_grad_hook(partial(_note, self._took_part, name))
                 self._bound[name] = own.data_ptr()
 
     def check_bound(self) -> None:
@@ -171,24 +177,36 @@ class ModuleState:
     def collect_gradients(self) -> tuple[np.ndarray, Ranges]:
         """A vector of the gradients of all trained parameters, and of buffers' changes.
 
+        A script may have set some gradients to None (`optimizer.zero_grad`), after which autograd makes new ones.
+
         Returns
         -------
         gradients, absent
-            Ranges of the vector that belong to parameters without a gradient (None), where it is 0.
+            Ranges of the vector that belong to parameters that took no part, where it is 0.
         """
         self.check_bound()
-        absent = []
+        gradients, absent = self._gradients[0], []
         for name, own in self._trained.items():
-            room, found = self._gradients[name], own.grad
+            room, found = gradients.tensors[name], own.grad
             if found is None:
-                room.fill(0)
+                room.zero_()
                 absent.append(name)
-            else:
-                dense = found.to_dense() if found.is_sparse else found
-                torch.from_numpy(room).copy_(dense.detach())
+            elif found is not room:
+                room.copy_((found.to_dense() if found.is_sparse else found).detach())
+            elif name not in self._took_part and not room.any():  # a script may have written to it by itself
+                absent.append(name)
         for name, buffer in self._buffers.items():
-            np.subtract(_host(buffer), self._values[name], out=self._gradients[name])
-        return self._pushed, of_tensors(self.pushed, absent)
+            np.subtract(_host(buffer), self._values[name], out=gradients.views[name])
+        return gradients.vector, of_tensors(self.pushed, absent)
+
+    def next_gradients(self) -> None:
+        """Clear the gradients, in another vector than the one that was collected last."""
+        self._gradients.rotate()
+        gradients = self._gradients[0]
+        gradients.clear()
+        self._took_part.clear()
+        for name, own in self._trained.items():
+            own.grad = gradients.tensors[name] if name in self._bound else None
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
@@ -200,6 +218,23 @@ class ModuleState:
         """Set all gradients to None: a step leaves parameters without one as they are."""
         for own in self._trained.values():
             own.grad = None
+
+
+class _Gradients:
+    """A vector, all 0, and its parts by tensor."""
+
+    def __init__(self, vector: np.ndarray, part: RankPart, trained: Iterable[str]) -> None:
+        self.vector, self.views = vector, part.views(vector)
+        self.tensors = {name: torch.from_numpy(self.views[name]) for name in trained}
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all to 0, as bytes: unlike a fill with float32, `memset` does not read what it overwrites."""
+        self.vector.view(np.uint8).fill(0)
+
+
+def _note(took_part: set[str], name: str, _: torch.Tensor) -> None:
+    took_part.add(name)
 
 
 def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:

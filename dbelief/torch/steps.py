@@ -133,7 +133,7 @@ class RuleStep(Step):
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(session, state, optimizer)
         self.values = self._room()
-        state.bind(self.values, self._room())
+        state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
         self._group, self._warned = optimizer.param_groups[0], False
         self._held = _beside_rate(self._group)
@@ -161,7 +161,7 @@ class RuleStep(Step):
         push = self._push(stepped, samples, clock, rate, absent)
 
         def prepare() -> None:
-            self._state.drop_gradients()
+            self._state.next_gradients()
             meanwhile()
 
         pushed = self._send(gradient, self.values, push, next_clock, prepare)
