@@ -175,6 +175,21 @@ def test_damage_is_found_and_an_older_set_is_taken(
         assert what in reason or "checksum" in reason
 
 
+def test_a_manifest_that_the_commit_does_not_name_is_damage(
+    sets: ObjectSets, opened: Callable[[], ObjectSets], backend: Away, where: Url
+) -> None:
+    """It may be whole, and of a process that was suspended."""
+    complete(sets, IDS[0])
+    (manifest,) = [url for url in backend.list(where / IDS[0]) if url.name == "shard-0.json"]
+    suspended = opened()
+    assert suspended.claim(IDS[0])
+    write_parts(suspended, IDS[0], epoch=4)
+    store = ObjectStore(backend)
+    store.replace(manifest, store.read(Url(f"{suspended.place(IDS[0])}/shard-0.json")))
+    with pytest.raises(CorruptSnapshot, match=r"shard-0\.json: is not the one that its set\.json names$"):
+        read(sets, IDS[0])
+
+
 def test_a_store_that_is_away_is_no_damage(sets: ObjectSets, backend: Away) -> None:
     """Else a set that is whole would be quarantined, and an older one taken."""
     complete(sets, IDS[0])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from dbelief.errors import StorageError, Unavailable, UserError
+from dbelief.errors import StorageError, Unavailable, UserError, WriteFailed
 from dbelief.storage import upload as uploads
 from dbelief.storage.backends import Backend, FolderBackend, MemoryBackend, Multipart, Stat
 from dbelief.storage.failures import ObjectChanged
-from dbelief.storage.object_store import ObjectStore
+from dbelief.storage.object_store import ObjectStore, connect, disconnect
 from dbelief.storage.probe import probe
 from dbelief.url import Url, parse_url
 
@@ -229,6 +232,35 @@ def test_a_refusal_is_not_retried_and_shows_nothing_of_the_library() -> None:
     objects, _ = faulty({1: OSError(28, "No space left on device")})
     with pytest.raises(StorageError, match=r"^memory://x/a: the store is full$"):
         objects.replace(parse_url("memory://x/a"), b"")
+
+
+def test_a_full_store_is_not_retried_though_it_says_that_it_is_busy() -> None:
+    class Refused(Exception):
+        response: ClassVar = {"Error": {"Code": "XMinioStorageFull"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
+
+    objects, backend = faulty({1: Refused()})
+    with pytest.raises(StorageError, match=r"^memory://x/a: the store is full$"):
+        objects.replace(parse_url("memory://x/a"), b"")
+    assert backend.requests == 1
+
+
+def test_a_full_disk_below_a_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise WriteFailed(f"{path}: cannot be written") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dbelief.storage.backends.write_whole", full)
+    url = parse_url(f"file://{tmp_path}/a")
+    with pytest.raises(StorageError, match=rf"^{url}: the store is full$"):
+        ObjectStore(FolderBackend()).replace(url, b"content")
+
+
+def test_a_fork_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, here = parse_url("memory://x"), os.getpid()
+    store = connect(url)
+    assert connect(url) is store
+    monkeypatch.setattr(os, "getpid", lambda: here + 1)
+    assert connect(url) is not store
+    disconnect()
 
 
 def test_a_creation_whose_answer_was_lost_counts(tmp_path_factory: pytest.TempPathFactory) -> None:
