@@ -284,8 +284,9 @@ class S3Backend:
     @property
     def address(self) -> str:
         """See `Backend`."""
-        client = self._files._s3  # None before the first request
-        return "" if client is None else re.sub(r"//[^/@]*@", "//", client.meta.endpoint_url)  # without a login
+        with suppress(Exception):  # what is wrong with the environment is the failure of the request itself
+            return re.sub(r"//[^/@]*@", "//", self._files.s3.meta.endpoint_url)  # without a login
+        return ""
 
     def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
         """See `Backend`."""

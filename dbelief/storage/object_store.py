@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-PATIENCE_S, FIRST_S = 15.0, 3.3
-"""How long a request that failed is made again, in seconds; and the first one of a process, by which an address that
-is wrong is found. One that found no connection is made twice: on a busy machine the first may be late."""
+PATIENCE_S, FIRST_S, BUSY_S = 15.0, 3.0, 9.0
+"""How long a request that failed is made again, in seconds; the first one of a process, by which an address that is
+wrong is found; and a second time in any case, for a machine may be so busy that the first one is late."""
 SILENT_S = 2.0
 """Seconds after which a store that has not answered a first request is named in the log."""
 _PAUSE_S = (0.1, 0.3, 1.0, 2.0)
@@ -164,8 +164,7 @@ class ObjectStore:
 
     def _attempt(self, url: Url, request: Callable[[], R]) -> R:
         """Make a request until it succeeds, is refused, or the time is over."""
-        patience_s = self._patience_s if self._answered else min(FIRST_S, self._patience_s)
-        until_s, attempts = self._now() + patience_s, 0
+        begun_s, attempts = self._now(), 0
         while True:
             try:
                 with nullcontext() if self._answered else self._silence_named(url):
@@ -184,7 +183,8 @@ class ObjectStore:
                 if isinstance(failure, StorageError):
                     raise failure from None  # a library's error may show a login
                 pause_s = _PAUSE_S[min(attempts, len(_PAUSE_S) - 1)]
-                if self._now() + pause_s > until_s:
+                patience_s = self._patience_s if self._answered else FIRST_S if attempts else BUSY_S
+                if self._now() + pause_s > begun_s + min(patience_s, self._patience_s):
                     raise Unavailable(f"{failure}, in {attempts + 1} attempt{'s' * (attempts > 0)}") from None
             self._sleep(pause_s)
             attempts += 1
@@ -192,11 +192,8 @@ class ObjectStore:
     @contextmanager
     def _silence_named(self, url: Url) -> Iterator[None]:
         """Within the `with` block, log where requests go if no answer comes."""
-
-        def name() -> None:
-            log.warning(f"{url}: {self.backend.address or 'the store'} does not answer yet")
-
-        timer = threading.Timer(SILENT_S, name)
+        address = self.backend.address or "the store"  # before the time counts: S3's library is slow to begin
+        timer = threading.Timer(SILENT_S, lambda: log.warning(f"{url}: {address} does not answer yet"))
         timer.daemon = True
         timer.start()
         try:

@@ -62,7 +62,7 @@ class Proxy:
     def _refuse(connection: socket.socket, first: bytes, status: int, code: str) -> None:
         body = ERROR.format(code=code).encode()
         head = f"HTTP/1.1 {status} Refused\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
-        connection.sendall(f"{head}Connection: close\r\n\r\n".encode() + body)
+        connection.sendall(f"{head}Connection: close\r\n\r\n".encode() + (b"" if first.startswith(b"HEAD ") else body))
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(1 << 16):  # else a reset may overtake the answer
             pass

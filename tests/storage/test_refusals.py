@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from dbelief.data.files.locations import find_files
 from dbelief.errors import StorageError, Unavailable
+from dbelief.storage import backends
 from dbelief.storage.backends import S3Backend
 from dbelief.storage.object_store import ObjectStore, disconnect
 from dbelief.url import parse_url
@@ -104,3 +106,51 @@ def test_a_job_outlasts_a_store_that_is_slow_and_then_full(proxy: Proxy, site: S
     assert text.count("files of the run cannot be uploaded, and are later: ") <= 1
     assert site.summary()["samples"] == 12 * 1257
     assert site.events("snapshot_failed")
+
+
+def full_port() -> tuple[int, list[socket.socket]]:
+    """A port of loopback on which no connection is made: its queue is full."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    held = [listener]
+    for _ in range(4):
+        held.append(socket.socket())
+        held[-1].setblocking(False)
+        held[-1].connect_ex(listener.getsockname())
+    return int(listener.getsockname()[1]), held
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("127.0.0.1:9", r"cannot connect to http://127\.0\.0\.1:9 \(refused\), in \d attempts?"),
+        (
+            "no-host.invalid:9",
+            r"cannot connect to http://no-host\.invalid:9 \(unknown host\), in \d attempts?",
+        ),
+        ("full", r"timeout: no connection to http://127\.0\.0\.1:\d+, in 2 attempts"),
+        ("silent", r"timeout: no answer from http://127\.0\.0\.1:\d+, in \d attempts?"),
+    ],
+)
+def test_a_dead_endpoint_is_named(
+    where: str, said: str, server: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held: list[socket.socket] = []
+    if where == "full":
+        port, held = full_port()
+    elif where == "silent":
+        held = [socket.create_server(("127.0.0.1", 0))]
+        port = held[0].getsockname()[1]
+        monkeypatch.setattr(backends, "ANSWER_S", 3.0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{where if ':' in where else f'127.0.0.1:{port}'}")
+    disconnect()
+    try:
+        with pytest.raises(Unavailable, match=rf"^s3://bucket/t\.csv: {said}$"):
+            find_files(["s3://bucket/t.csv"], Path(), ".csv")
+    finally:
+        disconnect()
+        for one in held:
+            one.close()
+    if held:
+        assert f"s3://bucket/t.csv: http://127.0.0.1:{port} does not answer yet" in caplog.messages

@@ -107,11 +107,8 @@ Name = Annotated[
     Field(pattern=PATTERN_NAME),
     Words("1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or a digit"),
 ]
-PathText = Annotated[
-    str,
-    Field(pattern=r"^([^$\x00]|\$[^{\x00]|\$\{[A-Za-z_][A-Za-z0-9_]*\})+\$?$"),
-    Words("a path, in which ${NAME} stands for an environment variable"),
-]
+_PathLike = Annotated[str, Field(pattern=r"^([^$\x00]|\$[^{\x00]|\$\{[A-Za-z_][A-Za-z0-9_]*\})+\$?$")]
+PathText = Annotated[_PathLike, Words("a path, in which ${NAME} stands for an environment variable")]
 
 
 def _place(value: object) -> Path | Url:
@@ -139,8 +136,12 @@ def _path_or_url(text: str) -> str:
     return str(_place(text)) if is_url(text) else text
 
 
-PathOrUrl = Annotated[PathText, AfterValidator(_path_or_url)]
-"""A path, in which variables may stand, or the URL of a run."""
+PathOrUrl = Annotated[
+    _PathLike,
+    AfterValidator(_path_or_url),
+    Words("a path, in which ${NAME} stands for an environment variable, or a URL"),
+]
+"""A path, in which variables may stand, or a URL."""
 
 
 def _holds_a_batch(lease: int | None, fields: ValidationInfo) -> int | None:
