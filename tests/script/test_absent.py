@@ -11,13 +11,15 @@ import pytest
 
 from dbelief.core.absent import EVERYTHING, Ranges
 
-torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = pytest.mark.torch
+
+import torch  # noqa: E402
 
 from dbelief.torch.module_state import ModuleState  # noqa: E402
 
 
-class Net(torch.nn.Module):  # type: ignore[misc]
+class Net(torch.nn.Module):
     """Three parameters of 3 numbers, and one of 2 in half precision, which is no view of a vector."""
 
     def __init__(self) -> None:
@@ -44,6 +46,7 @@ def zeroed(net: Net) -> None:
 
 
 def written(net: Net) -> None:
+    assert net.b.grad is not None
     net.b.grad.add_(1.0)
 
 

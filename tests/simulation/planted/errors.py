@@ -259,16 +259,26 @@ _SNAPSHOTS = (
         "preserved_after_the_write",
         "ps_server/store/segment.py",
         """\
-        self.before_write(self.vectors[PARAMETERS], *self.state)
-        number = self.applied + 1
+        self.before_write(w, *self.state)
+        made, missed = self.applied, self.missed
         with self._aside:
-            apply_rule(self.rule, w, gradient, states, rate, number, before)
+            if absent or missed:
+                apply_present(self.rule, w, gradient, self.state, rate, made, absent, missed, offset)
+            else:
+                part = slice(offset, offset + len(gradient))
+                states = tuple(state[part] for state in self.state)
+                apply_rule(self.rule, w[part], gradient, states, rate, made + 1, before)
 """,
         """\
-        number = self.applied + 1
+        made, missed = self.applied, self.missed
         with self._aside:
-            apply_rule(self.rule, w, gradient, states, rate, number, before)
-        self.before_write(self.vectors[PARAMETERS], *self.state)
+            if absent or missed:
+                apply_present(self.rule, w, gradient, self.state, rate, made, absent, missed, offset)
+            else:
+                part = slice(offset, offset + len(gradient))
+                states = tuple(state[part] for state in self.state)
+                apply_rule(self.rule, w[part], gradient, states, rate, made + 1, before)
+        self.before_write(w, *self.state)
 """,
         "A push during the writing of a set gets into the set's numbers and not into its ledger; after a restore it is "
         "applied a second time.",
