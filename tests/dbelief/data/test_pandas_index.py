@@ -139,12 +139,12 @@ def test_the_index_of_parquet_is_left_out_and_said(tmp_path: Path, streamed: boo
     pytest.importorskip("pyarrow")
     frame = pandas.DataFrame({"a": np.arange(ROWS) % 5, "y": np.arange(ROWS) % 2})
     inputs = (frame[["a"]].to_numpy() * 1.0).tolist()
-    many = pandas.MultiIndex.from_arrays([range(ROWS), range(ROWS)])
+    many = pandas.MultiIndex.from_arrays([np.arange(ROWS) ** 2, np.arange(ROWS) ** 3])
     days = pandas.date_range("2026-01-01", periods=ROWS, name="day")
     for index, names in (
         (frame.index, []),
-        (pandas.Index(np.arange(ROWS)[::-1]), ["__index_level_0__"]),
-        (pandas.Index(np.arange(ROWS)[::-1], name="id"), ["id"]),
+        (pandas.Index(np.arange(ROWS) ** 2), ["__index_level_0__"]),
+        (pandas.Index(np.arange(ROWS) ** 2, name="id"), ["id"]),
         (many, ["__index_level_0__", "__index_level_1__"]),
         (days, ["day"]),
     ):

@@ -294,7 +294,8 @@ def _vectors(column: Any, about: InputColumn, where: str) -> np.ndarray:
         raise DataError(f"{where}, row {row} (from 0): a number of the list is missing")
     values = flat.to_numpy(zero_copy_only=False).reshape(-1, about.width)
     if values.dtype.kind == "f":
-        good = (np.abs(values) <= _LARGEST).all(axis=1)
+        with np.errstate(over="ignore"):
+            good = np.isfinite(values.astype(np.float32)).all(axis=1)
         if not good.all():
             raise DataError(f"{where}, row {int(np.argmin(good))} (from 0): holds NaN or infinity")
     return np.asarray(values)
