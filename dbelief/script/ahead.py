@@ -50,7 +50,7 @@ def go_on_after_steps(loader: Any, batches: Batches) -> None:
 
 
 def _draw(iterator: Any, batches: Batches) -> None:
-    """Draw what is at hand, as far ahead as the loader may; where it has nothing under way, wait for more."""
+    """Draw what is leased, as far ahead as the loader may; where it has nothing under way, wait for more."""
     most = iterator._num_workers * iterator._prefetch_factor
     while len(iterator._task_info) < most and (batches.ready or not iterator._task_info):
         before = len(iterator._task_info)
