@@ -34,7 +34,8 @@ class ModuleState:
     Parameters
     ----------
     module
-        On any device; it keeps its parameter objects, so that an optimiser made before remains valid.
+        On any device; it keeps its parameter objects, so that an optimiser made before remains valid. The one behind
+        `torch.compile`'s.
     sums_buffers
         Whether changes of buffers are added at the shards; else they are treated as weights.
 
@@ -52,7 +53,8 @@ class ModuleState:
     """
 
     def __init__(self, module: torch.nn.Module, sums_buffers: bool) -> None:
-        tensors, also = _tensors_of(getattr(module, "_orig_mod", module))  # the module behind torch.compile's
+        tensors, also = _tensors_of(module)
+        _check_memory(tensors)
         trained = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
         trained = {name: own for name, own in trained.items() if own.requires_grad}
         if not trained:
@@ -86,6 +88,26 @@ class ModuleState:
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(numbers_of(own)).tobytes())
         return FROZEN + digest.hexdigest()
+
+    def fixed(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """The fixed tensors by name."""
+        return self._fixed.items()
+
+    def take_over_buffers(self, module: torch.nn.Module) -> None:
+        """Take the buffers that a script has put in the place of others, as `self.seen = self.seen + 1` does.
+
+        Raises
+        ------
+        ModelError
+            One is gone, or has another type, shape or device than before; names it.
+        """
+        now, _ = _tensors_of(module)
+        for held in (self._buffers, self._fixed):
+            for name, before in held.items():
+                own = now.get(name)
+                if own is None or (own.dtype, own.shape, own.device) != (before.dtype, before.shape, before.device):
+                    raise ModelError(f"buffer {name!r} was removed, or got another type, shape or device, after Sync")
+                self._tensors[name] = held[name] = own
 
     def fixed_values(self) -> np.ndarray:
         """The fixed tensors as the end of the flat vector, float32."""
@@ -219,6 +241,26 @@ class _Gradients:
 
 def _note(took_part: set[str], name: str, _: torch.Tensor) -> None:
     took_part.add(name)
+
+
+def _check_memory(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse two tensors in one memory, one of which is trained: each would become a tensor of its own.
+
+    Raises
+    ------
+    ModelError
+        Names both.
+    """
+    places: dict[int, tuple[str, bool]] = {}
+    for name, own in tensors.items():
+        if own.device.type == "meta" or own.numel() == 0 or own.layout is not torch.strided:
+            continue
+        other, trained = places.setdefault(own.data_ptr(), (name, own.requires_grad))
+        if other != name and (trained or own.requires_grad):
+            raise ModelError(
+                f"{other!r} and {name!r} are two tensors in one memory (tied by .data): they would be trained apart; "
+                "give the module one parameter under two names: layer2.weight = layer1.weight"
+            )
 
 
 def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:

@@ -135,8 +135,8 @@ class RuleStep(Step):
         self.values = self._room()
         state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
-        self._group, self._warned = optimizer.param_groups[0], False
-        self._held = _beside_rate(self._group)
+        self._warned = False
+        self._held = _beside_rate(optimizer.param_groups[0])
         vars(optimizer)["_opt_called"] = True  # the shards step: no scheduler of torch is to warn that it does not
 
     def fetch(self, clock: int) -> None:
@@ -170,7 +170,7 @@ class RuleStep(Step):
 
     def _check_unchanged(self) -> None:
         """Check that only the rate has changed: it travels with each push, and the rest is the shards' rule."""
-        now = _beside_rate(self._group)
+        now = _beside_rate(self._optimizer.param_groups[0])
         if now != self._held:
             name = next(name for name in now if now[name] != self._held.get(name))
             with located():

@@ -24,6 +24,7 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .module_state import ModuleState
+from .module_watch import ModuleWatch
 from .optimizer_rule import check_rule
 from .steps import ElasticStep, RuleStep, Step, step_of
 
@@ -74,13 +75,15 @@ class Sync:
             way = step_of(member.job)
             if way is RuleStep:
                 check_rule(optimizer, _rule_fields(member))
-            self._state = ModuleState(module, sums_buffers=way is not ElasticStep)
+            root = getattr(module, "_orig_mod", module)  # the module behind torch.compile's
+            self._state = ModuleState(root, sums_buffers=way is not ElasticStep)
             _check_parameters(module, optimizer)
             self._session = self._opened(member, _form(about))
         torch.set_num_threads(member.settings.threads or member.job.threads)
         self._seed = member.job.seed
         self._fetch_fixed()
         self._step: Step = way(self._session, self._state, optimizer)
+        self._watch = ModuleWatch(root, optimizer, self._state)
         self._fetch(0)
         member.before_compute = self._before_compute
         self._loss_sum, self._samples, self._steps = 0.0, 0, 0
@@ -159,6 +162,7 @@ class Sync:
             Shards or coordinator do not answer, or this replica was removed.
         """
         with located():
+            self._watch.check()
             value = _checked_loss(loss, reduction)
             stepped = self._job.drawn.step(samples)
             self._check_lockstep(stepped, samples)
@@ -260,6 +264,8 @@ class Sync:
         return self._result
 
     def _evaluate(self, lease: wire.EvaluationLease, score: Score, data: Any) -> None:
+        with located():
+            self._watch.check()
         parameters = self._session.parameters
         parameters.locate(lease.placement_epoch)
         evaluated = np.empty(self._state.pushed.size, np.float32)
