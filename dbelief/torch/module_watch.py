@@ -123,4 +123,4 @@ def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
 
 
 def _sum(own: torch.Tensor) -> int:
-    return zlib.crc32(np.ascontiguousarray(numbers_of(own)).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(numbers_of(own)).reshape(-1).view(np.uint8).data)
