@@ -214,6 +214,12 @@ class ModuleState:
         for name, own in self._trained.items():
             own.grad = gradients.tensors[name] if name in self._bound else None
 
+    def without_gradients(self) -> np.ndarray:
+        """The vector that was collected last, with the changes of buffers alone."""
+        for name in self._trained:
+            self._gradients[name].fill(0)
+        return self._pushed
+
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
         for own in self._trained.values():

@@ -86,7 +86,8 @@ class Sync:
         self._watch = ModuleWatch(root, optimizer, self._state)
         self._fetch(0)
         member.before_compute = self._before_compute
-        self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+        self._loss = self._loss_sum = 0.0
+        self._samples = self._steps = 0
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._stepped: Stepped | None = None  # the last step that is not pushed yet
         self._result: tuple[float, float | None] | None = None
@@ -157,7 +158,7 @@ class Sync:
         UserError
             The loss is no number, or a sum; no number of drawn batches has so many samples.
         NonFinite
-            A gradient is NaN or infinite; names the tensor.
+            A gradient is NaN or infinite, and no `GradScaler` of the script leaves the step out; names the tensor.
         RuntimeFailure
             Shards or coordinator do not answer, or this replica was removed.
         """
@@ -169,7 +170,6 @@ class Sync:
         if reduction == "sum":
             self._state.scale_gradients(1.0 / samples)
             value /= samples
-        self._loss_sum += value * samples
         self._samples += samples
         self._steps += 1
         following = self._job.drawn.next()
@@ -181,10 +181,19 @@ class Sync:
                 self._seed_for(following)
 
         pushed = self._step.run(stepped, samples, clock, next_clock, meanwhile)
+        self._count(value, samples)
         self._acknowledged(pushed, stepped)
         if following is not None:
             self._before_compute(following)
-        return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None)
+        return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None, self._step.left_out)
+
+    def _count(self, loss: float, samples: int) -> None:
+        """Count a step's loss; that of one which was left out may have overflowed, and is as the one before then."""
+        if not self._step.left_out or math.isfinite(loss):
+            self._loss = loss
+        self._loss_sum += self._loss * samples
+        if self._step.left_out:
+            self._job.reports.left_out()
 
     def skip(self, samples: int, again: bool = True) -> None:
         """Drop the oldest drawn batches, which have so many samples together, without a step; gradients are cleared.
@@ -316,15 +325,17 @@ class PushedStep:
         Updates by other replicas between the fetch and this step's push, in versions: a mean over the segments.
     pushed
         Whether anything was pushed; with a period it is not after each step.
+    left_out
+        Whether the script's `GradScaler` has left out this step, as a gradient overflowed: nothing was trained.
     """
 
-    __slots__ = ("pushed", "staleness")
+    __slots__ = ("left_out", "pushed", "staleness")
 
-    def __init__(self, staleness: float, pushed: bool) -> None:
-        self.staleness, self.pushed = staleness, pushed
+    def __init__(self, staleness: float, pushed: bool, left_out: bool = False) -> None:
+        self.staleness, self.pushed, self.left_out = staleness, pushed, left_out
 
     def __repr__(self) -> str:
-        return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed})"
+        return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed}, left_out={self.left_out})"
 
 
 def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
