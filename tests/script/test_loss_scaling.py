@@ -112,7 +112,9 @@ LONG = pytest.mark.long
     [
         "{name: downpour, batch: 10, staleness: 0, rule: {name: sgd, rate: 0.1}, warm_start: null}",
         pytest.param("{name: downpour, batch: 10, rule: {name: sgd, rate: 0.1}, warm_start: null}", marks=LONG),
-        pytest.param("{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3, warm_start: null}", marks=LONG),
+        pytest.param(
+            "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3, warm_start: null}", marks=LONG
+        ),
         pytest.param("{name: async-easgd, batch: 10, rate: 0.1, period: 2}", marks=LONG),
     ],
 )
