@@ -49,6 +49,12 @@ def go_on_after_steps(loader: Any, batches: Batches) -> None:
     loader._next_data = next_data
 
 
+def end_unbegun(loader: Any) -> None:
+    """Have an iterator whose `__init__` fails end in silence: it would look for processes that it has not started."""
+    if hasattr(type(loader), "_shutdown_workers"):
+        loader._shutdown = True
+
+
 def _draw(iterator: Any, batches: Batches) -> None:
     """Draw what is leased, as far ahead as the loader may; where it has nothing under way, wait for more."""
     most = iterator._num_workers * iterator._prefetch_factor

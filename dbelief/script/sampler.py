@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from dbelief.data import permutation
-from dbelief.errors import DataError
+from dbelief.errors import DataError, UserError
 from dbelief.process.runtime import runtime
 
-from .ahead import go_on_after_steps
+from .ahead import end_unbegun, go_on_after_steps
 from .drawn import DrawnBatch, DrawnBatches
+from .main_guard import check_start_method
 from .user_code import located
 
 
@@ -52,12 +53,15 @@ class Source(Protocol):
         Called with a batch that was drawn and is computed next.
     replica
         Number of this replica.
+    unguarded
+        See `unguarded_line`.
     """
 
     drawn: DrawnBatches
     by_epoch: bool
     before_compute: Callable[[DrawnBatch], None]
     replica: int
+    unguarded: int
 
     @property
     def lockstep(self) -> int | None:
@@ -131,9 +135,18 @@ class LeasedBatchSampler:
 
     def __iter__(self) -> LeasedBatches:
         """Batches of leased samples, until the job needs no more; with `job.epochs`, until the epoch's end."""
-        self.check_length()
+        caller = sys._getframe(1).f_locals  # of `__init__` of a loader's iterator, or of a loop of the script
+        iterator, loader = caller.get("self"), caller.get("loader")
+        try:
+            with located():
+                self.check_length()
+                if getattr(loader, "num_workers", 0):
+                    check_start_method(getattr(loader, "multiprocessing_context", None), self._source.unguarded)
+        except UserError:
+            end_unbegun(iterator)
+            raise
         batches = LeasedBatches(self, self._source, self._size, self._seed)
-        go_on_after_steps(sys._getframe(1).f_locals.get("self"), batches)
+        go_on_after_steps(iterator, batches)
         return batches
 
     def check_length(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dbelief.data import permutation
+from dbelief.errors import UserError
 from tests.script.test_sampler import DRAINED, OVER, SEED, SIZE, WAIT, Leases, sampler
 
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")
@@ -67,3 +69,14 @@ def test_an_iterator_that_ended_draws_no_more() -> None:
     with pytest.raises(StopIteration):
         next(batches)
     assert not source.drawn.pending
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_refused_loader_ends_in_silence() -> None:
+    """An error of its `__del__` after the one that is raised would be the last line of the script."""
+    source = Leases(OVER)
+    source.unguarded = 8
+    loader = DataLoader(range(SIZE), batch_sampler=sampler(source), num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(UserError, match="line 8 of the script"):
+        iter(loader)
+    gc.collect()
