@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ class Sync:
         self._samples = self._steps = 0
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._stepped: Stepped | None = None  # the last step that is not pushed yet
-        self._result: tuple[float, float | None] | None = None
+        self._result: Scored | None = None
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
@@ -247,7 +247,7 @@ class Sync:
 
     # -- evaluation --------------------------------------------------------------------------------------
 
-    def evaluate(self, score: Score, data: Any = None) -> tuple[float, float | None] | None:
+    def evaluate(self, score: Score, data: Any = None) -> Scored | None:
         """Run the evaluations that the job wants of this replica; at its end, wait until it needs none.
 
         Parameters
@@ -261,8 +261,8 @@ class Sync:
 
         Returns
         -------
-        tuple or None
-            Loss and accuracy of the last evaluation that this replica made; None before the first.
+        Scored or None
+            Loss and accuracy of the last evaluation that this replica made, and its `metrics`; None before the first.
 
         Raises
         ------
@@ -284,7 +284,7 @@ class Sync:
             found = score(self._module, data)
         with located():
             quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
-        self._result = quality.loss, quality.accuracy
+        self._result = Scored((quality.loss, quality.accuracy), quality.metrics)
         about = wire.Evaluation(lease=lease.lease, **quality._asdict())
         reply = self._job.reports.report(evaluation=about)
         if reply.store_as:
@@ -336,6 +336,37 @@ class PushedStep:
 
     def __repr__(self) -> str:
         return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed}, left_out={self.left_out})"
+
+
+class Scored(tuple[float, float | None]):
+    """Result of an evaluation: a pair of loss and accuracy, `loss, accuracy = sync.evaluate(...)`, with its metrics.
+
+    Attributes
+    ----------
+    metrics : dict of str to float
+        Those of the job's `evaluate.metrics` by name, without those that are not finite.
+    """
+
+    metrics: dict[str, float]
+
+    def __new__(cls, pair: Iterable[float | None], metrics: Mapping[str, float] | None = None) -> Self:
+        """From a pair of loss and accuracy."""
+        made = super().__new__(cls, pair)  # type: ignore[arg-type]  # the first one is a number
+        made.metrics = dict(metrics or {})
+        return made
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return self[0]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct predictions, 0 to 1; None where `score` gives none."""
+        return self[1]
+
+    def __repr__(self) -> str:
+        return f"Scored(loss={self.loss!r}, accuracy={self.accuracy!r}, metrics={self.metrics!r})"
 
 
 def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
