@@ -351,7 +351,7 @@ class Scored(tuple[float, float | None]):
 
     def __new__(cls, pair: Iterable[float | None], metrics: Mapping[str, float] | None = None) -> Self:
         """From a pair of loss and accuracy."""
-        made = super().__new__(cls, pair)  # type: ignore[arg-type]  # the first one is a number
+        made = super().__new__(cls, pair)
         made.metrics = dict(metrics or {})
         return made
 

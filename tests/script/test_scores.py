@@ -40,8 +40,9 @@ def test_a_result_is_a_pair_with_metrics() -> None:
 
     result = Scored((0.5, 0.25), {"f1": 0.75})
     loss, accuracy = result
-    assert (loss, accuracy) == result == (result.loss, result.accuracy) == (0.5, 0.25)
-    for same in (result, copy.copy(result), pickle.loads(pickle.dumps(result))):
+    assert (loss, accuracy) == (result.loss, result.accuracy) == (0.5, 0.25)
+    copies: list[Scored] = [copy.copy(result), pickle.loads(pickle.dumps(result))]
+    for same in (result, *copies):
         assert same.metrics == {"f1": 0.75}
     assert repr(result) == "Scored(loss=0.5, accuracy=0.25, metrics={'f1': 0.75})"
     assert Scored((0.5, None)).metrics == {}
