@@ -215,10 +215,11 @@ class ModuleState:
             own.grad = gradients.tensors[name] if name in self._bound else None
 
     def without_gradients(self) -> np.ndarray:
-        """The vector that was collected last, with the changes of buffers alone."""
-        for name in self._trained:
-            self._gradients[name].fill(0)
-        return self._pushed
+        """What `collect_gradients` gave, with the changes of buffers alone; before `next_gradients`."""
+        gradients = self._gradients[0]
+        for room in gradients.tensors.values():
+            room.zero_()
+        return gradients.vector
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
