@@ -155,7 +155,7 @@ class ResourceUsage:
     wire: Mapping[str, float] = field(default_factory=dict)
 
 
-_TOTALS = ("pushes", "samples", "steps", "loss_sum", "staleness_sum", "lost")
+_TOTALS = ("pushes", "samples", "steps", "loss_sum", "staleness_sum", "lost", "steps_left_out")
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,8 @@ class ProgressReport:
         Mean staleness of each push over its segments, in versions, summed.
     lost
         Pushes lost with a failed shard, as its next incarnation reported.
+    steps_left_out
+        Of the steps: those that a script's loss scaler left out.
     """
 
     lease: int = 0
@@ -183,6 +185,7 @@ class ProgressReport:
     loss_sum: float = 0.0
     staleness_sum: float = 0.0
     lost: int = 0
+    steps_left_out: int = 0
 
     def since(self, before: ProgressReport) -> ProgressReport:
         """The increment of the totals after `before`, an earlier report of the same member."""

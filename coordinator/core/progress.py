@@ -13,7 +13,7 @@ from .messages import WAYS, ProgressReport, ResourceUsage
 from .tracked import TrackedDict
 from .warm_start import WarmStart
 
-_KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "without_gain", "next_evaluation")
+_KEPT = ("samples", "steps", "pushes", "lost", "steps_left_out", "staleness_sum", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
 
 _MOST = 2**63 - 1
@@ -141,6 +141,7 @@ class Progress:
     steps: int = 0
     pushes: int = 0
     lost: int = 0  # pushes lost with a failed shard
+    steps_left_out: int = 0  # by loss scalers
     staleness_sum: float = 0.0
     staleness: float = math.nan  # of the latest pushes, in versions
     best: Best | None = None
@@ -188,6 +189,7 @@ class Progress:
         self.steps += new.steps
         self.pushes += new.pushes
         self.lost += new.lost
+        self.steps_left_out += new.steps_left_out
         self.staleness_sum += new.staleness_sum
         self._new_staleness(new)
         own = self._stats(replica)

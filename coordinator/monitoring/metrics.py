@@ -101,6 +101,7 @@ class CoordinatorMetrics:
         metrics.raise_to("samples_total", progress.samples)
         metrics.samples_wanted.set(math.nan if machine.total is None else machine.total)
         metrics.raise_to("pushes_twice_total", machine.training.pushes_twice)
+        metrics.raise_to("steps_left_out_total", progress.steps_left_out)
         metrics.raise_to("pushes_lost_total", progress.lost)
         metrics.raise_to("residual_lost_total", progress.residual({OVER, *machine.members.dead}))
         metrics.staleness_recent.set(progress.staleness)

@@ -30,6 +30,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "phase_seconds": {str(n): own.seconds for n, own in sorted(progress.replicas.items())},
         "epochs": machine.epoch,
         "steps": progress.steps,
+        "steps_left_out": progress.steps_left_out,
         "pushes": progress.pushes,
         "pushes_trained_twice": machine.training.pushes_twice,
         "staleness_mean": progress.staleness_mean,

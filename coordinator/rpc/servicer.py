@@ -157,7 +157,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         reply = _assignment_reply(work, machine)
         reply.report_every_s, reply.samples = machine.report_every_s, machine.progress.samples
         if isinstance(work, messages.Wait):
-            reply.supply = _supply(machine)
+            reply.supply = _supply(machine, asked)
         return reply
 
     def _record_work(
@@ -251,11 +251,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
             return wire.ScaleReply(before=len(machine.members.alive("replica")))
 
 
-def _supply(machine: JobMachine) -> wire.Supply.ValueType:
+def _supply(machine: JobMachine, asked: messages.WorkRequest) -> wire.Supply.ValueType:
     """What a member that has to wait may expect."""
     if machine.state is not State.READY:
         return wire.SUPPLY_OVER
-    return wire.SUPPLY_LATER if machine.leases.room() else wire.SUPPLY_DRAINED
+    # In lockstep the last block may wait for the shards, after it has emptied the pool: its leases are still to come.
+    own = machine.leases.find_granted(asked.incarnation, asked.last_lease)
+    return wire.SUPPLY_LATER if own or machine.leases.room() else wire.SUPPLY_DRAINED
 
 
 def _samples(text: str) -> SampleForm | None:

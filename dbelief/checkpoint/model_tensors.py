@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a safetensors file by name: int64 where they are, else float32.
+    """All tensors of a safetensors file by name: whole numbers as they are, others as float32.
 
     Raises
     ------
@@ -24,7 +24,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
                 tensors[name] = _read_bfloat16(path, name)
             else:
                 values = file.get_tensor(name)
-                tensors[name] = values if values.dtype == np.int64 else values.astype(np.float32, copy=False)
+                tensors[name] = values if values.dtype.kind in "iu" else values.astype(np.float32, copy=False)
     return tensors
 
 

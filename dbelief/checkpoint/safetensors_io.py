@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dbelief.core.layout import Box, Layout, SegmentSpan
+from dbelief.core.whole_numbers import join, whole_type
 from dbelief.errors import RuntimeFailure
 from dbelief.process.atomic_file import atomic_write
 
@@ -29,7 +30,12 @@ _OF_MODELS: Mapping[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": BFLOAT16,
     "I64": np.dtype("<i8"),
+    "U64": np.dtype("<u8"),
     "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
+    "I16": np.dtype("<i2"),
+    "U16": np.dtype("<u2"),
+    "I8": np.dtype("i1"),
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
@@ -38,7 +44,12 @@ _OF_BOXES = {
     "float16": "F16",
     "bfloat16": "BF16",
     "int64": "I64",
+    "uint64": "U64",
     "int32": "I32",
+    "uint32": "U32",
+    "int16": "I16",
+    "uint16": "U16",
+    "int8": "I8",
     "uint8": "U8",
     "bool": "BOOL",
 }
@@ -122,19 +133,33 @@ def write_model(
         A segment is missing or duplicate, or the file cannot be written. The file gets its name only when it is
         complete.
     """
-    tensors = {name: (_OF_MODELS[_OF_BOXES[box.dtype]], box.shape) for box in layout.boxes for name in box.names}
+    tensors = {name: (_type_in_file(box), box.file_shape) for box in layout.boxes for name in box.names}
+    in_parts = {box.name: np.empty(box.size, np.float32) for box in layout.boxes if whole_type(box.dtype) is not None}
     came: list[SegmentSpan] = []
     with write_tensors(path, tensors, metadata) as file:
         for span, numbers in parts:
             came.append(span)
             for box, start in zip(layout.boxes, layout.starts, strict=True):
                 first, last = max(span.start, start), min(span.stop, start + box.size)
-                if first < last:
-                    part = _converted(numbers[first - span.start : last - span.start], box.dtype)
-                    for position, row in _rows(box, first - start, part):
-                        for name in box.names:
-                            file.write(name, row, position)
+                if first >= last:
+                    continue
+                part = numbers[first - span.start : last - span.start]
+                if box.name in in_parts:
+                    in_parts[box.name][first - start : last - start] = part
+                    continue
+                for position, row in _rows(box, first - start, _converted(part, box.dtype)):
+                    for name in box.names:
+                        file.write(name, row, position)
         _check_all_came(path, layout, came)
+        for box in layout.boxes:
+            if box.name in in_parts:
+                whole = join(in_parts[box.name].reshape(box.shape), _type_in_file(box))
+                for name in box.names:
+                    file.write(name, whole)
+
+
+def _type_in_file(box: Box) -> np.dtype[Any]:
+    return whole_type(box.dtype) or _OF_MODELS[_OF_BOXES[box.dtype]]
 
 
 def _bfloat16(numbers: np.ndarray) -> np.ndarray:
@@ -151,7 +176,11 @@ def _converted(numbers: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "bfloat16":
         return _bfloat16(numbers)
     with np.errstate(over="ignore"):  # beyond float16: infinite, as torch has it
-        return numbers.astype(dtype) if dtype == "float16" else np.rint(numbers).astype(dtype)
+        if dtype == "float16":
+            return numbers.astype(dtype)
+        least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        whole: np.ndarray = np.rint(numbers).clip(least, most).astype(dtype)
+        return whole
 
 
 def _rows(box: Box, first: int, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

@@ -21,6 +21,8 @@ import numpy as np
 
 from dbelief.errors import ModelError
 
+from .whole_numbers import whole_type
+
 Range = tuple[int, int]
 """First number of a flat vector, and one past the last."""
 
@@ -64,7 +66,8 @@ class Box:
     kind
         What pushes do to it.
     dtype
-        Its type in a model file, as NumPy calls it, or bfloat16; shards hold float32.
+        Its type in a model file, as NumPy calls it, or bfloat16; shards hold float32. Of whole numbers in parts: see
+        `whole_numbers`; the tensor has one more axis here than in the file.
     """
 
     name: str
@@ -85,6 +88,11 @@ class Box:
     def box_shape(self) -> tuple[int, ...]:
         """Shape of the box itself."""
         return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        """Shape of the complete tensor in a model file."""
+        return self.shape if whole_type(self.dtype) is None else self.shape[:-1]
 
     @property
     def size(self) -> int:

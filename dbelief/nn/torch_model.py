@@ -26,6 +26,7 @@ from dbelief.errors import ModelError
 
 from .layers.dropout import batch_key
 from .model import Array, Batch, Tensors
+from .torch_state import change_of, numbers_of, set_numbers, type_on_shards
 from .workspace import Workspace
 
 _GENERATORS = threading.RLock()
@@ -85,8 +86,8 @@ class TorchModel:
 
     @property
     def buffers(self) -> Mapping[str, str]:
-        """Types of the module's persistent buffers, by torch's names."""
-        return {name: str(own.dtype).removeprefix("torch.") for name, own in self._buffers().items()}
+        """Types of the module's persistent buffers on the shards, by torch's names."""
+        return {name: type_on_shards(name, own) for name, own in self._buffers().items()}
 
     @property
     def absent(self) -> Collection[str]:
@@ -109,7 +110,7 @@ class TorchModel:
         Returns
         -------
         mapping of name to array, float32
-            By torch's names.
+            By torch's names; whole numbers beyond float32's in parts (`whole_numbers`).
 
         Raises
         ------
@@ -119,7 +120,7 @@ class TorchModel:
         self._module = self._made(int(rng.integers(2**63)))
         self._seed = int(rng.integers(2**63))
         tensors = {**dict(self._module.named_parameters()), **self._buffers()}
-        return {name: own.detach().float().numpy().copy() for name, own in tensors.items()}
+        return {name: numbers_of(own).copy() for name, own in tensors.items()}
 
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Compute the mean loss over a batch, and its gradient.
@@ -160,7 +161,8 @@ class TorchModel:
             else:
                 self._tensor(out[name]).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         for name, own in self._buffers().items():
-            self._tensor(out[name]).copy_(own.float() - self._tensor(views[name]))
+            changed = change_of(own, self._tensor(views[name]).cpu().numpy())
+            self._tensor(out[name]).copy_(self._torch.from_numpy(changed))
         return float(loss.detach())
 
     def evaluate(self, views: Tensors, batch: Batch) -> tuple[float, int | None]:
@@ -220,8 +222,7 @@ class TorchModel:
 
     def _fill_buffers(self, views: Tensors) -> None:
         for name, own in self._buffers().items():
-            values = self._tensor(views[name])
-            own.copy_(values if own.dtype.is_floating_point else values.round())
+            set_numbers(own, self._tensor(views[name]).cpu().numpy())
 
     @contextmanager
     def _drawing(self, inputs: Array) -> Iterator[None]:
@@ -251,10 +252,15 @@ def _check(module: Any) -> None:
     if not parameters:
         raise ModelError("the torch module has no parameters")
     for name, own in parameters.items():
+        type_on_shards(name, own)
         if str(own.dtype) != "torch.float32":
             raise ModelError(f"parameter {name!r} is {own.dtype}, must be torch.float32; {_SCRIPT}")
         if not own.requires_grad:
             raise ModelError(f"parameter {name!r} is frozen (requires_grad is False); {_SCRIPT}")
+    kept = module.state_dict(keep_vars=True)
     for name, own in module.named_buffers():
+        if name not in kept:
+            continue
+        type_on_shards(name, own)
         if own.dtype.is_floating_point and str(own.dtype) != "torch.float32":
             raise ModelError(f"buffer {name!r} is {own.dtype}, must be torch.float32; {_SCRIPT}")

@@ -19,6 +19,7 @@ from dbelief.checkpoint.snapshot_set import latest_valid_set, sets_in
 from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.core.push import PARAMETERS
 from dbelief.core.sample_form import SampleForm
+from dbelief.core.whole_numbers import split, whole_type
 from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.job import Job, load_job
 from dbelief.rundir.model_metadata import model_metadata
@@ -103,11 +104,14 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise DataError(f"{model}: cannot be read: {error}") from error
     held = {name: values.shape for name, values in tensors.items()}
-    wanted = {name: box.shape for box in layout.boxes for name in box.names if name == box.name or name in held}
+    wanted = {name: box.file_shape for box in layout.boxes for name in box.names if name == box.name or name in held}
     for name in [*wanted, *held]:
         there, here = held.get(name, "missing"), wanted.get(name, "missing")
         if there != here:
             raise ModelError(f"{run}: holds another model: tensor {name!r} is {there} there, and {here} in the job's")
+    for box in layout.boxes:
+        if (dtype := whole_type(box.dtype)) is not None:
+            tensors[box.name] = split(tensors[box.name].astype(dtype))
     layout.flatten(tensors, out)
 
 

@@ -44,6 +44,9 @@ class Summary(BaseModel):
     )
     epochs: float = Field(ge=0, description="samples over the size of the training set")
     steps: int = Field(ge=0, description="mini-batches computed")
+    steps_left_out: int = Field(
+        default=0, ge=0, description="of these: left out by a script's GradScaler, as a gradient overflowed"
+    )
     pushes: int = Field(ge=0, description="pushes applied")
     pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were leased again after a failure")
     staleness_mean: float | None = Field(description="versions, mean over all pushes")

@@ -106,6 +106,11 @@ class DrawnBatches:
         """Number of samples in the pending batches."""
         return sum(batch.stop - batch.start for batch in self._drawn)
 
+    def are_one_step(self, samples: int) -> bool:
+        """Whether the pending batches are of one step of so many samples, the last one of a lease being smaller."""
+        first, last = self._drawn[0], self._drawn[-1]
+        return first.lease.id == last.lease.id and first.start // samples == (last.stop - 1) // samples
+
     @property
     def undrawn(self) -> int:
         """Number of samples that are leased and not drawn."""

@@ -23,6 +23,7 @@ from dbelief.security.identity import FOLDER, load
 from dbelief.training.schedule import total_samples
 from dbelief.training.session import JobContext
 
+from .main_guard import check_first_run, unguarded_line
 from .membership import Membership
 from .sampler import LeasedBatchSampler
 from .settings import ScriptSettings
@@ -193,12 +194,14 @@ def join(
     Raises
     ------
     UserError
-        There is no address.
+        There is no address; or this is a process of a data loader, which runs the script again.
     JobError
         The job does not take its model and data from a script.
     Unavailable
         The coordinator does not answer for `patience_s`.
     """
+    with located():
+        check_first_run()
     settings = ScriptSettings.of_environment()
     address = address or settings.coordinator
     if not address:
@@ -218,4 +221,4 @@ def join(
         shared_memory=settings.shared_memory if shared_memory is None else shared_memory,
         direct_streams=settings.direct_streams if direct_streams is None else direct_streams,
     )
-    return ScriptJob(Membership(task, settings))
+    return ScriptJob(Membership(task, settings, unguarded_line()))

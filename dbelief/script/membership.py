@@ -46,17 +46,19 @@ class Membership:
         Number of this replica, once it has joined.
     before_compute
         Called with a batch that was drawn and is computed next.
+    unguarded
+        See `unguarded_line`.
     waited
         Whether the script has waited for samples since its last fetch of parameters.
     """
 
-    def __init__(self, task: JobContext, settings: ScriptSettings) -> None:
+    def __init__(self, task: JobContext, settings: ScriptSettings, unguarded: int = 0) -> None:
         assert isinstance(task.job.data, ScriptData)
         self.job: Job = task.job
         self.data, self.settings = task.job.data, settings
         self.drawn = DrawnBatches()
         self.by_epoch = self.over = self.waited = False
-        self.replica = 0
+        self.replica, self.unguarded = 0, unguarded
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
         self._task = task
         self._session: Session | None = None

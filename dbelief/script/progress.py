@@ -40,6 +40,10 @@ class ScriptProgress:
         self.job_samples += samples
         self.report_at_intervals()
 
+    def left_out(self) -> None:
+        """Count a step that a loss scaler left out."""
+        self._totals.progress.steps_left_out += 1
+
     def passed(self, batch: DrawnBatch) -> None:
         """Report the samples up to the end of a batch as done, without a push."""
         progress = self._totals.progress

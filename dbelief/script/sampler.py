@@ -2,11 +2,12 @@
 
 A data loader with processes of its own draws ahead of the loop, on the loop's thread: the sampler must not wait for
 what only the loop's steps can bring. Then it raises StopIteration while batches are pending; the loader asks again
-after each of them.
+after each of them, and when all are stepped (`ahead`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sized
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, Self
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from dbelief.data import permutation
-from dbelief.errors import DataError
+from dbelief.errors import DataError, UserError
 from dbelief.process.runtime import runtime
 
+from .ahead import end_unbegun, go_on_after_steps
 from .drawn import DrawnBatch, DrawnBatches
+from .main_guard import check_start_method
 from .user_code import located
 
 
@@ -50,12 +53,15 @@ class Source(Protocol):
         Called with a batch that was drawn and is computed next.
     replica
         Number of this replica.
+    unguarded
+        See `unguarded_line`.
     """
 
     drawn: DrawnBatches
     by_epoch: bool
     before_compute: Callable[[DrawnBatch], None]
     replica: int
+    unguarded: int
 
     @property
     def lockstep(self) -> int | None:
@@ -129,8 +135,19 @@ class LeasedBatchSampler:
 
     def __iter__(self) -> LeasedBatches:
         """Batches of leased samples, until the job needs no more; with `job.epochs`, until the epoch's end."""
-        self.check_length()
-        return LeasedBatches(self, self._source, self._size, self._seed)
+        caller = sys._getframe(1).f_locals  # of `__init__` of a loader's iterator, or of a loop of the script
+        iterator, loader = caller.get("self"), caller.get("loader")
+        try:
+            with located():
+                self.check_length()
+                if getattr(loader, "num_workers", 0):
+                    check_start_method(getattr(loader, "multiprocessing_context", None), self._source.unguarded)
+        except UserError:
+            end_unbegun(iterator)
+            raise
+        batches = LeasedBatches(self, self._source, self._size, self._seed)
+        go_on_after_steps(iterator, batches)
+        return batches
 
     def check_length(self) -> None:
         """Check that the dataset has as many samples as the job says.
@@ -173,10 +190,19 @@ class LeasedBatches:
         with located():
             return self._next()
 
+    @property
+    def ready(self) -> bool:
+        """Whether a batch can be drawn without a request."""
+        return self._source.drawn.undrawn > 0 and not self._ends_here()
+
+    def _ends_here(self) -> bool:
+        """Whether the iteration ends before the next sample, which is of another epoch."""
+        return self._source.by_epoch and self._epoch is not None and self._source.drawn.epoch != self._epoch
+
     def _next(self) -> LeasedIndices:
         source, drawn = self._source, self._source.drawn
         self._wait_for_samples()
-        if source.by_epoch and self._epoch is not None and drawn.epoch != self._epoch:
+        if self._ends_here():
             raise StopIteration
         self._epoch = drawn.epoch
         batch = drawn.draw(self._sampler.batch_size)
@@ -203,7 +229,7 @@ class LeasedBatches:
         """Whether more samples may come without a step of the pending batches."""
         if self._last.supply is Supply.DRAINED:
             return False
-        return self._source.lockstep is None or self._source.drawn.pending_samples <= self._source.lockstep
+        return self._source.lockstep is None or self._source.drawn.are_one_step(self._source.lockstep)
 
     def _indices(self, epoch: int, start: int, stop: int) -> list[int]:
         if epoch != self._of_order:

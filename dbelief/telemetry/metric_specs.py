@@ -105,6 +105,7 @@ _COORDINATOR = (
     MetricSpec("segments_moved_total", "segments", "segments migrated between shards during training"),
     MetricSpec("longest_move_seconds", "seconds", "at most, for which no shard served the segments of one migration"),
     MetricSpec("pushes_twice_total", "pushes", "pushes trained twice because of failures"),
+    MetricSpec("steps_left_out_total", "steps", "steps left out by loss scalers of scripts, as a gradient overflowed"),
     MetricSpec("pushes_lost_total", "pushes", "pushes lost with a failed shard"),
     MetricSpec("residual_lost_total", "gradient units", "magnitudes lost with residuals of failed replicas"),
     MetricSpec("leases_outstanding", "leases", "ranges of samples handed out and not done"),

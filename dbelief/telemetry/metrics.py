@@ -137,6 +137,7 @@ class Metrics:
     segments_moved_total: Counter
     longest_move_seconds: Gauge
     pushes_twice_total: Counter
+    steps_left_out_total: Counter
     pushes_lost_total: Counter
     residual_lost_total: Counter
     leases_outstanding: Gauge

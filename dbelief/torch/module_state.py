@@ -14,7 +14,6 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,22 +21,11 @@ import torch
 from dbelief.core.absent import Ranges, of_tensors
 from dbelief.core.layout import FROZEN, Kind, Layout, RankPart
 from dbelief.errors import ModelError
+from dbelief.nn.torch_state import change_of, numbers_of, set_numbers, shape_on_shards, type_on_shards
 from dbelief.training.initial_values import HeldTensors, InitialValues
 
-_DTYPES = {
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-    torch.int64: "int64",
-    torch.int32: "int32",
-    torch.uint8: "uint8",
-    torch.bool: "bool",
-}
-"""Types of parameters and buffers, as `Box.dtype` has them."""
-
-
-_EXACT = 1 << 24
-"""Whole numbers below it are float32 exactly."""
+_MOST_COUNTERS = 1 << 16
+"""Numbers of a buffer of whole numbers, up to which it may count: a longer one is a table, and is not pushed."""
 
 
 class ModuleState:
@@ -46,7 +34,8 @@ class ModuleState:
     Parameters
     ----------
     module
-        On any device; it keeps its parameter objects, so that an optimiser made before remains valid.
+        On any device; it keeps its parameter objects, so that an optimiser made before remains valid. The one behind
+        `torch.compile`'s.
     sums_buffers
         Whether changes of buffers are added at the shards; else they are treated as weights.
 
@@ -64,7 +53,8 @@ class ModuleState:
     """
 
     def __init__(self, module: torch.nn.Module, sums_buffers: bool) -> None:
-        tensors, also = _tensors_of(getattr(module, "_orig_mod", module))  # the module behind torch.compile's
+        tensors, also = _tensors_of(module)
+        _check_memory(tensors)
         trained = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
         trained = {name: own for name, own in trained.items() if own.requires_grad}
         if not trained:
@@ -73,8 +63,8 @@ class ModuleState:
         fixed = {name: own for name, own in tensors.items() if name not in trained and name not in buffers}
         self._tensors = {**trained, **buffers, **fixed}
         kinds = dict.fromkeys(buffers, Kind.SUMMED if sums_buffers else Kind.TRAINED) | dict.fromkeys(fixed, Kind.FIXED)
-        dtypes = {name: _dtype(name, own) for name, own in self._tensors.items()}
-        shapes = {name: np.empty(own.shape, np.uint8) for name, own in self._tensors.items()}
+        dtypes = {name: type_on_shards(name, own) for name, own in self._tensors.items()}
+        shapes = {name: np.empty(shape_on_shards(own), np.uint8) for name, own in self._tensors.items()}
         self.layout = Layout.of(shapes, also, kinds, dtypes)
         self.pushed = RankPart(tuple(box for box in self.layout.boxes if box.kind is not Kind.FIXED), 0)
         self._trained, self._buffers, self._fixed = trained, buffers, fixed
@@ -85,7 +75,7 @@ class ModuleState:
 
     def initial(self) -> InitialValues:
         """The present values of all tensors, in float32."""
-        held = {name: _host(own) for name, own in self._tensors.items()}
+        held = {name: numbers_of(own) for name, own in self._tensors.items()}
         source = HeldTensors(self.layout, held)
         return InitialValues(self.layout, lambda: source)
 
@@ -96,12 +86,32 @@ class ModuleState:
         digest = hashlib.sha256()
         for name, own in self._fixed.items():
             digest.update(name.encode())
-            digest.update(np.ascontiguousarray(_host(own)).tobytes())
+            digest.update(np.ascontiguousarray(numbers_of(own)).tobytes())
         return FROZEN + digest.hexdigest()
+
+    def fixed(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """The fixed tensors by name."""
+        return self._fixed.items()
+
+    def take_over_buffers(self, module: torch.nn.Module) -> None:
+        """Take the buffers that a script has put in the place of others, as `self.seen = self.seen + 1` does.
+
+        Raises
+        ------
+        ModelError
+            One is gone, or has another type, shape or device than before; names it.
+        """
+        now, _ = _tensors_of(module)
+        for held in (self._buffers, self._fixed):
+            for name, before in held.items():
+                own = now.get(name)
+                if own is None or (own.dtype, own.shape, own.device) != (before.dtype, before.shape, before.device):
+                    raise ModelError(f"buffer {name!r} was removed, or got another type, shape or device, after Sync")
+                self._tensors[name] = held[name] = own
 
     def fixed_values(self) -> np.ndarray:
         """The fixed tensors as the end of the flat vector, float32."""
-        parts = [_host(own).reshape(-1) for own in self._fixed.values()]
+        parts = [numbers_of(own).reshape(-1) for own in self._fixed.values()]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     # -- flat vectors ------------------------------------------------------------------------------------
@@ -143,20 +153,15 @@ class ModuleState:
 
     def load(self) -> None:
         """Copy what the vector of values holds to all tensors that are no views of it."""
-        with torch.no_grad():
-            for name, values in self._values.items():
-                if name not in self._bound:
-                    own = self._tensors[name]
-                    source = torch.from_numpy(values)
-                    own.copy_(source.round() if not own.dtype.is_floating_point else source)
+        for name, values in self._values.items():
+            if name not in self._bound:
+                set_numbers(self._tensors[name], values)
 
     def load_fixed(self, flat: np.ndarray) -> None:
         """Set the fixed tensors from the complete flat vector."""
-        with torch.no_grad():
-            views = self.layout.views(flat)
-            for name, own in self._fixed.items():
-                source = torch.from_numpy(views[name])
-                own.copy_(source if own.dtype.is_floating_point else source.round())
+        views = self.layout.views(flat)
+        for name, own in self._fixed.items():
+            set_numbers(own, views[name])
 
     def kept(self) -> dict[str, torch.Tensor]:
         """Copies of all tensors that are no views of the vector of values, for `restore`."""
@@ -172,7 +177,8 @@ class ModuleState:
         """Copy all tensors that are no views to the vector of values."""
         for name, values in self._values.items():
             if name not in self._bound:
-                values[...] = _host(self._tensors[name])
+                own = self._tensors[name]
+                values[...] = numbers_of(own) if own.dtype.is_floating_point else values + change_of(own, values)
 
     def collect_gradients(self) -> tuple[np.ndarray, Ranges]:
         """A vector of the gradients of all trained parameters, and of buffers' changes.
@@ -196,7 +202,7 @@ class ModuleState:
             elif name not in self._took_part and not room.any():  # a script may have written to it by itself
                 absent.append(name)
         for name, buffer in self._buffers.items():
-            np.subtract(_host(buffer), self._values[name], out=gradients.views[name])
+            gradients.views[name][...] = change_of(buffer, self._values[name])
         return gradients.vector, of_tensors(self.pushed, absent)
 
     def next_gradients(self) -> None:
@@ -207,6 +213,13 @@ class ModuleState:
         self._took_part.clear()
         for name, own in self._trained.items():
             own.grad = gradients.tensors[name] if name in self._bound else None
+
+    def without_gradients(self) -> np.ndarray:
+        """What `collect_gradients` gave, with the changes of buffers alone; before `next_gradients`."""
+        gradients = self._gradients[0]
+        for room in gradients.tensors.values():
+            room.zero_()
+        return gradients.vector
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients."""
@@ -237,6 +250,26 @@ def _note(took_part: set[str], name: str, _: torch.Tensor) -> None:
     took_part.add(name)
 
 
+def _check_memory(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse two tensors in one memory, one of which is trained: each would become a tensor of its own.
+
+    Raises
+    ------
+    ModelError
+        Names both.
+    """
+    places: dict[int, tuple[str, bool]] = {}
+    for name, own in tensors.items():
+        if own.device.type == "meta" or own.numel() == 0 or own.layout is not torch.strided:
+            continue
+        other, trained = places.setdefault(own.data_ptr(), (name, own.requires_grad))
+        if other != name and (trained or own.requires_grad):
+            raise ModelError(
+                f"{other!r} and {name!r} are two tensors in one memory (tied by .data): they would be trained apart; "
+                "give the module one parameter under two names: layer2.weight = layer1.weight"
+            )
+
+
 def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:
     """Parameters and persistent buffers by their first names, and further names of tensors with several."""
     names: dict[int, list[str]] = {}
@@ -253,22 +286,10 @@ def _tensors_of(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[
 def _changes(own: torch.Tensor) -> bool:
     """Whether a tensor is a buffer that training may change: floating numbers, or counters.
 
-    Not one with infinities, such as a mask, of which no difference can be taken; nor whole numbers beyond float32's.
+    Not one with infinities, such as a mask, of which no difference can be taken.
     """
     if isinstance(own, torch.nn.Parameter):
         return False
     if own.dtype.is_floating_point:
         return bool(torch.isfinite(own).all())
-    return own.dtype in (torch.int64, torch.int32) and bool((own.abs() < _EXACT).all())
-
-
-def _dtype(name: str, own: torch.Tensor) -> str:
-    if own.dtype not in _DTYPES:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-        raise ModelError(f"{name!r} is {own.dtype}, and the state of a module must be one of {known}")
-    return _DTYPES[own.dtype]
-
-
-def _host(own: torch.Tensor) -> Any:
-    """A tensor's values as float32 on the host; a view where it is that already."""
-    return own.detach().to("cpu", torch.float32).numpy()
+    return own.dtype in (torch.int64, torch.int32) and own.numel() <= _MOST_COUNTERS

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dbelief.core.absent import Ranges
+from dbelief.core.absent import EVERYTHING, Ranges
 from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, PushResult
-from dbelief.errors import UserError
+from dbelief.errors import NonFinite, UserError
 from dbelief.job import AddRule, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
@@ -28,6 +28,7 @@ from dbelief.script.user_code import located
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
+from .loss_scaling import LossScaling
 from .module_state import ModuleState
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,17 @@ class Step(ABC):
     ----------
     values
         The vector that the module is kept in: float32, of the length of what is pushed.
+    left_out
+        Whether the script's `GradScaler` left out the last step: nothing was trained.
     """
 
     values: np.ndarray
+    left_out: bool = False
 
     def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
         self._session, self._state, self._optimizer = session, state, optimizer
         self._part = state.pushed
+        self._scaling = LossScaling(optimizer)
         self._stepping = False
         optimizer.register_step_pre_hook(self._refuse)
         self._versions = np.full(len(session.parameters.placement.spans), -1, np.int64)
@@ -62,8 +67,15 @@ class Step(ABC):
             with located():
                 raise UserError("optimizer.step() was called: sync.step makes the step, with the other replicas")
 
+    def _find_overflow(self, search: bool = False) -> bool:
+        with located():
+            self.left_out = self._scaling.leaves_out(search)
+        return self.left_out
+
     def _make_step(self) -> None:
-        """Have the optimiser step on the module."""
+        """Have the optimiser step on the module, unless gradients have overflowed."""
+        if self._find_overflow():
+            return
         self._stepping = True
         try:
             self._optimizer.step()
@@ -135,8 +147,8 @@ class RuleStep(Step):
         self.values = self._room()
         state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
-        self._group, self._warned = optimizer.param_groups[0], False
-        self._held = _beside_rate(self._group)
+        self._warned = False
+        self._held = _beside_rate(optimizer.param_groups[0])
         vars(optimizer)["_opt_called"] = True  # the shards step: no scheduler of torch is to warn that it does not
 
     def fetch(self, clock: int) -> None:
@@ -149,9 +161,8 @@ class RuleStep(Step):
         self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
     ) -> PushResult:
         """See `Step.run`; the next gradients are cleared while the shards apply these."""
-        gradient, absent = self._state.collect_gradients()
-        norm = check_finite(gradient, self._part)
-        if norm == 0.0 and not self._warned:
+        gradient, absent, norm = self._gradient()
+        if norm == 0.0 and not self._warned and not self.left_out:
             self._warned = True
             log.warning(
                 "all gradients are 0: is loss.backward() called before sync.step, and zero_grad() not between them?"
@@ -168,9 +179,21 @@ class RuleStep(Step):
         self._state.load()
         return pushed
 
+    def _gradient(self) -> tuple[np.ndarray, Ranges, float]:
+        """What is pushed, what of it took no part, and its norm: of a step that is left out the changes of buffers."""
+        gradient, absent = self._state.collect_gradients()
+        if not self._find_overflow():
+            try:
+                return gradient, absent, check_finite(gradient, self._part)
+            except NonFinite:
+                if not self._find_overflow(search=True):
+                    raise
+        gradient = self._state.without_gradients()
+        return gradient, EVERYTHING, check_finite(gradient, self._part)
+
     def _check_unchanged(self) -> None:
         """Check that only the rate has changed: it travels with each push, and the rest is the shards' rule."""
-        now = _beside_rate(self._group)
+        now = _beside_rate(self._optimizer.param_groups[0])
         if now != self._held:
             name = next(name for name in now if now[name] != self._held.get(name))
             with located():

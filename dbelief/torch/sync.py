@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .module_state import ModuleState
+from .module_watch import ModuleWatch
 from .optimizer_rule import check_rule
 from .steps import ElasticStep, RuleStep, Step, step_of
 
@@ -74,19 +75,22 @@ class Sync:
             way = step_of(member.job)
             if way is RuleStep:
                 check_rule(optimizer, _rule_fields(member))
-            self._state = ModuleState(module, sums_buffers=way is not ElasticStep)
+            root = getattr(module, "_orig_mod", module)  # the module behind torch.compile's
+            self._state = ModuleState(root, sums_buffers=way is not ElasticStep)
             _check_parameters(module, optimizer)
             self._session = self._opened(member, _form(about))
         torch.set_num_threads(member.settings.threads or member.job.threads)
         self._seed = member.job.seed
         self._fetch_fixed()
         self._step: Step = way(self._session, self._state, optimizer)
+        self._watch = ModuleWatch(root, optimizer, self._state)
         self._fetch(0)
         member.before_compute = self._before_compute
-        self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+        self._loss = self._loss_sum = 0.0
+        self._samples = self._steps = 0
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._stepped: Stepped | None = None  # the last step that is not pushed yet
-        self._result: tuple[float, float | None] | None = None
+        self._result: Scored | None = None
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
@@ -154,18 +158,18 @@ class Sync:
         UserError
             The loss is no number, or a sum; no number of drawn batches has so many samples.
         NonFinite
-            A gradient is NaN or infinite; names the tensor.
+            A gradient is NaN or infinite, and no `GradScaler` of the script leaves the step out; names the tensor.
         RuntimeFailure
             Shards or coordinator do not answer, or this replica was removed.
         """
         with located():
+            self._watch.check()
             value = _checked_loss(loss, reduction)
             stepped = self._job.drawn.step(samples)
             self._check_lockstep(stepped, samples)
         if reduction == "sum":
             self._state.scale_gradients(1.0 / samples)
             value /= samples
-        self._loss_sum += value * samples
         self._samples += samples
         self._steps += 1
         following = self._job.drawn.next()
@@ -177,10 +181,19 @@ class Sync:
                 self._seed_for(following)
 
         pushed = self._step.run(stepped, samples, clock, next_clock, meanwhile)
+        self._count(value, samples)
         self._acknowledged(pushed, stepped)
         if following is not None:
             self._before_compute(following)
-        return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None)
+        return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None, self._step.left_out)
+
+    def _count(self, loss: float, samples: int) -> None:
+        """Count a step's loss; that of one which was left out may have overflowed, and is as the one before then."""
+        if not self._step.left_out or math.isfinite(loss):
+            self._loss = loss
+        self._loss_sum += self._loss * samples
+        if self._step.left_out:
+            self._job.reports.left_out()
 
     def skip(self, samples: int, again: bool = True) -> None:
         """Drop the oldest drawn batches, which have so many samples together, without a step; gradients are cleared.
@@ -234,7 +247,7 @@ class Sync:
 
     # -- evaluation --------------------------------------------------------------------------------------
 
-    def evaluate(self, score: Score, data: Any = None) -> tuple[float, float | None] | None:
+    def evaluate(self, score: Score, data: Any = None) -> Scored | None:
         """Run the evaluations that the job wants of this replica; at its end, wait until it needs none.
 
         Parameters
@@ -248,8 +261,8 @@ class Sync:
 
         Returns
         -------
-        tuple or None
-            Loss and accuracy of the last evaluation that this replica made; None before the first.
+        Scored or None
+            Loss and accuracy of the last evaluation that this replica made, and its `metrics`; None before the first.
 
         Raises
         ------
@@ -260,6 +273,8 @@ class Sync:
         return self._result
 
     def _evaluate(self, lease: wire.EvaluationLease, score: Score, data: Any) -> None:
+        with located():
+            self._watch.check()
         parameters = self._session.parameters
         parameters.locate(lease.placement_epoch)
         evaluated = np.empty(self._state.pushed.size, np.float32)
@@ -269,7 +284,7 @@ class Sync:
             found = score(self._module, data)
         with located():
             quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
-        self._result = quality.loss, quality.accuracy
+        self._result = Scored((quality.loss, quality.accuracy), quality.metrics)
         about = wire.Evaluation(lease=lease.lease, **quality._asdict())
         reply = self._job.reports.report(evaluation=about)
         if reply.store_as:
@@ -310,15 +325,48 @@ class PushedStep:
         Updates by other replicas between the fetch and this step's push, in versions: a mean over the segments.
     pushed
         Whether anything was pushed; with a period it is not after each step.
+    left_out
+        Whether the script's `GradScaler` has left out this step, as a gradient overflowed: nothing was trained.
     """
 
-    __slots__ = ("pushed", "staleness")
+    __slots__ = ("left_out", "pushed", "staleness")
 
-    def __init__(self, staleness: float, pushed: bool) -> None:
-        self.staleness, self.pushed = staleness, pushed
+    def __init__(self, staleness: float, pushed: bool, left_out: bool = False) -> None:
+        self.staleness, self.pushed, self.left_out = staleness, pushed, left_out
 
     def __repr__(self) -> str:
-        return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed})"
+        return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed}, left_out={self.left_out})"
+
+
+class Scored(tuple[float, float | None]):
+    """Result of an evaluation: a pair of loss and accuracy, `loss, accuracy = sync.evaluate(...)`, with its metrics.
+
+    Attributes
+    ----------
+    metrics : dict of str to float
+        Those of the job's `evaluate.metrics` by name, without those that are not finite.
+    """
+
+    metrics: dict[str, float]
+
+    def __new__(cls, pair: Iterable[float | None], metrics: Mapping[str, float] | None = None) -> Self:
+        """From a pair of loss and accuracy."""
+        made = super().__new__(cls, pair)
+        made.metrics = dict(metrics or {})
+        return made
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return self[0]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct predictions, 0 to 1; None where `score` gives none."""
+        return self[1]
+
+    def __repr__(self) -> str:
+        return f"Scored(loss={self.loss!r}, accuracy={self.accuracy!r}, metrics={self.metrics!r})"
 
 
 def _form(about: Mapping[str, Any] | None) -> SampleForm | None:

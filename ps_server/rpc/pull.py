@@ -86,7 +86,8 @@ class PullHandler:
         combined = [start] if start else []
         filled = sent = 0
         for index, newer_than in self._rows:
-            answer = self._shard.read(vector, index, newer_than, functools.partial(_encode, index, codec))
+            of_segment = payloads.codec_of(self._shard.segment(index).span, codec)
+            answer = self._shard.read(vector, index, newer_than, functools.partial(_encode, index, of_segment))
             if filled and filled + len(answer) > bulk.FULL_BYTES:
                 yield combined[0] if len(combined) == 1 else b"".join(combined)
                 combined, filled = [], 0

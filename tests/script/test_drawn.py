@@ -106,3 +106,17 @@ def test_in_lockstep_a_step_comes_after_the_samples_of_all_replicas() -> None:
     for _ in range(5):
         drawn.draw(2)
     assert [drawn.step(2).samples_before for _ in range(5)] == [100, 106, 111, 115, 119]
+
+
+def test_what_is_pending_is_one_step_or_several() -> None:
+    """A step is of one lease; its last one may be smaller."""
+    drawn = received(7, 2)
+    found = list[bool]()
+    for _ in range(5):
+        drawn.draw(2)
+        found.append(drawn.are_one_step(4))
+    assert found == [True, True, False, False, False]
+    drawn.step(4)
+    assert not drawn.are_one_step(4), "the ends of two leases, of 3 and 2 samples"
+    drawn.step(3)
+    assert drawn.are_one_step(4)

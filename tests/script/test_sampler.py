@@ -26,7 +26,7 @@ class Leases:
         self.by_epoch = False
         self.lockstep = lockstep
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
-        self.requests = self.replica = 0
+        self.requests = self.replica = self.unguarded = 0
         self._answers = list(answers)
 
     def request(self) -> Answer:

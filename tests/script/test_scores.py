@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -31,6 +33,19 @@ def checked(found: Any, *metrics: str) -> Any:
 )
 def test_forms(found: Any, metrics: tuple[str, ...], quality: Any) -> None:
     assert tuple(checked(found, *metrics)) == quality
+
+
+def test_a_result_is_a_pair_with_metrics() -> None:
+    from dbelief.torch.sync import Scored
+
+    result = Scored((0.5, 0.25), {"f1": 0.75})
+    loss, accuracy = result
+    assert (loss, accuracy) == (result.loss, result.accuracy) == (0.5, 0.25)
+    copies: list[Scored] = [copy.copy(result), pickle.loads(pickle.dumps(result))]
+    for same in (result, *copies):
+        assert same.metrics == {"f1": 0.75}
+    assert repr(result) == "Scored(loss=0.5, accuracy=0.25, metrics={'f1': 0.75})"
+    assert Scored((0.5, None)).metrics == {}
 
 
 @pytest.mark.parametrize(

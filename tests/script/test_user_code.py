@@ -214,7 +214,7 @@ class Source:
     def __init__(self) -> None:
         self.drawn = DrawnBatches()
         self.by_epoch = False
-        self.replica = 0
+        self.replica = self.unguarded = 0
         self.lockstep: int | None = None
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
 

@@ -1201,6 +1201,7 @@ class Progress(_message.Message):
     LOST_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
+    STEPS_LEFT_OUT_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """of the last acknowledged push, as in its opening; 0 for a client without leases"""
     pushes: _builtins.int
@@ -1219,6 +1220,8 @@ class Progress(_message.Message):
     """of the last acknowledged push, as in its opening"""
     sequence: _builtins.int
     """number of the last acknowledged push; 0: none, or a step of a group, which pushes nothing"""
+    steps_left_out: _builtins.int
+    """of `steps`: without a gradient, as a script's loss scaler found an overflow"""
     def __init__(
         self,
         *,
@@ -1231,10 +1234,11 @@ class Progress(_message.Message):
         lost: _builtins.int = ...,
         position: _builtins.int = ...,
         sequence: _builtins.int = ...,
+        steps_left_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "position", b"position", "pushes", b"pushes", "samples", b"samples", "sequence", b"sequence", "staleness_sum", b"staleness_sum", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "position", b"position", "pushes", b"pushes", "samples", b"samples", "sequence", b"sequence", "staleness_sum", b"staleness_sum", "steps", b"steps", "steps_left_out", b"steps_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

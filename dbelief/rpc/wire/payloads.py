@@ -12,7 +12,7 @@ import numpy as np
 
 from dbelief.codec import CODECS, Codec, Decode, make_codec, restore_residual, warm_up
 from dbelief.core.absent import Ranges, covers, in_segment, pairs
-from dbelief.core.layout import MAX_SEGMENT_LENGTH, SegmentSpan
+from dbelief.core.layout import MAX_SEGMENT_LENGTH, Kind, SegmentSpan
 from dbelief.core.push import Push
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
@@ -96,6 +96,11 @@ def answering(codec: int) -> Codec | None:
     if codec not in _ANSWERS:
         raise Rejected(f"codec {codec} is not one that numbers are answered in")
     return _ANSWERS[codec]
+
+
+def codec_of(span: SegmentSpan, codec: Codec | None) -> Codec | None:
+    """Codec of a segment: counters, running averages and frozen parameters travel as they are."""
+    return codec if span.kind is Kind.TRAINED else None
 
 
 def part_of(index: int, version: int, values: np.ndarray, codec: Codec | None) -> SegmentPayload:
@@ -208,7 +213,7 @@ class Payloads:
 
     def part(self, span: SegmentSpan, version: int, values: np.ndarray) -> SegmentPayload | None:
         """Payload of a segment; None where the push is over."""
-        codec, absent = self._codec, in_segment(self._absent, span)
+        codec, absent = codec_of(span, self._codec), in_segment(self._absent, span)
         if absent and covers(absent, span.length):
             return SegmentPayload(span.index, version, 0, span.length)
         if codec is None or not codec.keeps:

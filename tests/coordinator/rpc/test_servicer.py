@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from coordinator.cluster.replica_scaling import LAUNCHER_TIMEOUT_S, ReplicaScaling
-from coordinator.core.states import State
+from coordinator.core.states import DatasetSizes, State
 from coordinator.job.machine import JobMachine
 from coordinator.monitoring.throughput import MemberThroughput
 from coordinator.rpc.servicer import LONGEST_TEXT, CoordinatorService
@@ -377,6 +377,21 @@ def test_work_that_is_wanted_goes_over_the_wire(training: Caller) -> None:
 def test_unknown_kind_of_work_is_any(training: Caller, unknown: int) -> None:
     """Of a later version: it gets what there is, as before kinds could be wanted."""
     assert lease(training, wants=unknown).training.lease == 1
+
+
+def test_in_lockstep_the_last_block_is_still_to_come(a_world: Callable[..., World]) -> None:
+    """Its leases empty the pool, and are sent when the shards have its members: nobody may end meanwhile."""
+    call = Caller(a_world(DatasetSizes(40, 0, 0), strategy__staleness=0, limits={"epochs": 1}))
+    call.world.started()
+    for number in (0, 1):
+        supply = lease(call, number, wants=wire.WANTS_TRAINING).supply
+        assert supply == wire.SUPPLY_LATER
+    assert call.world.machine.leases.room() == 0
+    assert lease(call, 0, wants=wire.WANTS_EVALUATION).supply == wire.SUPPLY_LATER
+    call.world.settle()
+    for number in (0, 1):
+        held = lease(call, number, wants=wire.WANTS_TRAINING).training.lease
+        assert lease(call, number, last_lease=held, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_DRAINED
 
 
 def test_one_that_waits_is_informed_of_the_supply(training: Caller) -> None:

@@ -16,6 +16,7 @@ from dbelief.checkpoint.model_tensors import read_tensors
 from dbelief.checkpoint.safetensors_io import _OF_BOXES, write_model
 from dbelief.codec.bfloat16 import BFloat16
 from dbelief.core.layout import Box, Kind, Layout
+from dbelief.core.whole_numbers import split, type_in_parts
 from dbelief.rundir.result import read_model
 
 SHAPE = (3, 4)
@@ -25,6 +26,11 @@ VALUES: dict[str, Any] = {
     "bfloat16": np.linspace(-2, 2, 12),
     "int64": [0, 1, -1, 2**24, -(2**24), 1e6, 7, 8, 9, 10, 11, 12],
     "int32": [0, 1, -1, 2**24, -(2**24), 1e6, 7, 8, 9, 10, 11, 12],
+    "uint64": [0, 1, 3, 2**24, 4, 1e6, 7, 8, 9, 10, 11, 12],
+    "uint32": [0, 1, 3, 2**24, 4, 1e6, 7, 8, 9, 10, 11, 12],
+    "int16": [0, 1, -1, 2**15 - 1, -(2**15), 6, 7, 8, 9, 10, 11, 12],
+    "uint16": [0, 1, 2, 2**16 - 1, 2**15, 6, 7, 8, 9, 10, 11, 12],
+    "int8": [0, 1, -1, 127, -128, 5, 6, 7, 8, 9, 10, 11],
     "uint8": [0, 1, 2, 127, 128, 255, 6, 7, 8, 9, 10, 11],
     "bool": [0, 1] * 6,
 }
@@ -85,7 +91,7 @@ def test_tensors_of_every_type_are_read_back(tmp_path: Path) -> None:
             values = values.astype(np.float16).astype(np.float32)
         if dtype == "bfloat16":
             values = (bfloat16_of(values).astype(np.uint32) << 16).view(np.float32)
-        assert tensor.dtype == (np.int64 if dtype == "int64" else np.float32), dtype
+        assert tensor.dtype == (dtype if "int" in dtype else np.float32), dtype
         np.testing.assert_array_equal(tensor, values.reshape(SHAPE), err_msg=dtype)
 
 
@@ -116,6 +122,30 @@ def test_scalar_of_whole_numbers_is_rounded_to_the_nearest(tmp_path: Path) -> No
         held = write(tmp_path / "model.safetensors", layout, np.array([value], np.float32))["count"]
         assert (held["dtype"], held["shape"]) == ("I64", [])
         assert np.frombuffer(held["data"], "<i8").tolist() == [wanted]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "uint32"])
+def test_whole_numbers_beyond_float32_are_in_the_file_and_come_back(dtype: str, tmp_path: Path) -> None:
+    """In parts on the shards, which segments cut anywhere; a file that has them whole is read too."""
+    limits = np.iinfo(dtype)
+    values = np.array([[limits.min, limits.max, 0], [2**24 + 1, 2**31 - 1, 65_536]], dtype)
+    layout = Layout.of(
+        {"w": np.zeros(3), "n": split(values)}, {"n": ["also"]}, {"n": Kind.SUMMED}, {"n": type_in_parts(dtype)}
+    )
+    flat = np.concatenate([np.ones(3, np.float32), split(values).reshape(-1)])
+    held = write(tmp_path / "model.safetensors", layout, flat)
+    for name in ("n", "also"):
+        assert held[name]["shape"] == [2, 3]
+        np.testing.assert_array_equal(np.frombuffer(held[name]["data"], dtype), values.reshape(-1))
+    read = np.zeros(layout.size, np.float32)
+    read_model(tmp_path / "model.safetensors", layout, read, tmp_path)
+    np.testing.assert_array_equal(read, flat)
+
+
+def test_sums_and_averages_beyond_a_small_type_stay_at_its_end(tmp_path: Path) -> None:
+    layout = Layout.of({"seen": np.zeros(3), "set": np.zeros(3)}, dtypes={"seen": "uint8", "set": "bool"})
+    held = write(tmp_path / "model.safetensors", layout, np.array([300, -2, 7, 2, 0, 1], np.float32))
+    assert (held["seen"]["data"], held["set"]["data"]) == (bytes([255, 0, 7]), bytes([1, 0, 1]))
 
 
 def test_beyond_float16_is_infinite(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import dbelief
 from dbelief.arrays.backend import select_backend
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.core.layout import Kind, Layout, SegmentSpan
+from dbelief.core.whole_numbers import join
 from dbelief.data import load
 from dbelief.errors import DataError, ModelError
 from dbelief.evaluation.evaluate import evaluate
@@ -315,10 +316,16 @@ def test_unshareable_modules_are_refused(torch: Any) -> None:
     def double() -> Any:
         return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).double().requires_grad_(False))
 
+    def complex_weight() -> Any:
+        made = nn.Linear(2, 2)
+        made.weight = nn.Parameter(torch.zeros(2, 2, dtype=torch.cfloat))
+        return made
+
     for build, words in (
-        (double, r"parameter '1\.weight' is torch\.float64, must be torch\.float32; a script may have it"),
+        (double, r"'1\.weight' is torch\.float64, and shards hold float32: .* call module\.float\(\)"),
+        (lambda: nn.Linear(2, 2).bfloat16(), r"parameter 'weight' is torch\.bfloat16, must .*; a script may have it"),
+        (complex_weight, r"'weight' is torch\.complex64, .* torch\.view_as_complex"),
         (frozen, r"parameter 'bias' is frozen .*; a script may have it"),
-        (lambda: nn.Linear(2, 2).double(), r"parameter 'weight' is torch\.float64, must be torch\.float32"),
         (nn.ReLU, r"the torch module has no parameters"),
         (nn.Linear(2, 2), r"takes what makes the module, a class or a function"),
         (dict, r"what builds the module gave a dict"),
@@ -331,6 +338,49 @@ def test_unshareable_modules_are_refused(torch: Any) -> None:
         many.loss_and_gradient(layout.views(flat), batch(), layout.views(gradient))
 
 
+def _held(torch: Any, values: np.ndarray, name: str) -> Any:
+    """A tensor as the module has it."""
+    return torch.tensor(join(values, np.dtype(np.int64)) if name.endswith("tracked") else values)
+
+
+@pytest.mark.torch
+def test_buffers_of_every_type_are_kept_exactly(torch: Any, tmp_path: Path) -> None:
+    """In the module, the vector and the file: a hash's multiplier, a limit, a mask of infinities, a counter."""
+
+    class Kept(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = torch.nn.Linear(50, 10)
+            self.register_buffer("prime", torch.tensor(2654435761))
+            self.register_buffer("limit", torch.tensor([2**31 - 1, -(2**31)], dtype=torch.int32))
+            self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+            self.register_buffer("flags", torch.tensor([True, False]))
+            self.register_buffer("small", torch.tensor([-128, 127], dtype=torch.int8))
+            self.register_buffer("seen", torch.tensor(2**24 - 1))
+            self.register_buffer("own", torch.zeros(2, dtype=torch.float64), persistent=False)
+
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                self.seen += len(x)
+            return self.out(x)
+
+    model = TorchModel(Kept, torch.nn.CrossEntropyLoss())
+    initial = InitialValues.of(build_job({**NORMED, "strategy": PLAIN}, Path()), model)
+    layout, flat = initial.layout, initial.flat()
+    gradient = np.empty_like(flat)
+    for _ in range(3):
+        model.loss_and_gradient(layout.views(flat), batch(), layout.views(gradient))
+        flat[layout.starts[2] :] += gradient[layout.starts[2] :]
+    file = tmp_path / "model.safetensors"
+    write_model(file, layout, [(span, flat[span.start : span.stop]) for span in layout.segments(7)], {})
+    wanted = Kept()
+    wanted.seen += 3 * 64
+    for held in (dbelief.load_model(file, into=Kept()).state_dict(), model._module.state_dict()):
+        for name, own in wanted.state_dict().items():
+            assert held[name].dtype == own.dtype
+            assert name.startswith("out") or torch.equal(held[name], own), name
+
+
 @pytest.mark.torch
 def test_changes_of_buffers_stand_where_others_have_their_gradient(torch: Any) -> None:
     nn = torch.nn
@@ -338,18 +388,18 @@ def test_changes_of_buffers_stand_where_others_have_their_gradient(torch: Any) -
     initial = InitialValues.of(build_job({**NORMED, "strategy": PLAIN}, Path()), model)
     layout, flat = initial.layout, initial.flat()
     assert {box.name: box.dtype for box in layout.boxes if box.kind is Kind.SUMMED} == {
-        "1.running_mean": "float32", "1.running_var": "float32", "1.num_batches_tracked": "int64"
+        "1.running_mean": "float32", "1.running_var": "float32", "1.num_batches_tracked": "int64/16"
     }  # fmt: skip
     gradient = np.full_like(flat, np.nan)
     views, out = layout.views(flat), layout.views(gradient)
     plain = nn.Sequential(nn.Linear(50, 10), nn.BatchNorm1d(10))
-    plain.load_state_dict({name: torch.tensor(values) for name, values in views.items()})
+    plain.load_state_dict({name: _held(torch, values, name) for name, values in views.items()})
     for _ in range(3):
         model.loss_and_gradient(views, batch(), out)
         plain(torch.tensor(batch().inputs))
         for name in model.buffers:
             views[name] += out[name]
-            np.testing.assert_allclose(views[name], plain.state_dict()[name].numpy(), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(_held(torch, views[name], name), plain.state_dict()[name], rtol=1e-5, atol=1e-6)
     plain.eval()
     with torch.no_grad():
         expected = plain(torch.tensor(batch().inputs)).numpy()
@@ -394,7 +444,7 @@ def test_batch_norm_learns_on_two_replicas(torch: Any, tmp_path: Path) -> None:
     assert run.summary.test_accuracy is not None
     assert run.summary.test_accuracy >= 0.85
     held = run.load_model()
-    assert held.views["1.num_batches_tracked"] == run.summary.pushes
+    assert join(held.views["1.num_batches_tracked"], np.dtype(np.int64)) == run.summary.pushes
 
 
 @pytest.mark.torch

@@ -136,9 +136,10 @@ class InUnits:
         try:
             with _LOCK:
                 inputs, targets = self._found.read(self._names[unit])
-            return np.asarray(inputs), np.asarray(targets)
         except Exception as error:
             raise DataError(str(raised(self._path, f"read({self._names[unit]!r})", error))) from error
+        where = f"{self._where}: unit {self._names[unit]!r}"
+        return _array(inputs, f"{where} has inputs"), _array(targets, f"{where} has targets")
 
 
 def open_python(spec: PythonData, folder: Path) -> StreamSets:
@@ -184,12 +185,16 @@ def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:
     if hasattr(found, "units") and hasattr(found, "read"):
         return InUnits(found, path, where, spec.classes)
     if hasattr(found, "__len__") and hasattr(found, "__getitem__"):
-        if not len(found):
+        try:
+            length = len(found)
+        except Exception as error:
+            raise DataError(str(raised(path, f"len({name})", error))) from error
+        if not length:
             raise DataError(f"{where}: has no samples")
         return Ranges(
             ByIndex(found, path, where, spec.classes),
-            np.arange(len(found)),
-            unit_size(spec.unit, UNIT, len(found)),
+            np.arange(length),
+            unit_size(spec.unit, UNIT, length),
         )
     raise DataError(
         f"{where}: is neither a data set with len() and items (inputs, target), nor one with units and read(name)"
@@ -208,7 +213,43 @@ def _item(found: Any, index: int, path: Path, where: str) -> tuple[np.ndarray, n
         raise DataError(f"{raised(path, f'item {index}', error)} ({where})") from error
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise DataError(f"{where}: item {index} is a {type(item).__name__}, must be a pair (inputs, target)")
-    return np.asarray(item[0]), np.asarray(item[1])
+    return _array(item[0], f"{where}: item {index} has inputs"), _array(item[1], f"{where}: item {index} has targets")
+
+
+def _array(value: Any, what: str) -> np.ndarray:
+    """What a user's object gives, as an array; a torch tensor without its graph, on the host, bfloat16 as float32.
+
+    Raises
+    ------
+    DataError
+        NumPy cannot take it as numbers; `what`: which value it is.
+    """
+    try:
+        try:
+            array = np.asarray(_tensor_on_host(value))
+        except (TypeError, RuntimeError):  # tensors in a list: to look at each number of all lists would be slow
+            array = np.asarray(_on_host(value))
+    except Exception as error:  # of whatever the object's own conversion raises
+        cause = " ".join(str(error).split())
+        kind = type(value).__name__
+        raise DataError(f"{what} of {kind} that NumPy cannot take ({cause}): give an array of numbers") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{what} of {array.dtype} ({type(value).__name__}), must be numbers")
+    return array
+
+
+def _on_host(value: Any) -> Any:
+    """As `_tensor_on_host`, also inside lists."""
+    return [_on_host(one) for one in value] if isinstance(value, list | tuple) else _tensor_on_host(value)
+
+
+def _tensor_on_host(value: Any) -> Any:
+    """A torch tensor as an array; anything else as it is. torch is not imported for it."""
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu().resolve_conj()
+    tensor = tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 def _kept(inputs: np.ndarray, where: str) -> np.dtype:

@@ -15,7 +15,7 @@ from dbelief.codec import CODECS, Codec
 from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
-from dbelief.core.layout import SegmentSpan, make_segments
+from dbelief.core.layout import Kind, SegmentSpan, make_segments
 from dbelief.errors import Rejected
 from dbelief.job import PushCodec, Wire
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -56,6 +56,18 @@ def test_a_segment_is_encoded_once(codec: Codec) -> None:
     assert [part_at(payloads, span, values) for span in SPANS] == first
     np.testing.assert_array_equal(residual, kept)
     assert [part_at(Payloads(codec, residual, 100), span, values) for span in SPANS] != first
+
+
+@pytest.mark.parametrize("codec", [BFloat16(), OneBit()], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("kind", [Kind.SUMMED, Kind.FIXED])
+def test_what_no_gradient_moves_travels_as_it_is(codec: Codec, kind: Kind) -> None:
+    """Counters, running averages and frozen parameters beside trained ones."""
+    values, residual = 70_001 * np.ones(300, np.float32), np.zeros(300, np.float32)
+    payloads = Payloads(codec, residual, 100)
+    other = SegmentSpan(1, SPANS[1].start, SPANS[1].length, kind)
+    assert part_at(payloads, other, values) == values[: other.length].tobytes()
+    assert part_at(payloads, SPANS[0], values) != values[: SPANS[0].length].tobytes()
+    assert not residual[other.start - 100 : other.stop - 100].any()
 
 
 @LATER

@@ -430,3 +430,51 @@ def test_an_object_of_two_data_sets_too(tmp_path: Path) -> None:
 )
 def test_bad_objects_are_named(tmp_path: Path, train: str, more: dict[str, Any], message: str) -> None:
     assert refused(tmp_path, **python(tmp_path, train, **more)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("([1.0, [2.0]], 0)", "s.py:made: item 0 has inputs of list that NumPy cannot take (setting an array element"),
+        ("([1.0, 2.0], None)", "s.py:made: item 0 has targets of object (NoneType), must be numbers"),
+        ("({'x': 1}, 0)", "s.py:made: item 0 has inputs of object (dict), must be numbers"),
+        ("('abc', 0)", "s.py:made: item 0 has inputs of <U3 (str), must be numbers"),
+    ],
+)
+def test_items_that_are_no_numbers_are_named(tmp_path: Path, item: str, message: str) -> None:
+    (tmp_path / "s.py").write_text(f"made = [{item}] * 5")
+    spec = {"source": "python", "train": "s.py:made", "classes": 2}
+    assert refused(tmp_path, **spec).startswith(message)
+
+
+def test_an_error_of_len_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("class made:\n    __getitem__ = 0\n    def __len__(self):\n        return self.n\n")
+    message = refused(tmp_path, source="python", train="s.py:made", classes=2)
+    assert message.startswith("s.py, line 4: len(made) raised AttributeError: ")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "item",
+    [
+        "torch.ones(3, requires_grad=True)",
+        "torch.ones(3, dtype=torch.bfloat16)",
+        "torch.ones(3).to_sparse()",
+        "[torch.ones(1, requires_grad=True)[0]] * 3",
+        "[torch.ones((), dtype=torch.bfloat16)] * 3",
+    ],
+)
+def test_tensors_that_numpy_does_not_take_are_converted(tmp_path: Path, item: str) -> None:
+    pytest.importorskip("torch", reason="the torch extra is not installed")
+    (tmp_path / "s.py").write_text(f"import torch\nmade = [({item}, torch.tensor(i % 2)) for i in range(6)]")
+    data = loaded(tmp_path, source="python", train="s.py:made", classes=2)
+    assert data.train is not None
+    np.testing.assert_array_equal(data.train.gather(np.arange(6), data.train.buffer(6)).inputs, np.ones((6, 3)))
+
+
+@pytest.mark.torch
+def test_tensors_without_numbers_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the torch extra is not installed")
+    (tmp_path / "s.py").write_text("import torch\nmade = [(torch.ones(3, device='meta'), 0)] * 6")
+    message = refused(tmp_path, source="python", train="s.py:made", classes=2)
+    assert message.startswith("s.py:made: item 0 has inputs of Tensor that NumPy cannot take (Cannot copy")
