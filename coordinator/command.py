@@ -103,7 +103,8 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 def command(**options: Any) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.
 
-    Where the registry has an unfinished run of it, resume that; while another coordinator leads it, stand by.
+    Where the registry has an unfinished run of it, resume that; while another coordinator leads it, stand by. Exit code
+    3: the model is trained and written, and its last evaluation failed; --resume repeats that.
     """
     prepare_process()
     limit_threads(1)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbelief.errors import Interrupted, Unavailable, UserError
+from dbelief.errors import EvaluationFailed, Interrupted, RuntimeFailure, Unavailable, UserError
 from dbelief.job import Job, load_job
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import sweep, write_whole
@@ -155,7 +155,7 @@ def _run_as_leader(
         stack.enter_context(found_at(begun.folder, server.address, job))
         if options.ready_file is not None:
             write_whole(options.ready_file, server.address.encode())
-        if options.resume:
+        if begun.machine.state is not State.CLOSING:
             (begun.folder / "summary.json").unlink(missing_ok=True)  # of the run that is resumed
         with tracking(job, begun.folder):
             state = runner.run(interrupted, options.on_signal == "leave")
@@ -163,14 +163,16 @@ def _run_as_leader(
         if state not in (State.DONE, State.FAILED):
             log.info(f"leaving job {job.name} ({state.value}) to the next coordinator")
         else:
-            log.info(f"job {job.name} {state.value}: {begun.machine.reason}")
+            log.info(f"job {job.name} {state.value}: {begun.machine.outcome}")
             if options.at_end == "wait":
                 interrupted.wait()
             else:
                 metrics.wait_for_scrape(SCRAPE_S)
     if options.run_folder is None:
         place.discard(begun.folder)
-    return 1 if state is State.FAILED else 0
+    if state is State.DONE and begun.machine.shutdown.failures:
+        return EvaluationFailed.exit_code
+    return RuntimeFailure.exit_code if state is State.FAILED else 0
 
 
 def _begin(

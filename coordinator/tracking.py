@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dbelief.job import Job
 from dbelief.launch.child_process import PROGRAM, spawn
+from dbelief.rundir.summary import has_ended
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def tracking(job: Job, folder: Path) -> Iterator[None]:
     over = False
     try:
         yield
-        over = (folder / "summary.json").exists()
+        over = has_ended(folder)
     finally:
         _end(process, END_S if over else 0.0, folder / LOG)
 

@@ -15,6 +15,7 @@ DbeliefError
     ├── NonFinite         a gradient holds NaN or infinity
     ├── WriteFailed       a file could not be written, for example because the disk is full
     ├── StorageError      a store of objects refused a request: no such bucket, access denied, full
+    ├── EvaluationFailed  the model is trained and written, and a last evaluation of it failed: exit code 3
     ├── SnapshotError     a snapshot that is damaged, of another job, or of a newer format
     │   └── CorruptSnapshot    a file of it is missing or damaged: an older snapshot may be complete
     └── Interrupted       Ctrl-C was pressed: exit code 130
@@ -22,6 +23,8 @@ DbeliefError
 A wrong argument to a function is a ValueError in that function; a violated invariant is an AssertionError.
 Messages are one line and name the cause and the location.
 """
+
+from typing import Any
 
 
 class DbeliefError(Exception):
@@ -93,6 +96,19 @@ class WriteFailed(RuntimeFailure):
 
 class StorageError(RuntimeFailure):
     """A store of objects refused a request, for example because access is denied; the message names URL and cause."""
+
+
+class EvaluationFailed(RuntimeFailure):
+    """A job's model is trained and written, and its last validation or test failed; `--resume` repeats only that.
+
+    `run` is the run, as `dbelief.train` returns one.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, run: Any = None) -> None:
+        super().__init__(message)
+        self.run = run
 
 
 class SnapshotError(RuntimeFailure):

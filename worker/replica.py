@@ -16,8 +16,19 @@ from typing import TypeVar
 from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS
 from dbelief.core.ranks import all_or_none
-from dbelief.errors import DataError, DbeliefError, ModelError, NonFinite, RankFailure, Rejected, Unavailable
-from dbelief.evaluation.evaluate import evaluate, measure
+from dbelief.data import Samples
+from dbelief.errors import (
+    DataError,
+    DbeliefError,
+    JobError,
+    ModelError,
+    NonFinite,
+    RankFailure,
+    Rejected,
+    Unavailable,
+    UserError,
+)
+from dbelief.evaluation.evaluate import Quality, evaluate, measure
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Job, PythonModel, Sandblaster, SyncSgd
 from dbelief.nn import Model
@@ -46,6 +57,7 @@ Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 WAIT_SHARE, LONGEST_WAIT_S = 1 / 8, 0.1
 """A replica without work retries after this share of the time it has waited, at most after so long: the requests of
 many replicas that wait for a straggler, or a failover, are few, and each wait is longer by an eighth at most."""
+_USER_ERRORS = tuple(kind.__name__ for kind in (UserError, JobError, DataError, ModelError))
 HOLD_S = 1.0
 """Seconds for which a request may be held until there is work, where the coordinator holds requests; an interrupted
 replica leaves so much later at most."""
@@ -274,12 +286,17 @@ class Replica:
                 return
             raise
         copy.to_device()
-        alive = self._reporter.report_alive
-        quality = evaluate(self._model, copy.views, split, session.part, session.backend, alive)
-        if session.metrics is not None:  # of a model on one rank
-            with keep_alive(session.member):
-                measured = measure(session.metrics, self._model, copy.views, split, session.backend)
-            quality = quality._replace(metrics=measured)
+        try:
+            quality = self._quality(copy, split)
+        except UserError as error:  # of data or model: another replica would fail as well
+            self._evaluation_failed(message, str(error))
+            if self._ranks.size == 1:
+                return
+            raise
+        except RankFailure as error:
+            if error.kind in _USER_ERRORS:
+                self._evaluation_failed(message, str(error))
+            raise
         found = wire.Evaluation(lease=message.lease, **quality._asdict())
         reply = self._broadcast_reply(lambda: self._reporter.report(evaluation=found), wire.ReportReply)
         if reply.store_as:
@@ -287,6 +304,32 @@ class Replica:
             session.assign(reply.store_as, copy.host)
             self._ranks.barrier()
             self._reporter.report(stored_lease=message.lease)
+        self._phases.end("wait")
+
+    def _quality(self, copy: ParameterBuffer, split: Samples) -> Quality:
+        """Quality of the parameters in a buffer on a split."""
+        session, model = self._session, self._session.job.model
+        try:
+            quality = evaluate(
+                self._model, copy.views, split, session.part, session.backend, self._reporter.report_alive
+            )
+            if session.metrics is None:
+                return quality
+            with keep_alive(session.member):  # of a model on one rank
+                measured = measure(session.metrics, self._model, copy.views, split, session.backend)
+            return quality._replace(metrics=measured)
+        except (DbeliefError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if not isinstance(model, PythonModel):
+                raise
+            raise ModelError(f"{model.python}: {format_error(error)}") from error
+
+    def _evaluation_failed(self, message: wire.EvaluationLease, reason: str) -> None:
+        """Report, once for all ranks, that an evaluation cannot be made."""
+        if self._leads:
+            self._reporter.report(evaluation_failed=wire.EvaluationFailed(lease=message.lease, reason=reason))
+            log.error(f"{message.set} evaluation failed: {reason}")
         self._phases.end("wait")
 
     def _fetch(self, message: wire.EvaluationLease, copy: ParameterBuffer) -> None:

@@ -19,6 +19,7 @@ from benchmarks.faults.recovery_time import increases, spread
 from benchmarks.faults.supervisor import Supervisor, Unit
 from benchmarks.harness import options, runs
 from dbelief.registry.embedded import server_binary
+from dbelief.rundir.summary import has_ended
 
 COORDINATORS, SHARDS, COPIES, WORKERS = 2, 2, 2, 3
 LOOKS_PER_S = 10.0
@@ -121,7 +122,7 @@ class Deployment:
 
     def ended(self) -> bool:
         """Whether the job is over: its summary is written."""
-        return (self._run.run / "summary.json").exists()
+        return has_ended(self._run.run)
 
     def left(self) -> list[str]:
         """Processes that have not ended with exit code 0, the registry left out."""

@@ -162,5 +162,9 @@ class LogEvent(Action):
     fields: Mapping[str, Any]
 
 
+class WriteSummary(Action):
+    """Write the summary of a run whose model is written, before its last evaluations."""
+
+
 class FinishRun(Action):
     """Close the run folder and let the shards exit."""

@@ -22,10 +22,10 @@ class ShutdownPhase(IntEnum):
     """Phase of the shutdown of a job; each waits for the one before."""
 
     DRAIN = 0  # until no lease is outstanding
-    VALIDATE = 1
-    TEST = 2
-    SNAPSHOT = 3
-    EXPORT = 4
+    CHOOSE = 1  # the result, by a last validation where the best parameters are kept
+    SNAPSHOT = 2
+    EXPORT = 3
+    EVALUATE = 4  # last: whatever fails in it, the model is written
     DONE = 5
 
 

@@ -1,7 +1,7 @@
 """One job as a state machine: events in, actions out. No clock, no socket, no file.
 
     EMPTY --shards and layout--> INITIALISING --initial set written--> READY --all trained, or a limit--> CLOSING
-    CLOSING --leases in, evaluated, snapshot, export--> DONE          any unrecoverable error --> FAILED
+    CLOSING --leases in, result chosen, set, export, evaluated--> DONE  any error before the export --> FAILED
 
 Every method that processes an event first applies it, then calls `_advance`. The resulting actions are appended to
 `actions` for the event loop, which reports their outcome by further events.
@@ -21,6 +21,7 @@ from dbelief.core.placement import Placement
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, UserError
 from dbelief.job import Job
+from dbelief.rundir.summary import outcome_text
 
 from ..cluster.initialization import Initialization
 from ..cluster.recovery import Recovery
@@ -106,6 +107,7 @@ class JobMachine:
         self.commit_due = True
         self.finished = False
         self.resumes = resume is not None
+        self.trained = ""  # why a run that is resumed had ended training, where it lacks only evaluations
         # Wall time in seconds before the resume, as stored in the set.
         self.earlier_wall_s: float = resume[1].get("wall_s", 0.0) if resume is not None else 0.0
         self._resume = resume
@@ -116,6 +118,11 @@ class JobMachine:
             # The set's ledgers have rows up to this incarnation: pushes of a reused one would be dropped as duplicates.
             self.members.incarnations = state["incarnations"]
             self.training.snapshots.count = state["sets"]
+
+    @property
+    def resumed_samples(self) -> int:
+        """Samples trained in the set to resume from; 0 without one."""
+        return int(self._resume[1]["progress"]["samples"]) if self._resume is not None else 0
 
     @property
     def run_id(self) -> int:
@@ -137,17 +144,47 @@ class JobMachine:
         """Whether the job is done or failed."""
         return self.state in (State.DONE, State.FAILED)
 
+    @property
+    def outcome(self) -> str:
+        """The reason of the present state, and the evaluations that have failed."""
+        return outcome_text(self.reason, self.shutdown.failures)
+
     def close(self, reason: str, evaluate: bool = True) -> None:
-        """End as planned: finish what is leased, evaluate, snapshot, export."""
-        if self.state is State.READY:
-            self.shutdown.evaluate = evaluate
-            self._become(State.CLOSING, reason)
+        """End as planned: finish what is leased, snapshot, export, evaluate; the last not without `evaluate`."""
+        if self.state is not State.READY:
+            return
+        self.shutdown.trained = evaluate
+        if not evaluate:
+            self.shutdown.stop_evaluating()
+        self._become(State.CLOSING, reason)
 
     def fail(self, reason: str) -> None:
-        """End the job now, with a reason."""
-        if not self.over:
-            self._become(State.FAILED, reason)
-            self.actions.append(effects.FinishRun())
+        """End the job now, with a reason; once the model is written, only its evaluation fails."""
+        if self.over:
+            return
+        if self.state is State.CLOSING and self.shutdown.phase is ShutdownPhase.EVALUATE:
+            self._leave_out_evaluations(reason)
+            self._finish(State.DONE, self.reason)
+        else:
+            self._finish(State.FAILED, reason)
+
+    def launcher_failed(self, reason: str, now_s: float) -> None:
+        """Process a launcher's report that it cannot start again what the job needs."""
+        if self.state is not State.CLOSING or self.recovery.unavailable:
+            self.fail(reason)
+        elif not self.over:  # training is done: the model needs the shards only
+            self._leave_out_evaluations(reason)
+            self._advance(now_s)
+
+    def _leave_out_evaluations(self, reason: str) -> bool:
+        left_out = self.shutdown.leave_out_evaluations(reason)
+        if left_out:
+            self._log_event("evaluation_failed", set=left_out, reason=reason)
+        return bool(left_out)
+
+    def _finish(self, state: State, reason: str) -> None:
+        self._become(state, reason)
+        self.actions.append(effects.FinishRun())
 
     def waiting_for(self) -> str:
         """What the job waits for before it trains, or for the resharding in progress; "" for nothing."""
@@ -200,7 +237,7 @@ class JobMachine:
             All places for shards are occupied.
         """
         if self.over:
-            raise Rejected(f"job {self.job.name!r} is over: {self.reason}")
+            raise Rejected(f"job {self.job.name!r} is over: {self.outcome}")
         if kind != "shard":
             if layout is None:
                 raise Rejected("a replica joins with its model's layout")
@@ -279,7 +316,9 @@ class JobMachine:
         if member.kind in ("shard", "follower"):
             self._server_lost(member, how, reason, now_s)
             return
-        self.training.replica_lost(member.incarnation, how == "died", now_s)
+        for lease in self.training.replica_lost(member.incarnation, how == "died", now_s):
+            why = f"{member.kind} {member.number} failed at it, like others before: {reason}"
+            self._evaluation_failed(lease.set, why)
         self.initialization.pusher_lost(member.incarnation, last=not self._pushers())
         if self.placement is not None:
             self.actions.append(effects.Fence(member.number, member.incarnation))
@@ -345,7 +384,7 @@ class JobMachine:
             return
         best = self.progress.best
         due = self.recovery.shard_recovered(action, set_id)
-        if self.progress.best != best:
+        if self.progress.best != best or not self.shutdown.writes:
             self.shutdown.restart_reads()
         if due is not None:
             shard = action.place.shard
@@ -354,8 +393,9 @@ class JobMachine:
             else:
                 self.training.shard_restored(lowest)
                 held = self.training.snapshots.samples_in(set_id)
-                self.shutdown.shard_restored(complete=held >= self.progress.samples)
                 self._log_event("shard_back", shard=shard, set=set_id, samples=held, of=self.progress.samples)
+                if not self.shutdown.evaluates_what_is_written(complete=held >= self.progress.samples):
+                    self.fail(f"shard {shard} was restored from set {set_id}, which is older than the model")
             self.actions += due
             if self.recovery.rollback_set is not None and not self.recovery.unavailable:
                 self.actions += [*self.replication.detach_all(), effects.RollBack(self.recovery.rollback_set)]
@@ -470,6 +510,8 @@ class JobMachine:
             return
         self.training.begin(now_s)
         self._become(State.READY, "")
+        if self.trained:
+            self.close(self.trained)
         self._advance(now_s)
 
     def postpone(self, action: effects.Action) -> None:
@@ -496,8 +538,8 @@ class JobMachine:
         if member is None:
             return messages.Stop(f"replica {request.replica} was removed; its work was reassigned")
         member.last_beat_s = now_s if heard_s is None else max(member.last_beat_s, heard_s)
-        if self.over or (self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.TEST):
-            return messages.Stop(self.reason)
+        if self.over or (self.state is State.CLOSING and not self.shutdown.needs_replicas):
+            return messages.Stop(self.outcome)
         closing = self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.DRAIN
         ready = self.state is State.READY
         living, client = self.members.replicas.keys(), member.kind == "client"
@@ -609,6 +651,7 @@ class JobMachine:
         if client is not None:
             client.state = "waiting"  # it requests no lease that would set the state
         if lease is not None:
+            self.shutdown.evaluated(lease.set)
             self._log_event(
                 "evaluation",
                 set=lease.set,
@@ -617,12 +660,25 @@ class JobMachine:
                 accuracy=accuracy,
                 metrics=dict(metrics or {}),
             )
-        if trouble:
-            self.fail(trouble)
+        if trouble and not self.over:  # of the parameters: a model of them that is written is worth nothing
+            self._finish(State.FAILED, trouble)
         elif enough:
             self.close(enough)
         self._advance(now_s)
         return keep_as
+
+    def evaluation_failed(self, incarnation: int, lease_id: int, reason: str, now_s: float) -> None:
+        """Record that an evaluation cannot be made: data or model are wrong, and would be for every replica."""
+        lease = self.training.evaluations.complete(lease_id, incarnation)
+        if lease is not None and not self.over:
+            self._evaluation_failed(lease.set, reason)
+            self._advance(now_s)
+
+    def _evaluation_failed(self, set_name: str, reason: str) -> None:
+        """Record why an evaluation has no result; training ends where it depends on that, and its model is written."""
+        self._log_event("evaluation_failed", set=set_name, reason=reason)
+        self.shutdown.evaluated(set_name, failure=reason)
+        self.close("stopped by a failed evaluation", evaluate=False)
 
     def evaluation_stored(self, lease_id: int, now_s: float) -> None:
         """Record that the parameters of an evaluation are completely stored on the shards."""
@@ -633,7 +689,7 @@ class JobMachine:
     # -- shutdown ----------------------------------------------------------------------------------------
 
     def stop(self, reason: str, now_s: float) -> None:
-        """Stop the job on request: like `close`, without a last evaluation; one that closes goes on without it."""
+        """Stop the job on request: like `close`, without evaluations; one that closes goes on without them."""
         if self.state is State.READY:
             self.close(reason, evaluate=False)
             self._advance(now_s)
@@ -648,6 +704,7 @@ class JobMachine:
         """Record that the model is written; `reached`, `ledgers`: see `Training.count_losses`."""
         self.training.count_losses(reached, ledgers)
         self.shutdown.exported = self.shutdown.phase is ShutdownPhase.EXPORT
+        self.commit_due = True  # another coordinator continues with the evaluations
         self._advance(now_s)
 
     # -- progress ----------------------------------------------------------------------------------------
@@ -663,12 +720,13 @@ class JobMachine:
             self._advance_ready(now_s)
         elif self.state is State.CLOSING:
             self._advance_closing()
-        writes = self.state is State.CLOSING and self.shutdown.phase > ShutdownPhase.TEST
-        expired = self.timeouts.expired_reason(
-            self.state, self.training.policy.needs_all_replicas, not (writes or self.over), now_s
-        )
+        closing = self.state is State.CLOSING
+        idle = self.over or (closing and (self.shutdown.writes or not self.shutdown.needs_replicas))
+        expired = self.timeouts.expired_reason(self.state, self.training.policy.needs_all_replicas, not idle, now_s)
         if expired:
-            self.fail(expired)
+            hopeless = not closing or self.recovery.unavailable or self.shutdown.phase is ShutdownPhase.EVALUATE
+            if hopeless or not self._leave_out_evaluations(expired):
+                self.fail(expired)
 
     def _advance_empty(self) -> None:
         shards = self.members.alive("shard")
@@ -703,16 +761,18 @@ class JobMachine:
                     self.actions.append(self.training.begin_set())
             elif self.shutdown.phase is ShutdownPhase.EXPORT:
                 self.actions.append(effects.Export(self.shutdown.vector))
+            elif self.shutdown.phase is ShutdownPhase.EVALUATE:
+                if self.training.evaluations.queued:
+                    self.actions.append(effects.WriteSummary())
             elif self.shutdown.phase is ShutdownPhase.DONE:
-                self._become(State.DONE, self.reason)
-                self.actions.append(effects.FinishRun())
+                self._finish(State.DONE, self.reason)
 
     # -- logging -----------------------------------------------------------------------------------------
 
     def _become(self, state: State, reason: str) -> None:
         self.state = state
         self.reason = reason or self.reason
-        self._log_event("state", state=state.value, reason=reason)
+        self._log_event("state", state=state.value, reason=reason and outcome_text(reason, self.shutdown.failures))
 
     def _log_event(self, event: str, **fields: Any) -> None:
         self.commit_due = self.commit_due or event != "progress"

@@ -24,14 +24,15 @@ from dbelief.core.lease import DataLease
 from dbelief.core.placement import Placement
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import RuntimeFailure, UserError
+from dbelief.rundir.summary import outcome_text
 
 from ..core.effects import ConfirmOwnership, DropLedger, Fence, FinishRun, LogEvent, RollBack
 from ..core.messages import ProgressReport
-from ..core.states import ShutdownPhase, State
+from ..core.states import State
 from ..core.tracked import TrackedDict
 from .machine import JobMachine
 
-FORMAT = 5
+FORMAT = 6
 _SECTIONS = ("training", "layout", "placement")
 _COUNTS = {
     "leases": ("epoch", "position", "next_id", "leased", "done"),
@@ -151,6 +152,7 @@ def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "deaths": machine.failures,
         "finished": machine.finished,
         "resumes": machine.resumes,
+        "trained": machine.trained,
         "set": machine.recovery.set_id,
         "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
         "holders": machine.recovery.owners,
@@ -195,7 +197,9 @@ def outcome(stored: Mapping[str, bytes]) -> str:
         The state cannot be read.
     """
     state = _read_state(stored)
-    return f"{state['state']}: {state['reason']}" if state and state["finished"] else ""
+    if not state or not state["finished"]:
+        return ""
+    return f"{state['state']}: {outcome_text(state['reason'], state.get('ending', {}).get('failures', {}))}"
 
 
 def last_shard_epoch(stored: Mapping[str, bytes]) -> int:
@@ -296,6 +300,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
     machine.initialization.run_id = state["run_id"]
+    machine.trained = state["trained"]
     if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
@@ -339,7 +344,7 @@ def _reissue_pending_effects(machine: JobMachine) -> None:
             machine.actions.append(machine.recovery.recover(member, machine.next_shard_epoch()))
     if machine.recovery.rollback_set is not None and not machine.recovery.unavailable:
         machine.actions += [*machine.replication.detach_all(), RollBack(machine.recovery.rollback_set)]
-    if machine.state is State.CLOSING and machine.shutdown.phase > ShutdownPhase.TEST:
+    if machine.state is State.CLOSING and machine.shutdown.writes:
         machine.shutdown.restart_reads()
     if machine.over:
         machine.actions.append(FinishRun())

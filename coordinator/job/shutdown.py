@@ -1,8 +1,12 @@
-"""Shutdown of a job: drain leases, last validation, test, snapshot set, export. No clock, no socket."""
+"""Shutdown of a job: drain leases, choose the result, snapshot set, export, evaluate. No clock, no socket.
+
+The evaluations come last, so that the model is written whatever becomes of them. Only where the best parameters are
+kept, the last validation comes before, since it may choose the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dbelief.core.push import PARAMETERS
@@ -17,22 +21,31 @@ class Shutdown:
 
     Attributes
     ----------
-    step
+    phase
         The phase in progress, once the job closes.
     vector
         The named vector that is the job's result.
     evaluate
         Whether there is a last validation and a test.
+    trained
+        Whether a limit of the job has ended training: evaluations are all that is left to a resumed run.
+    chosen
+        Whether the result is known: no replica is needed to write it.
     exported
         Whether the model is written.
+    failures
+        By data set, why its last evaluation has no result.
     """
 
     def __init__(self, shape: DatasetSizes, progress: Progress, evaluations: Evaluations) -> None:
         self.phase = ShutdownPhase.DRAIN
         self.vector = PARAMETERS
         self.evaluate = True
+        self.trained = False
+        self.chosen = False
         self.exported = False
-        self._tested = False
+        self.failures: dict[str, str] = {}
+        self._pending: list[str] = []  # data sets whose last evaluation is missing; known once leases are drained
         self._shape = shape
         self._progress = progress
         self._evaluations = evaluations
@@ -41,81 +54,120 @@ class Shutdown:
         """Enter the next phase if nothing blocks the current one; returns whether it did."""
         blocked = {
             ShutdownPhase.DRAIN: not drained,
-            ShutdownPhase.VALIDATE: self._evaluating,
-            ShutdownPhase.TEST: self._evaluating or set_running,
+            ShutdownPhase.CHOOSE: self._evaluating or set_running,
             ShutdownPhase.SNAPSHOT: set_running,
             ShutdownPhase.EXPORT: not self.exported,
+            ShutdownPhase.EVALUATE: self._evaluating,
             ShutdownPhase.DONE: True,
         }
         if blocked[self.phase]:
             return False
         self.phase = ShutdownPhase(self.phase + 1)
-        self._tested = self._tested or self.phase > ShutdownPhase.TEST
-        if self.phase is ShutdownPhase.VALIDATE:
-            self._validate()
-        elif self.phase is ShutdownPhase.TEST:
-            self._test()
+        if self.phase is ShutdownPhase.CHOOSE:
+            self._choose()
+        elif self.phase is ShutdownPhase.SNAPSHOT:
+            self.chosen, self.vector = True, self._result()
+        elif self.phase is ShutdownPhase.EVALUATE:
+            self._request(self._pending)
         return True
 
     @property
     def _evaluating(self) -> bool:
         return self._evaluations.under_way or (self.evaluate and self._evaluations.queued)
 
-    def stop_evaluating(self) -> None:
-        """Leave out the evaluations that no replica has begun: none is left that could."""
-        self.evaluate = False
+    def _choose(self) -> None:
+        # A pending evaluation was requested before the last pushes, or could not be stored: request it anew.
+        self._pending = self._missing()
         self._evaluations.clear()
+        if self._progress.keep_best:
+            self._request(name for name in self._pending if name == "validation")
+
+    def _missing(self) -> list[str]:
+        """Data sets whose last evaluation has no result yet."""
+        last = self._progress.last
+        outdated = self._evaluations.queued or last is None or last.samples < self._progress.samples
+        wanted = {"validation": self._shape.validation and outdated, "test": self._shape.test}
+        return [name for name, some in wanted.items() if some and self.evaluate]
+
+    def _request(self, sets: Iterable[str]) -> None:
+        for name in sets:
+            self._evaluations.request(name, self.vector if name == "test" else PARAMETERS)
+
+    def _result(self) -> str:
+        best = self._progress.best
+        return best.vector if self._progress.keep_best and best is not None else PARAMETERS
+
+    # -- evaluations -------------------------------------------------------------------------------------
 
     @property
     def evaluates(self) -> bool:
         """Whether this shutdown includes a last validation or a test."""
         return self.evaluate and bool(self._shape.validation or self._shape.test)
 
+    @property
+    def needs_replicas(self) -> bool:
+        """Whether replicas have work left: a lease to finish, or an evaluation now or later."""
+        return not self.chosen or bool(self._pending)
+
+    def evaluated(self, name: str, failure: str = "") -> None:
+        """Record that the evaluation of a data set is over; `failure`: why it has no result."""
+        self.failures.pop(name, None)
+        if failure:
+            self.failures[name] = failure
+        if name in self._pending:
+            self._pending.remove(name)
+
+    def stop_evaluating(self) -> None:
+        """Leave out all evaluations, also those under way: their outcomes are ignored."""
+        self.evaluate = False
+        self._pending.clear()
+        self._evaluations.cancel()
+
+    def leave_out_evaluations(self, reason: str) -> str:
+        """Go on without the evaluations that are left, for nothing can make them; the data set, "" for none."""
+        left = self._pending if self.phase > ShutdownPhase.DRAIN else self._missing()
+        name = next(iter(left), "")
+        if name:
+            self.failures[name] = reason
+            self.stop_evaluating()
+        return name
+
+    # -- failures of shards ------------------------------------------------------------------------------
+
+    @property
+    def writes(self) -> bool:
+        """Whether the set or the model is being written, for which no replica is needed."""
+        return self.phase in (ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT)
+
+    def restart_reads(self) -> None:
+        """Repeat the phases that read the shards after one failed."""
+        if self.writes:
+            self.exported = False
+            self.phase, self.vector = ShutdownPhase.CHOOSE, self._result()  # and nothing is evaluated before
+        elif self.phase is ShutdownPhase.EVALUATE and not self._evaluations.busy:
+            self._request(self._pending)  # it was dropped with the named vectors; the newest set has what is tested
+
+    def evaluates_what_is_written(self, complete: bool) -> bool:
+        """Whether the shards hold what was exported, where that is evaluated; `complete`: and all that was trained.
+
+        They do not where the newest set was damaged, so that a shard was restored from an older one.
+        """
+        return self.phase is not ShutdownPhase.EVALUATE or (complete and self.vector == self._result())
+
     def exports(self, vector: str) -> bool:
         """Whether the export of this vector is due; not where another one was requested, or earlier phases repeat."""
         return self.phase is ShutdownPhase.EXPORT and vector == self.vector
 
+    # -- another coordinator -----------------------------------------------------------------------------
+
     def state(self) -> dict[str, Any]:
         """Progress of the shutdown, JSON-serializable."""
-        rest = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}
-        return {"step": int(self.phase), **rest}
+        names = ("vector", "evaluate", "trained", "chosen", "exported", "failures")
+        rest = {name: getattr(self, name) for name in names}
+        return {"step": int(self.phase), "pending": self._pending, **rest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state from a previous coordinator."""
-        self.phase, self.vector = ShutdownPhase(state["step"]), state["vector"]
-        self.evaluate, self.exported, self._tested = state["evaluate"], state["exported"], state["tested"]
-
-    def restart_reads(self) -> None:
-        """Repeat the phases that read the shards after one failed, as far as replicas are left to run them."""
-        self.exported = False
-        if self.phase is ShutdownPhase.TEST and not self._tested:
-            self.phase = ShutdownPhase.VALIDATE
-        elif self.phase >= ShutdownPhase.TEST:
-            self.phase = ShutdownPhase.TEST  # replicas have been stopped: none can evaluate
-            tested, self.vector = self.vector, self._result()
-            if self.vector != tested:
-                self._progress.test = None  # the tested parameters are lost
-
-    def shard_restored(self, complete: bool) -> None:
-        """A shard was loaded from a set, which has all that was trained, or lacks some of what was tested."""
-        if not complete:
-            self._progress.test = None
-            if not self._tested:  # a replica may have tested what the failed shard still answered, after its failure
-                self.restart_reads()
-
-    def _validate(self) -> None:
-        last = self._progress.last
-        # A pending evaluation was requested before the last pushes, or could not be stored: request it anew.
-        due = self._evaluations.queued or last is None or last.samples < self._progress.samples
-        self._evaluations.clear()
-        if self.evaluate and self._shape.validation and due:
-            self._evaluations.request("validation", PARAMETERS)
-
-    def _result(self) -> str:
-        best = self._progress.best
-        return best.vector if self._progress.keep_best and best is not None else PARAMETERS
-
-    def _test(self) -> None:
-        self.vector = self._result()
-        if self.evaluate and self._shape.test:
-            self._evaluations.request("test", self.vector)
+        fields = dict(state)
+        self.phase, self._pending = ShutdownPhase(fields.pop("step")), fields.pop("pending")
+        vars(self).update(fields)

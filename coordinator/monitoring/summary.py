@@ -18,6 +18,8 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "start_from": job.anchored().start_from,
         "state": machine.state.value,
         "reason": machine.reason,
+        "trained": machine.shutdown.trained,
+        "evaluation_failed": machine.shutdown.failures,
         "test_accuracy": progress.test.accuracy if progress.test else None,
         "test_loss": progress.test.loss if progress.test else None,
         "validation_accuracy": shown.accuracy if shown else None,

@@ -96,7 +96,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 self._record_shard_report(machine, request)
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s, request.failed)
-            reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
+            reply = wire.BeatReply(state=STATES[machine.state], reason=machine.outcome, member=member)
             reply.uncertain = not self._event_loop.leadership.certain
             if machine.over or not member:
                 self._check_may_end(machine)
@@ -206,6 +206,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 reply.store_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s, dict(e.metrics))
                 if reply.store_as:
                     reply.placement_epoch = _placement_epoch(machine)
+            if request.HasField("evaluation_failed"):
+                bad = request.evaluation_failed
+                machine.evaluation_failed(request.incarnation, bad.lease, bad.reason, now_s)
             if request.HasField("bundle"):
                 machine.bundle_done(*who, _value(messages.BundleResult, request.bundle), now_s)
             if request.HasField("failed"):
@@ -218,7 +221,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if machine.members.find("client", *who) is not None:
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
             if request.trouble and not request.incarnation:  # of the launcher, which is no member
-                machine.fail(request.trouble)
+                machine.launcher_failed(request.trouble, now_s)
             elif request.trouble and machine.members.find_pusher(*who):  # that of an ended incarnation is ignored
                 machine.progress.divergence.not_finite += 1  # the only reason that a member reports
                 machine.fail(f"replica {request.replica}: {request.trouble}")

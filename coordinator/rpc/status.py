@@ -47,7 +47,7 @@ def _figures(event_loop: EventLoop, machine: JobMachine) -> wire.StatusReply:
     return wire.StatusReply(
         job=machine.job.name,
         state=STATES[machine.state],
-        reason=machine.reason,
+        reason=machine.outcome,
         samples=p.samples,
         total_samples=machine.total or 0,
         epoch=machine.epoch,

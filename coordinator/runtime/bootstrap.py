@@ -13,10 +13,11 @@ from dbelief.checkpoint.set_files import COMMIT
 from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.data import sizes_and_units
 from dbelief.data.streams.unit_order import Units
-from dbelief.errors import SnapshotError, UserError
-from dbelief.job import Job
+from dbelief.errors import DataError, JobError, SnapshotError, UserError
+from dbelief.job import Job, load_job
 from dbelief.process.runtime import runtime
 from dbelief.rundir.place import RunPlace
+from dbelief.rundir.summary import read_summary
 from dbelief.url import Url
 
 from ..core.states import DatasetSizes
@@ -81,12 +82,27 @@ def start(
     if resume or run_folder is not None:
         folder = place.prepare(resume, run_folder)
         machine = create_machine(job, place.sets(folder), resume)
+        if resume:
+            machine.trained = _reason_trained(machine, folder)
     else:
         machine = create_machine(job, place.sets(), resume)  # first: it checks the data, before a run is moved aside
         folder = place.prepare(resume)
     # A run that failed before its first set has issued epochs that no set contains.
     machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
     return Bootstrapped(machine, folder)
+
+
+def _reason_trained(machine: JobMachine, folder: Path) -> str:
+    """Why the earlier run in a folder had ended training, where it lacks only evaluations; "" where it trains on.
+
+    It does with other limits than before, and from a set that is older than its end.
+    """
+    try:
+        summary, before = read_summary(folder / "summary.json"), load_job(folder / "job.yaml")
+    except (DataError, JobError):  # it was killed, or another version wrote them
+        return ""
+    ended = summary.unevaluated and before.limits == machine.job.limits
+    return summary.reason if ended and summary.samples == machine.resumed_samples else ""
 
 
 def _taken_over(job: Job, sets: SetStorage, parts: Mapping[str, Any], now_s: float) -> JobMachine:

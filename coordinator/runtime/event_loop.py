@@ -51,7 +51,7 @@ _PROGRESS_EVERY_S = 0.2
 _FIGURES_EVERY_S = 1.0
 _LOGGED = frozenset(
     {"member", "followed", "unfollowed", "promoted", "shard_back", "shard_taken_in", "rolled_back", "takeover"}
-    | {"scaling", "scaled", "warm_start", "bundle_failed"}
+    | {"scaling", "scaled", "warm_start", "bundle_failed", "evaluation_failed"}
 )
 """Events that the coordinator's log has too: an operator finds what failed, and why, without the run folder."""
 
@@ -134,6 +134,7 @@ class EventLoop:
             folder,
             sets,
             self._log_event,
+            self._write_summary,
             self._finish,
             clock,
             self.wall_s,
@@ -318,6 +319,11 @@ class EventLoop:
             self.throughput.curves.add(event.event, fields, self._clock.wall())
         self._events.write(event.event, **fields)
 
+    def _write_summary(self) -> None:
+        with self._lock:
+            values = summary_of(self._machine, self.wall_s())
+        write_summary(self.folder / "summary.json", values)
+
     def _finish(self) -> None:
         """Close the run folder: summary and curves. Coordinator failover is not needed any more."""
         if not self.leadership.certain:  # after a suspension: the next coordinator may have closed it
@@ -328,9 +334,7 @@ class EventLoop:
             except DbeliefError as error:
                 log.warning(f"the leader lease could not be confirmed: {error}")
         try:
-            with self._lock:
-                values = summary_of(self._machine, self.wall_s())
-            write_summary(self.folder / "summary.json", values)
+            self._write_summary()
             self._last_pass.flush(at_once=True)
             self._reduction.flush(at_once=True)
             if self._pictures:

@@ -60,8 +60,8 @@ class EffectExecutor:
         Makes a step of the machine: see `EventLoop.step`.
     folder, sets
         The run folder, and the run's snapshot sets.
-    note, finish
-        Write an event; close the run folder.
+    note, summarise, finish
+        Write an event; write the summary; close the run folder.
     confirm_leads
         Raises Deposed where another coordinator has led until now.
 
@@ -78,6 +78,7 @@ class EffectExecutor:
         folder: Path,
         sets: SetStorage,
         note: Callable[[effects.LogEvent], None],
+        summarise: Callable[[], None],
         finish: Callable[[], None],
         clock: Clock,
         wall_s: Callable[[], float] = lambda: 0.0,
@@ -112,6 +113,7 @@ class EffectExecutor:
             effects.RunProgram: self._run_program,
             effects.SetMembership: self._set_membership,
             effects.TakeSnapshot: self._snapshot,
+            effects.WriteSummary: lambda _: summarise(),
         }
         # A thousand workers that leave within a second are fenced by a few calls of each shard.
         self._together: dict[type[effects.Action], Callable[[list[Any]], None]] = {

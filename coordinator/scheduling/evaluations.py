@@ -3,11 +3,13 @@
 asked --take--> given --complete--> over, or keeping --stored--> over
   ^---------------'  its replica failed; from `keeping` only once that incarnation is fenced, because until then it
   ^------------------------------------ may still write the vector under which the next one would be stored
+
+An evaluation at which `ATTEMPTS` replicas have failed in turn is over without a result: another would fail too.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -17,11 +19,15 @@ from dbelief.core.push import PARAMETERS
 from ..core.messages import EvaluationLease
 from ..core.progress import Best
 
+ATTEMPTS = 4
+"""As many as a launcher starts one process."""
+
 
 class Evaluations:
     """The evaluations of one job."""
 
     def __init__(self) -> None:
+        self._failed: Counter[str] = Counter()  # by data set: replicas that failed in turn while they evaluated
         self._queue: deque[tuple[str, str]] = deque()
         self._leased: dict[int, tuple[EvaluationLease, int]] = {}  # lease id -> (lease, incarnation)
         self._storing: dict[int, tuple[Best, int]] = {}
@@ -54,6 +60,11 @@ class Evaluations:
         """Empty the queue; leased evaluations stay."""
         self._queue.clear()
 
+    def cancel(self) -> None:
+        """Drop all evaluations, also the leased ones, whose outcomes are ignored; pending stores stay."""
+        self._queue.clear()
+        self._leased.clear()
+
     def held(self, incarnation: int) -> EvaluationLease | None:
         """The evaluation that this incarnation already holds: it repeats its request because the reply was lost."""
         return next((lease for lease, owner in self._leased.values() if owner == incarnation), None)
@@ -72,6 +83,7 @@ class Evaluations:
         if lease is None or owner != incarnation:
             return None
         del self._leased[lease_id]
+        del self._failed[lease.set]
         return lease
 
     def store(self, lease_id: int, incarnation: int, best: Best) -> None:
@@ -103,6 +115,7 @@ class Evaluations:
         """The complete state, JSON-serialisable."""
         return {
             "asked": list(self._queue),
+            "failed": self._failed,
             "given": [[asdict(lease), owner] for lease, owner in self._leased.values()],
             "keeping": [[n, asdict(best), owner] for n, (best, owner) in self._storing.items()],
         }
@@ -110,15 +123,24 @@ class Evaluations:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state of another coordinator."""
         self._queue = deque((name, vector) for name, vector in state["asked"])
+        self._failed = Counter(state["failed"])
         self._leased = {fields["id"]: (EvaluationLease(**fields), owner) for fields, owner in state["given"]}
         self._storing = {n: (Best(**fields), owner) for n, fields, owner in state["keeping"]}
 
-    def holder_lost(self, incarnation: int) -> None:
-        """Requeue the evaluations of an incarnation that has ended."""
+    def holder_lost(self, incarnation: int, died: bool) -> list[EvaluationLease]:
+        """Requeue the evaluations of an incarnation that has ended; returns those at which too many have failed."""
+        hopeless = []
         for lease_id, (lease, owner) in list(self._leased.items()):
-            if owner == incarnation:
-                del self._leased[lease_id]
+            if owner != incarnation:
+                continue
+            del self._leased[lease_id]
+            self._failed[lease.set] += died
+            if self._failed[lease.set] >= ATTEMPTS:
+                del self._failed[lease.set]
+                hopeless.append(lease)
+            else:
                 self._queue.appendleft((lease.set, lease.vector))
+        return hopeless
 
     def fenced(self, incarnation: int, again: bool) -> None:
         """Drop the pending stores of a fenced incarnation; with `again`, queue their evaluations anew."""

@@ -260,10 +260,13 @@ class Training:
 
     # -- end of an incarnation ---------------------------------------------------------------------------
 
-    def replica_lost(self, incarnation: int, died: bool, now_s: float) -> None:
-        """An incarnation has ended, as far as the coordinator can determine: it failed, or it left."""
+    def replica_lost(self, incarnation: int, died: bool, now_s: float) -> list[EvaluationLease]:
+        """An incarnation has ended, as far as the coordinator can determine: it failed, or it left.
+
+        Returns the evaluations that are not repeated any more.
+        """
         self.policy.replica_lost(incarnation, died, now_s)
-        self.evaluations.holder_lost(incarnation)
+        return self.evaluations.holder_lost(incarnation, died)
 
     def fenced(self, number: int, incarnation: int, applied: Applied, evaluate: bool, now_s: float) -> list[Action]:
         """An incarnation can push no more; the actions that follow.

@@ -14,7 +14,7 @@ from dbelief.monitor.format import plural
 from dbelief.monitor.status import ENDED, LOOK_S, JobLocation, get_status, to_dict
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.rundir.summary import Summary, read_summary
+from dbelief.rundir.summary import Summary, has_ended, read_summary
 from dbelief.url import is_url
 
 ANSWER_S = 5.0
@@ -41,7 +41,7 @@ def stop_job(where: str, reason: str, deadline_s: float | None) -> str:
     place = JobLocation.of(where)
     found = get_status(place)
     if isinstance(found, Summary):
-        return f"job {found.job} has ended already: {found.reason}"
+        return f"job {found.job} has ended already: {found.outcome}"
     assert place.address is not None
     with closing(CoordinatorClient(place.address, patience_s=ANSWER_S)) as client:
         client.call("Stop", wire.StopRequest(reason=reason))
@@ -65,11 +65,11 @@ def _until_ended(client: CoordinatorClient, status: dict[str, Any], deadline_s: 
         try:
             status = to_dict(client.status())
         except Unavailable:  # it may have ended between two requests
-            path = Path(status["run_folder"]) / "summary.json"
-            if not path.exists():
+            folder = Path(status["run_folder"])
+            if not has_ended(folder):
                 raise RuntimeFailure(f"{client.address}: the coordinator of job {status['job']} is gone") from None
-            ended = read_summary(path).model_dump()
-            return {**status, "state": ended.get("state"), "reason": ended["reason"]}
+            ended = read_summary(folder / "summary.json")
+            return {**status, "state": ended.state, "reason": ended.outcome}
     return status
 
 
@@ -101,7 +101,7 @@ def scale_job(where: str, what: Literal["replica", "shard"], count: int) -> str:
     place = JobLocation.of(where)
     found = get_status(place)
     if isinstance(found, Summary):
-        raise UserError(f"job {found.job} has ended: {found.reason}")
+        raise UserError(f"job {found.job} has ended: {found.outcome}")
     assert place.address is not None
     with closing(CoordinatorClient(place.address, patience_s=ANSWER_S)) as client:
         request = wire.ScaleRequest(replicas=count) if what == "replica" else wire.ScaleRequest(shards=count)

@@ -106,7 +106,10 @@ for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, slurm_comm
 def train_command(
     job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
 ) -> None:
-    """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes."""
+    """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes.
+
+    Exit code 3: the model is trained and written, and its last evaluation failed; --resume repeats that.
+    """
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
@@ -150,7 +153,7 @@ def run_command(
     """Run a training script as the replicas of a job on this machine: a Python file, or any command.
 
     The script joins by dbelief.join(); registry, shards and coordinator are started with it. A script that fails is
-    started again, up to three times.
+    started again, up to three times. Exit code 3: the model is trained and written, and its last evaluation failed.
     """
     from dbelief.launch.forked_process import ForkServer
 

@@ -124,10 +124,11 @@ def track_command(run: Path | Url, names: tuple[str, ...]) -> None:
     from dbelief.process.clock import SystemClock
     from dbelief.process.console import interrupt_event
     from dbelief.rundir.stored.copies import local_copy
+    from dbelief.rundir.summary import has_ended
     from dbelief.tools.track.follow import follow
 
     with cli_errors(), interrupt_event() as interrupted, local_copy(run, parameters=True) as folder:
-        if folder != run and not (folder / "summary.json").exists():
+        if folder != run and not has_ended(folder):
             raise UserError(f"{run}: has not ended; while it runs, `track` in its job file gives it to trackers")
         follow(folder, names, SystemClock(), interrupted)
 

@@ -33,7 +33,7 @@ from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.claim import process_name
 from dbelief.rundir.place import place_of
-from dbelief.rundir.summary import Summary, read_summary
+from dbelief.rundir.summary import Summary, has_ended, read_summary
 from dbelief.telemetry.trackers import check_usable
 from dbelief.url import Url
 
@@ -318,7 +318,7 @@ class LocalCluster:
                         f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
                     ) from error
             coordinator.wait(LOOK_S)
-        if not (self.folder / "summary.json").exists():
+        if not has_ended(self.folder):
             terminate_all(self._children, grace_s=0.0)  # no coordinator notifies them of the end
             hint = "; `--resume` continues from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise RuntimeFailure(f"{self._with_disk(f'the {coordinator.fate()}')}; see {coordinator.log}{hint}")
@@ -369,7 +369,7 @@ class LocalCluster:
 
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:
         """Whether the coordinator runs, or is restarted because it ended before it closed the run."""
-        closed = (self.folder / "summary.json").exists()
+        closed = has_ended(self.folder)
         if coordinator.code is None or closed:
             return coordinator.code is None
         return not why_unwritable(self.folder) and self._revive(coordinator)  # on a full disk it fails again
@@ -444,6 +444,10 @@ class LocalCluster:
         if self._unevaluated or not all(child.code == 0 or child.name in self._abandoned for child in scripts):
             return
         self._unevaluated = True
+        failed = next((child for child in scripts if child.code), None)
+        if failed is not None:
+            client.call("Report", wire.ReportRequest(trouble=f"no script is left to evaluate: {failed.fate()}"))
+            return
         log.warning(
             "all scripts have ended, and none made the last evaluation by sync.evaluate: the job ends without it"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from dbelief.arrays.backend import select_backend
-from dbelief.errors import JobError, RuntimeFailure
+from dbelief.errors import EvaluationFailed, JobError, RuntimeFailure
 from dbelief.job import Job, ScriptModel, build_job, load_job
 from dbelief.launch.local_cluster import LocalCluster, Pictures
 from dbelief.launch.site import Site
@@ -22,7 +22,7 @@ from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
 from dbelief.rundir.folder import check_start
-from dbelief.rundir.summary import Summary
+from dbelief.rundir.summary import Summary, outcome_text
 from dbelief.training.job_check import assemble_job
 from dbelief.url import Url
 
@@ -170,6 +170,8 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
     ------
     UserError
         The job is invalid; the message names the error.
+    EvaluationFailed
+        The model is trained and written, and its last validation or test failed; its attribute `run` is the `Run`.
     RuntimeFailure
         The run did not end as planned; the message names the reason.
     """
@@ -179,6 +181,8 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
             run = _run_cluster(file, {}, resume=False, quiet=quiet)
     else:
         run = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
+    if run.code == EvaluationFailed.exit_code:
+        raise EvaluationFailed(f"job {run.summary.job}: {run.summary.outcome}", Run(run.where, run.summary))
     if run.code:
         raise RuntimeFailure(f"job {run.summary.job}: {run.summary.reason}")
     return Run(run.where, run.summary)
@@ -208,7 +212,10 @@ def verdict(summary: Summary, folder: Path | Url) -> str:
     if summary.died:
         lost = f"{plural(summary.pushes_lost, 'push', 'pushes')} lost, {summary.pushes_trained_twice} trained twice"
         parts.append(f"failed during the run: {', '.join(summary.died)} ({lost})")
-    return f"{summary.job}: {', '.join(parts)}; see {folder}"
+    failed = outcome_text("", summary.evaluation_failed)
+    rest = "repeats the evaluation" if summary.trained else "trains on"
+    kept = f"; {failed}; the model is written, and --resume {rest}" if failed else ""
+    return f"{summary.job}: {', '.join(parts)}; see {folder}{kept}"
 
 
 def _as_yaml(value: Any) -> str:

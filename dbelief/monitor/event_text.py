@@ -52,9 +52,12 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "not_moved": lambda event: (
         f"{plural(event['segments'], 'segment')} stayed at shard {event['shard']}: {event['reason']}"
     ),
+    "evaluation_failed": lambda event: f"{event['set']} evaluation failed: {event['reason']}",
     "bundle_failed": lambda event: f"replica {event['replica']} failed at a bundle: {event['reason']}",
 }
-_TROUBLE = frozenset({"snapshot_failed", "takeover", "unfollowed", "rolled_back", "not_moved", "bundle_failed"})
+_TROUBLE = frozenset(
+    {"snapshot_failed", "takeover", "unfollowed", "rolled_back", "not_moved", "bundle_failed", "evaluation_failed"}
+)
 
 
 def event_text(name: str, fields: Event) -> str | None:

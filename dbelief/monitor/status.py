@@ -22,7 +22,7 @@ from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.stored.copies import copy_until_exit
-from dbelief.rundir.summary import Summary, read_summary
+from dbelief.rundir.summary import Summary, has_ended, read_summary
 from dbelief.url import Url, is_url, parse_url
 
 LOOK_S = 0.25
@@ -217,9 +217,9 @@ def watch(
             try:
                 status = to_dict(client.status(curves=True))
             except Unavailable:  # it may have ended between two requests
-                path = (place.folder or Path(status["run_folder"])) / "summary.json"
-                if path.exists():
-                    return read_summary(path)
+                folder = place.folder or Path(status["run_folder"])
+                if has_ended(folder):
+                    return read_summary(folder / "summary.json")
                 job, samples = status["job"], status["samples"]
                 raise RuntimeFailure(
                     f"{place.address}: the coordinator of job {job} is gone, after {samples} samples"

@@ -55,7 +55,7 @@ def outcome(summary: Summary) -> RenderableType:
     shares, batch = summary.samples_per_replica, batch_of(summary)
     mini_batches = "" if batch else f" in {summary.steps:,} mini-batches"
     rows = [
-        ("state", job_state(str((summary.model_extra or {}).get("state", "ended"))) + f": {summary.reason}"),
+        ("state", f"{job_state(summary.state or 'ended')}: {summary.outcome}"),
         *(_end_of_batch(batch) if batch else []),
         ("samples", f"{summary.samples:,}{mini_batches}, {summary.epochs:.2f} epochs"),
         ("by replica", ", ".join(f"{name}: {count:,}" for name, count in shares.items()) or number(None, "")),

@@ -66,6 +66,10 @@ EVENTS: Mapping[str, EventSpec] = {
             "metrics": "metrics of the job by name; those that are defined for the samples",
         },
     ),
+    "evaluation_failed": EventSpec(
+        "An evaluation cannot be made, and is not repeated: the job ends, and its model is written.",
+        {"set": "validation or test", "reason": "cause, with its place in the data"},
+    ),
     "warm_start": EventSpec(
         "The warm start has ended, and all replicas train.", {"samples": "training samples done by then"}
     ),

@@ -160,8 +160,8 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
 
 
 def _is_done(run: Path) -> bool:
-    """Whether the run has ended: a model may also remain from an end before the run was resumed."""
+    """Whether training has ended: a model may also remain from an end before the run was resumed."""
     try:
-        return read_summary(run / "summary.json").model_dump().get("state") == "done"
+        return read_summary(run / "summary.json").has_model
     except DataError:
         return False

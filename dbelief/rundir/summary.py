@@ -12,6 +12,9 @@ from dbelief.process.atomic_file import write_whole
 
 from .json_values import plain
 
+FILE = "summary.json"
+_EVALUATING = "closing"
+
 
 class Summary(BaseModel):
     """Result of a run; further fields are kept. A missing number (or NaN) is None."""
@@ -20,7 +23,15 @@ class Summary(BaseModel):
 
     job: str = Field(description="name of the job")
     seed: int = Field(description="seed of the job")
+    state: str = Field(
+        default="", description="done or failed; closing before the test of a model that is written already"
+    )
     reason: str = Field(description="why the run ended, in words")
+    trained: bool = Field(default=False, description="whether a limit of the job ended training, so that none is left")
+    evaluation_failed: dict[str, str] = Field(
+        default_factory=dict,
+        description="by data set, why its last evaluation has no result; the model is written, and --resume repeats it",
+    )
 
     test_accuracy: float | None = Field(description="share of right answers on the test set, 0 to 1")
     test_loss: float | None = Field(description="mean loss on the test set")
@@ -64,6 +75,39 @@ class Summary(BaseModel):
         default=0.0, ge=0, description="magnitudes that codecs have left out and never sent, in gradient units"
     )
     parameters: int = Field(ge=0, description="length of the parameter vector")
+
+    @property
+    def outcome(self) -> str:
+        """Why the run ended, and which evaluations failed, in one line."""
+        return outcome_text(self.reason, self.evaluation_failed)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the model beside it is the run's result, and not that of an end before the run was resumed."""
+        return self.state in ("done", _EVALUATING)
+
+    @property
+    def unevaluated(self) -> bool:
+        """Whether training is done, and its last evaluations are not."""
+        return self.trained and bool(self.evaluation_failed or self.state == _EVALUATING)
+
+
+def outcome_text(reason: str, failures: Mapping[str, str]) -> str:
+    """The reason for which a run ended, and by data set why its last evaluation failed, in one line."""
+    failed = [f"the {name} evaluation failed: {why}" for name, why in failures.items()]
+    return "; ".join([*filter(None, [reason]), *failed])
+
+
+def has_ended(run: Path) -> bool:
+    """Whether the summary of a run folder says that the run is over; it is there already while the model is tested.
+
+    Raises
+    ------
+    DataError
+        It is no summary.
+    """
+    path = run / FILE
+    return path.exists() and read_summary(path).state != _EVALUATING
 
 
 def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dbelief.errors import DbeliefError, JobError, RuntimeFailure, UserError
+from dbelief.errors import DbeliefError, JobError, UserError
 from dbelief.job import Job, ScriptModel
 from dbelief.process.runtime import runtime
 from dbelief.security.identity import FOLDER, load
@@ -27,7 +27,7 @@ from .main_guard import check_first_run, unguarded_line
 from .membership import Membership
 from .sampler import LeasedBatchSampler
 from .settings import ScriptSettings
-from .user_code import located, one_line
+from .user_code import exit_code_of, line_of, located
 
 log = logging.getLogger(__name__)
 
@@ -148,20 +148,12 @@ class ScriptJob:
             self.close() if ends else self.membership.close(f"{type(error).__name__}: {error}", failed=True)
             return
         own = isinstance(error, DbeliefError)
-        line = str(error) if own else one_line(error)
+        line = line_of(error)
         self.membership.close(line, failed=True)
         if not own:
             traceback.print_exception(error)
         log.error(line)
-        raise SystemExit(_exit_code(error)) from None
-
-
-def _exit_code(error: Exception) -> int:
-    """Exit code of a script: another start cannot help where its code is wrong, and may where the machine is."""
-    if isinstance(error, DbeliefError):
-        return error.exit_code
-    transient = isinstance(error, OSError | MemoryError) or "DataLoader worker (pid" in str(error)
-    return RuntimeFailure.exit_code if transient else UserError.exit_code
+        raise SystemExit(exit_code_of(error)) from None
 
 
 def join(

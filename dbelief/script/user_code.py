@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from dbelief.errors import UserError
+from dbelief.errors import DbeliefError, RuntimeFailure, UserError
 
 _DBELIEF = Path(__file__).parents[1]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -67,6 +67,19 @@ def one_line(error: BaseException) -> str:
     text = " ".join(message.split())
     where = failing_line(error)
     return f"{where}: {kind}: {text}".removeprefix(": ") if text else f"{where}: {kind}".removeprefix(": ")
+
+
+def line_of(error: Exception) -> str:
+    """An error that ends a script, in one line."""
+    return str(error) if isinstance(error, DbeliefError) else one_line(error)
+
+
+def exit_code_of(error: Exception) -> int:
+    """Exit code of a script: another start cannot help where its code is wrong, and may where the machine is."""
+    if isinstance(error, DbeliefError):
+        return error.exit_code
+    transient = isinstance(error, OSError | MemoryError) or "DataLoader worker (pid" in str(error)
+    return RuntimeFailure.exit_code if transient else UserError.exit_code
 
 
 @contextmanager

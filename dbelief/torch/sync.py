@@ -19,7 +19,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.script.drawn import DrawnBatch, Stepped
 from dbelief.script.job import ScriptJob
 from dbelief.script.membership import Membership
-from dbelief.script.user_code import located
+from dbelief.script.user_code import exit_code_of, line_of, located
 from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
@@ -280,10 +280,16 @@ class Sync:
         evaluated = np.empty(self._state.pushed.size, np.float32)
         versions = np.full(len(parameters.placement.spans), -1, np.int64)
         parameters.pull(evaluated, versions, vector=lease.vector, exact=True)
-        with self._holding(evaluated), keep_alive(self._session.member), torch.no_grad():
-            found = score(self._module, data)
-        with located():
-            quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
+        try:
+            with self._holding(evaluated), keep_alive(self._session.member), torch.no_grad():
+                found = score(self._module, data)
+            with located():
+                quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
+        except Exception as error:
+            if exit_code_of(error) == UserError.exit_code:  # every script would fail: the job ends with its model
+                failed = wire.EvaluationFailed(lease=lease.lease, reason=line_of(error))
+                self._job.reports.report(evaluation_failed=failed)
+            raise
         self._result = Scored((quality.loss, quality.accuracy), quality.metrics)
         about = wire.Evaluation(lease=lease.lease, **quality._asdict())
         reply = self._job.reports.report(evaluation=about)

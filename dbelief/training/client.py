@@ -23,7 +23,7 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.data import Dataset
-from dbelief.errors import JobError, ModelError, Rejected, Unavailable
+from dbelief.errors import JobError, ModelError, Rejected, Unavailable, UserError
 from dbelief.evaluation.evaluate import evaluate, measure
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.process.runtime import runtime
@@ -180,11 +180,15 @@ class Client:
         session.parameters.locate(lease.placement_epoch)  # as a worker does: see `worker.replica`
         session.parameters.pull(values, versions, vector=lease.vector, exact=True)
         views = session.layout.views(session.backend.to_device(values))
-        quality = evaluate(session.model, views, split, session.layout, session.backend, self._report_alive)
-        if session.metrics is not None:
-            with keep_alive(session.member):
-                measured = measure(session.metrics, session.model, views, split, session.backend)
-            quality = quality._replace(metrics=measured)
+        try:
+            quality = evaluate(session.model, views, split, session.layout, session.backend, self._report_alive)
+            if session.metrics is not None:
+                with keep_alive(session.member):
+                    measured = measure(session.metrics, session.model, views, split, session.backend)
+                quality = quality._replace(metrics=measured)
+        except UserError as error:  # of data or model: the job ends with what it has trained
+            self._report(evaluation_failed=wire.EvaluationFailed(lease=lease.lease, reason=str(error)))
+            raise
         reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, **quality._asdict()))
         if reply.store_as:
             session.parameters.locate(reply.placement_epoch)

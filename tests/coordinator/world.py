@@ -185,7 +185,7 @@ class World:
         never = ManualClock()
         client = cast("ShardClient", self)
         self._actor = EffectExecutor(
-            self.step, client, Path(), LocalSets(Path()), lambda note: None, lambda: None, never
+            self.step, client, Path(), LocalSets(Path()), lambda note: None, lambda: None, lambda: None, never
         )
 
     # -- members -----------------------------------------------------------------------------------------

@@ -77,11 +77,12 @@ limits: {epochs: 2}
 """
 
 
-@pytest.mark.parametrize("way", ["never", "fails"])
-def test_scripts_that_do_not_evaluate_leave_their_model(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "code", "failed"), [("never", 0, ""), ("fails", 3, "script.py:18: ZeroDivisionError")])
+def test_scripts_that_do_not_evaluate_leave_their_model(way: str, code: int, failed: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNEVALUATED)
-    summary = launch(tmp_path, WITH_VALIDATION, 2, script, way)
+    summary = launch(tmp_path, WITH_VALIDATION, 2, script, way, code=code)
     assert summary["samples"] == 80
     assert summary["validation_loss"] is None
+    assert failed in summary["evaluation_failed"].get("validation", "")
     assert (tmp_path / "runs/unevaluated/model.safetensors").exists()

@@ -1,13 +1,16 @@
 """The end of a replica with its reason, and reports of several ranks during a lease."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dbelief.core.ranks import RankGroup, SingleRank
-from dbelief.errors import Rejected, Unavailable
+from dbelief.errors import DataError, Rejected, Unavailable
 from dbelief.evaluation.evaluate import Quality
+from dbelief.job import PythonModel
 from dbelief.rpc.pb import coordination_pb2 as wire
 from worker.comm import Communicator, run_ranks
 from worker.replica import Replica
@@ -78,9 +81,10 @@ def test_the_end_of_a_job_is_a_good_end() -> None:
         assert (member.beats, member.lost) == (1, ""), "it sent heartbeats, and was not removed"
 
 
-def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that still runs may hold another vector of this name, and acknowledges a new one, which would be lost."""
-    order: list[object] = []
+def evaluating(
+    monkeypatch: pytest.MonkeyPatch, order: list[object], report: Callable[..., wire.ReportReply], python: bool = False
+) -> Any:
+    """A replica of a job whose evaluations measure what `worker.replica.evaluate` returns."""
     parameters = SimpleNamespace(
         placement=SimpleNamespace(spans=[0]),
         array=None,
@@ -94,17 +98,61 @@ def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -
         backend=None,
         assign=lambda vector, values: order.append(("assign", vector)),
         metrics=None,
+        job=SimpleNamespace(model=PythonModel(python="model.py:Model") if python else None),
     )
     replica: Any = object.__new__(Replica)
     replica._session, replica._ranks, replica._model, replica._unreadable = session, SingleRank(), None, 0
     replica._phases = SimpleNamespace(end=lambda phase: None)
-    replies = iter([wire.ReportReply(store_as="best.1", placement_epoch=5), wire.ReportReply()])
-    replica._reporter = SimpleNamespace(report=lambda **_: next(replies), report_alive=None)
+    replica._reporter = SimpleNamespace(report=report, report_alive=None)
     copy = SimpleNamespace(host=None, versions=None, views=None, to_device=lambda: None)
     monkeypatch.setattr("worker.replica.ParameterBuffer.make", lambda *_: copy)
+    return replica
+
+
+def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that still runs may hold another vector of this name, and acknowledges a new one, which would be lost."""
+    order: list[object] = []
+    replies = iter([wire.ReportReply(store_as="best.1", placement_epoch=5), wire.ReportReply()])
+    replica = evaluating(monkeypatch, order, lambda **_: next(replies))
     monkeypatch.setattr("worker.replica.evaluate", lambda *_: Quality(0.5, None, {}))
     replica._evaluate(wire.EvaluationLease(lease=7, set="test", vector="best.0", placement_epoch=3))
     assert order == [("locate", 3), ("pull", "best.0"), ("locate", 5), ("assign", "best.1")]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DataError("test.parquet, row group 2: a target is missing in row 7"), "test.parquet, row group 2: a target"),
+        (ValueError("shapes differ"), "model.py:Model: ValueError: shapes differ"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_made_is_reported_and_the_replica_goes_on(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    reports: list[dict[str, Any]] = []
+
+    def report(**fields: Any) -> wire.ReportReply:
+        reports.append(fields)
+        return wire.ReportReply()
+
+    replica = evaluating(monkeypatch, [], report, python=True)
+    monkeypatch.setattr("worker.replica.evaluate", Mock(side_effect=error))
+    replica._evaluate(wire.EvaluationLease(lease=7, set="test", vector="w"))
+    (fields,) = reports
+    failed = fields["evaluation_failed"]
+    assert failed.lease == 7
+    assert failed.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(("python", "error"), [(True, OSError("no memory left")), (False, ValueError("a bug"))])
+def test_a_failure_of_a_machine_at_an_evaluation_ends_the_replica(
+    monkeypatch: pytest.MonkeyPatch, python: bool, error: Exception
+) -> None:
+    """Another replica may succeed; the coordinator counts how many fail."""
+    replica = evaluating(monkeypatch, [], Mock(side_effect=AssertionError("nothing is reported")), python)
+    monkeypatch.setattr("worker.replica.evaluate", Mock(side_effect=error))
+    with pytest.raises(type(error), match=str(error)):
+        replica._evaluate(wire.EvaluationLease(lease=7, set="test", vector="w"))
 
 
 def test_a_replica_asks_less_often_the_longer_it_has_waited() -> None:

@@ -974,6 +974,7 @@ class ReportRequest(_message.Message):
     WIRE_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    EVALUATION_FAILED_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -1026,6 +1027,10 @@ class ReportRequest(_message.Message):
         them. They are leased again. Empty: nothing new.
         """
 
+    @_builtins.property
+    def evaluation_failed(self) -> Global___EvaluationFailed:
+        """an evaluation that cannot be made; absent: none"""
+
     def __init__(
         self,
         *,
@@ -1044,15 +1049,18 @@ class ReportRequest(_message.Message):
         wire: Global___WireFigures | None = ...,
         run_id: _builtins.int = ...,
         skipped: _abc.Iterable[Global___SkippedSamples] | None = ...,
+        evaluation_failed: Global___EvaluationFailed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
     _WhichOneofReturnType__evaluation: _TypeAlias = _typing.Literal["evaluation"]  # noqa: Y015
     _WhichOneofArgType__evaluation: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation"]  # noqa: Y015
+    _WhichOneofReturnType__evaluation_failed: _TypeAlias = _typing.Literal["evaluation_failed"]  # noqa: Y015
+    _WhichOneofArgType__evaluation_failed: _TypeAlias = _typing.Literal["_evaluation_failed", b"_evaluation_failed"]  # noqa: Y015
     _WhichOneofReturnType__failed: _TypeAlias = _typing.Literal["failed"]  # noqa: Y015
     _WhichOneofArgType__failed: _TypeAlias = _typing.Literal["_failed", b"_failed"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
@@ -1065,6 +1073,8 @@ class ReportRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation) -> _WhichOneofReturnType__evaluation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_failed) -> _WhichOneofReturnType__evaluation_failed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__failed) -> _WhichOneofReturnType__failed | None: ...
     @_typing.overload
@@ -1371,6 +1381,32 @@ class ReportReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportReply: _TypeAlias = ReportReply  # noqa: Y015
+
+@_typing.final
+class EvaluationFailed(_message.Message):
+    """Evaluation that no replica could make, because data or model are wrong: it is not repeated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    lease: _builtins.int
+    """the evaluation lease"""
+    reason: _builtins.str
+    """for people"""
+    def __init__(
+        self,
+        *,
+        lease: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluationFailed: _TypeAlias = EvaluationFailed  # noqa: Y015
 
 @_typing.final
 class StatusRequest(_message.Message):

@@ -26,9 +26,9 @@ _CHUNK = 8 << 20
 
 
 def fetch_for_resume(store: ObjectStore, run: Url, folder: Path) -> None:
-    """Fetch what a coordinator goes on with: the events, and the state of trackers. Its sets stay where they are."""
+    """Fetch what a coordinator goes on with: the events, how the run ended, and the state of trackers; not the sets."""
     fetch_events(store, run, folder / EVENTS)
-    for name in ("track.json", "last_pass.json", "reduction.json"):
+    for name in ("job.yaml", SUMMARY, "track.json", "last_pass.json", "reduction.json"):
         _fetch(store, run / name, folder / name)
 
 
@@ -137,6 +137,6 @@ def _fetch_newest_set(sets: ObjectSets, folder: Path) -> bool:
 
 def _is_done(folder: Path) -> bool:
     try:
-        return read_summary(folder / SUMMARY).model_dump().get("state") == "done"
+        return read_summary(folder / SUMMARY).has_model
     except DataError:
         return False

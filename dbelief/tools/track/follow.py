@@ -22,7 +22,7 @@ from dbelief.job import Job, load_job
 from dbelief.process.atomic_file import write_whole
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import Event
-from dbelief.rundir.summary import read_summary
+from dbelief.rundir.summary import has_ended, read_summary
 from dbelief.tools.report.pictures import draw_pictures
 
 from .sink import Sink, open_sink
@@ -72,7 +72,7 @@ class Follower:
 
     def poll(self) -> bool:
         """Give the sinks the events since the last call; whether the run is over, and these were the last."""
-        over = (self._run / SUMMARY).exists()  # it is written after the last event with numbers
+        over = has_ended(self._run)  # its summary is written after the last event with numbers
         for tracked in list(self._tracked):
             for position, event in _events_from(self._events, tracked.position):
                 if values := numbers_of(event):
@@ -87,7 +87,7 @@ class Follower:
     def end(self) -> None:
         """End the run in all trackers: pictures, model, outcome."""
         summary = read_summary(self._run / SUMMARY)
-        done, model = (summary.model_extra or {}).get("state") == "done", self._run / "model.safetensors"
+        done, model = summary.state == "done", self._run / "model.safetensors"
         with tempfile.TemporaryDirectory(prefix="dbelief-") as folder:
             pictures = _pictures(self._run, Path(folder), self.job.name)
             for tracked in list(self._tracked):
@@ -95,7 +95,7 @@ class Follower:
                     self._try(tracked, "picture", file.stem, file)
                 if model.exists():
                     self._try(tracked, "model", model)
-                self._try(tracked, "end", done, summary.reason)
+                self._try(tracked, "end", done, summary.outcome)
         self._save()
 
     def _try(self, tracked: Tracked, method: str, *arguments: Any) -> bool:

@@ -342,7 +342,7 @@ def test_an_export_requested_while_a_shard_is_unavailable_runs_after_its_recover
 
 
 @pytest.mark.parametrize(
-    "step", [ShutdownPhase.VALIDATE, ShutdownPhase.TEST, ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT]
+    "step", [ShutdownPhase.CHOOSE, ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT, ShutdownPhase.EVALUATE]
 )
 def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: ShutdownPhase) -> None:
     world = a_world(evaluate={"every": 50, "keep": "best"}).started()

@@ -299,7 +299,7 @@ def test_unreadable_state_is_a_clear_failure(a_world: MakeWorld) -> None:
     world = a_world().started()
     state = json.loads(world.stored["state"])
     for other in (1, 99):
-        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}, and this version reads 5"):
+        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}, and this version reads 6"):
             load_unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
     old = json.dumps({**state, "format": 1, "finished": True}).encode()
     assert load_unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
@@ -323,14 +323,14 @@ def test_an_unfinished_state_of_the_version_before_is_refused(a_world: MakeWorld
     world.store(world.machine.machine)  # type: ignore[attr-defined]
     fields = stored(world)
     state = json.loads(fields["state"])
-    assert (FORMAT, state["format"]) == (5, 5)
+    assert (FORMAT, state["format"]) == (6, 6)
     assert load_unfinished(fields) is not None
     fields["lease:1"] = b"[[1,0,0,30,1,0,0,0,1],0,3,2,[1,2,20,2,20.0,0.0,0]]"
     fields["state"] = json.dumps({**state, "format": 4}).encode()
     with pytest.raises(RuntimeFailure) as refused:
         load_unfinished(fields)
     assert str(refused.value) == (
-        "the registry's state has format 4, and this version reads 5: let the version that began the run finish it, or "
+        "the registry's state has format 4, and this version reads 6: let the version that began the run finish it, or "
         "use --resume to go on from its newest snapshot set, or --fresh"
     )
     assert last_shard_epoch(fields) == world.machine.shard_epoch > 1

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core.effects import Export, FinishRun, TakeSnapshot
+from coordinator.core.effects import Export, FinishRun, TakeSnapshot, WriteSummary
 from coordinator.core.messages import EvaluationLease, ResourceUsage, Stop, Wait
 from coordinator.core.states import DatasetSizes, ShutdownPhase, State
 from coordinator.monitoring.summary import summary_of
+from coordinator.scheduling.evaluations import ATTEMPTS
 
 if TYPE_CHECKING:
+    from tests.coordinator.replica import Replica
     from tests.coordinator.world import World
 
 MakeWorld = Callable[..., "World"]
@@ -27,14 +29,17 @@ def story(world: World) -> list[str]:
             told.append(fields["set"])
         elif getattr(action, "event", "") == "state":
             told.append(fields["state"])
-        elif isinstance(action, TakeSnapshot | Export | FinishRun):
+        elif isinstance(action, TakeSnapshot | Export | WriteSummary | FinishRun):
             told.append(type(action).__name__)
     return told[told.index("ready") + 1 :]
 
 
 def test_the_order_of_an_end(a_world: MakeWorld) -> None:
     world = a_world().started().run()
-    assert story(world) == ["closing", "validation", "test", "TakeSnapshot", "Export", "done", "FinishRun"]
+    ended = ["TakeSnapshot", "Export", "WriteSummary", "validation", "test", "done", "FinishRun"]
+    assert story(world) == ["closing", *ended]
+    chooses = a_world(evaluate={"every": 10**6, "keep": "best"}).started().run()
+    assert story(chooses) == ["closing", "validation", *(step for step in ended if step != "validation")]
     assert world.finished
     assert world.exported is not None
     assert world.exported[0] == "w"
@@ -44,7 +49,7 @@ def test_the_order_of_an_end(a_world: MakeWorld) -> None:
 
 
 def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
-    world = a_world(limits={"samples": 60}).started()
+    world = a_world(limits={"samples": 60}, evaluate={"every": 10**6, "keep": "best"}).started()
     first, second = world.replicas
     first.work()
     second.work()
@@ -55,6 +60,11 @@ def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
     assert isinstance(first.ask(), EvaluationLease)
     assert isinstance(second.ask(), Wait)
     first.evaluate()
+    assert isinstance(second.ask(), Wait)
+    assert [type(a) for a in world.machine.actions if isinstance(a, TakeSnapshot | Export)] == [TakeSnapshot]
+    world.settle()
+    assert world.exported is not None
+    assert world.state() is State.CLOSING
     assert isinstance(second.ask(), EvaluationLease)
     assert second.evaluation is not None
     assert second.evaluation.set == "test"
@@ -62,7 +72,6 @@ def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
     work = first.ask()
     assert isinstance(work, Stop)
     assert work.reason == "60 samples trained"
-    assert [type(a) for a in world.machine.actions if isinstance(a, TakeSnapshot | Export)] == [TakeSnapshot]
     world.settle()
     assert world.state() is State.DONE
     assert world.machine.reason == "60 samples trained"
@@ -154,6 +163,7 @@ def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> N
     second.work()
     first.train()
     second.train()
+    world.settle()
     assert isinstance(first.ask(), EvaluationLease)
     first.die()
     assert isinstance(second.ask(), EvaluationLease)
@@ -164,57 +174,250 @@ def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> N
     assert world.state() is State.DONE
 
 
-@pytest.mark.parametrize("after_the_set", [False, True])
-def test_the_test_of_parameters_that_a_shard_loses_is_no_result(a_world: MakeWorld, after_the_set: bool) -> None:
-    """Replicas have been stopped: none can test what the shard is restored to."""
+def to_its(world: World, name: str) -> Replica:
+    """The only replica has trained all, the model is written, and an evaluation of it is due."""
+    (replica,) = world.replicas
+    for _ in range(1_000):
+        if world.exported is not None and replica.evaluation is not None and replica.evaluation.set == name:
+            return replica
+        replica.turn()
+        world.settle()
+    raise AssertionError(f"there is no {name} evaluation")
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+@pytest.mark.parametrize("leased", [False, True])
+def test_a_shard_that_fails_during_the_test_is_restored_with_what_is_tested(
+    a_world: MakeWorld, keep: str, leased: bool
+) -> None:
+    """The set before the export has it, so that model and test stay those of the same parameters."""
+    world = a_world(limits={"samples": 60}, evaluate={"every": 10**6, "keep": keep}, replicas=1).started()
+    replica = to_its(world, "test")
+    assert world.exported is not None
+    model = world.exported[1].copy()
+    if not leased:
+        replica.evaluation = None
+        replica.leave()
+        replica = world.replica()
+    world.kill_shard(0)
+    world.tick(6.0)
+    world.shard()
+    world.settle()
+    if leased:
+        replica.evaluate(0.3, 0.9)
+    world.score = lambda lease: (0.3, 0.9)
+    world.run()
+    assert world.state() is State.DONE
+    assert world.machine.outcome == "60 samples trained"
+    assert world.machine.progress.test is not None
+    assert world.machine.progress.test.accuracy == 0.9
+    assert len(world.did(Export)) == 1
+    assert (world.exported[1] == model).all()
+    assert (world.vector(world.machine.shutdown.vector) == model).all()
+
+
+def test_a_shard_that_is_restored_from_an_older_set_leaves_the_model_untested(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}, snapshots__every_s=None, replicas=1).started()
+    to_its(world, "test")
+    assert world.exported is not None
+    model = world.exported[1].copy()
+    world.damaged.add(max(world.disk))
+    world.kill_shard(0)
+    world.tick(6.0)
+    world.shard()
+    world.settle()
+    assert world.state() is State.DONE
+    assert list(world.machine.shutdown.failures) == ["test"]
+    assert "was restored from set" in world.machine.outcome
+    assert world.machine.progress.test is None
+    assert (world.exported[1] == model).all(), "the model of all samples is kept"
+
+
+@pytest.mark.parametrize("phase", [ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT])
+def test_what_a_shard_loses_before_the_export_is_neither_in_the_model_nor_tested(
+    a_world: MakeWorld, phase: ShutdownPhase
+) -> None:
     world = a_world(shape=DatasetSizes(100, 0, 30), limits={"samples": 60}, replicas=1).started()
     (replica,) = world.replicas
     for _ in range(2):
         replica.work()
         replica.train()
-    assert isinstance(replica.ask(), EvaluationLease)
-    replica.evaluate(0.3, 0.9)
-    while after_the_set and not (world.did(TakeSnapshot) and world.machine.shutdown.phase is ShutdownPhase.EXPORT):
+    while world.machine.shutdown.phase is not phase:
         assert world.act() is not None
-    assert world.machine.shutdown.phase is (ShutdownPhase.EXPORT if after_the_set else ShutdownPhase.SNAPSHOT)
+    assert isinstance(replica.ask(), Wait)
     world.kill_shard(0)
     world.tick(6.0)
     world.shard()
+    tested: list[float] = []
+
+    def score(lease: EvaluationLease) -> tuple[float, float]:
+        tested.append(world.vector(lease.vector).sum())
+        return 0.3, 0.9
+
+    world.score = score
     world.run()
     assert world.state() is State.DONE
     assert world.exported is not None
-    assert world.exported[1].sum() == 4 * (
-        60 if after_the_set else 30
-    )  # in each of four segments, two of them on the shard
-    assert (world.machine.progress.test is not None) == after_the_set
-
-
-def test_a_test_made_between_a_failure_and_the_restore_is_repeated(a_world: MakeWorld) -> None:
-    """A shard whose heartbeats are lost may still answer replicas, with parameters that it lacks after its restore."""
-    fields = {"limits": {"samples": 60}, "replicas": 1, "snapshots": {"every_s": 30.0}}
-    world = a_world(shape=DatasetSizes(100, 0, 30), **fields).started()
-    (replica,) = world.replicas
-    replica.work()
-    replica.train()
-    replica.work()
-    world.tick(31.0)  # a set is under way until the end, so that the test is not over when it is done
-    replica.train()
-    assert isinstance(replica.ask(), EvaluationLease)
-    world.kill_shard(0)
-    world.tick(6.0)
-    replica.evaluate(0.3, 0.9)
-    assert isinstance(replica.ask(), EvaluationLease), "the failure has repeated the test"
-    replica.evaluate(0.3, 0.9)
-    assert world.machine.shutdown.phase is ShutdownPhase.TEST
-    world.shard()
-    while not isinstance(replica.ask(), EvaluationLease):
-        assert world.act() is not None
-    assert world.machine.progress.test is None
-    replica.evaluate(0.7, 0.5)
-    world.run()
-    assert world.state() is State.DONE
+    # In each of four segments, two of them on the shard.
+    assert world.exported[1].sum() == 4 * (60 if phase is ShutdownPhase.EXPORT else 30)
+    assert tested == [world.exported[1].sum()]
     assert world.machine.progress.test is not None
-    assert world.machine.progress.test.accuracy == 0.5
+
+
+# -- an evaluation that fails ----------------------------------------------------------------------------
+
+
+def test_a_test_that_cannot_be_made_leaves_the_model(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}, replicas=1).started()
+    replica = to_its(world, "test")
+    assert replica.evaluation is not None
+    why = "test.parquet: row 7 of column x: is missing"
+    world.machine.evaluation_failed(replica.incarnation + 1, replica.evaluation.id, "of another", world.now_s)
+    assert world.state() is State.CLOSING
+    world.machine.evaluation_failed(replica.incarnation, replica.evaluation.id, why, world.now_s)
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.finished
+    assert world.machine.outcome == f"60 samples trained; the test evaluation failed: {why}"
+    assert world.events("evaluation_failed") == [{"set": "test", "reason": why}]
+    summary = summary_of(world.machine, 1.0)
+    assert (summary["state"], summary["trained"]) == ("done", True)
+    assert summary["evaluation_failed"] == {"test": why}
+    assert isinstance(replica.ask(), Stop)
+
+
+def test_a_validation_that_cannot_be_made_ends_training_with_a_set_and_a_model(a_world: MakeWorld) -> None:
+    """Limits and `keep` depend on it; what is trained is kept, and a resumed run trains on."""
+    world = a_world(evaluate={"every": 30}, replicas=2).started()
+    first, second = world.replicas
+    second.work()
+    first.work()
+    first.train()
+    evaluation = first.ask()
+    assert isinstance(evaluation, EvaluationLease)
+    world.machine.evaluation_failed(first.incarnation, evaluation.id, "validation.csv:3: is short", world.now_s)
+    assert world.state() is State.CLOSING
+    second.train()
+    world.settle()
+    assert world.state() is State.DONE
+    why = "the validation evaluation failed: validation.csv:3: is short"
+    assert world.machine.outcome == f"stopped by a failed evaluation; {why}"
+    assert world.exported is not None
+    assert world.exported[1].sum() == 4 * 60
+    assert world.disk[max(world.disk)].state["progress"]["samples"] == 60
+    assert not summary_of(world.machine, 1.0)["trained"]
+
+
+def test_a_failed_last_validation_does_not_keep_the_test_from_being_made(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}, replicas=1).started()
+    replica = to_its(world, "validation")
+    assert replica.evaluation is not None
+    world.machine.evaluation_failed(replica.incarnation, replica.evaluation.id, "no such file", world.now_s)
+    replica.evaluation = None
+    world.run()
+    assert world.machine.progress.test is not None
+    assert world.machine.shutdown.failures == {"validation": "no such file"}
+
+
+def test_an_evaluation_at_which_replicas_fail_in_turn_leaves_the_model(a_world: MakeWorld) -> None:
+    """An evaluation that takes all memory ends each process without a word."""
+    world = a_world(limits={"samples": 60}, replicas=1).started()
+    replica = to_its(world, "test")
+    for _ in range(ATTEMPTS - 1):
+        replica.die()
+        assert world.state() is State.CLOSING
+        replica = world.replica()
+        world.settle()
+        assert isinstance(replica.ask(), EvaluationLease)
+    replica.die()
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.shutdown.failures["test"].startswith(f"replica {replica.number} failed at it, like others")
+
+
+@pytest.mark.parametrize("gone", ["a worker", "a shard"])
+def test_a_launcher_without_processes_for_the_test_leaves_the_model(a_world: MakeWorld, gone: str) -> None:
+    world = a_world(limits={"samples": 60}, replicas=1).started()
+    to_its(world, "test")
+    if gone == "a shard":
+        world.kill_shard(0)
+        world.tick(6.0)
+    world.machine.launcher_failed("no process is left", world.now_s)
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.shutdown.failures == {"test": "no process is left"}
+
+
+def test_a_launcher_without_workers_leaves_out_the_evaluations_alone(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}).started()
+    for replica in world.replicas:
+        replica.work()
+    for replica in world.replicas:
+        replica.train()
+        replica.leave()
+    world.machine.launcher_failed("no worker is left", world.now_s)
+    world.machine.launcher_failed("no worker is left", world.now_s)  # it says so four times a second
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.shutdown.failures == {"validation": "no worker is left"}
+    assert world.exported is not None
+
+
+@pytest.mark.parametrize("state", ["ready", "closing without a shard"])
+def test_a_launcher_without_processes_for_training_fails_the_job(a_world: MakeWorld, state: str) -> None:
+    world = a_world(limits={"samples": 60}).started()
+    if state != "ready":
+        world.machine.close("60 samples trained")
+        world.kill_shard(0)
+        world.tick(6.0)
+    world.machine.launcher_failed("no process is left", world.now_s)
+    assert world.state() is State.FAILED
+    assert world.machine.reason == "no process is left"
+
+
+def test_a_stop_during_the_test_ends_the_job_as_trained(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}, replicas=1).started()
+    to_its(world, "test")
+    world.machine.stop("stopped by Ctrl-C", world.now_s)
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.outcome == "60 samples trained"
+    assert world.machine.progress.test is None
+
+
+def test_another_coordinator_goes_on_with_the_test_of_the_model(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}, replicas=1).started()
+    replica = to_its(world, "test")
+    world.take_over()
+    world.score = lambda lease: (0.3, 0.9)
+    replica.evaluate()
+    world.settle()
+    assert world.state() is State.DONE
+    assert len(world.did(Export)) == 1, "the model is not written again"
+    assert world.machine.progress.test is not None
+
+
+def test_a_run_that_lacks_only_its_test_is_resumed_with_that(a_world: MakeWorld) -> None:
+    """It ended by a limit that a resumed run would have to reach again."""
+    world = a_world(evaluate={"every": 30}, limits={"samples": 900, "patience": 1}, replicas=1).started()
+    scores = iter([0.9, 0.8])
+    world.score = lambda lease: (0.5, next(scores, 0.1))
+    replica = to_its(world, "test")
+    reason = world.machine.reason
+    assert reason == "no better validation result for 1 evaluations"
+    replica.evaluation = None
+    world.machine.launcher_failed("no worker is left", world.now_s)
+    world.settle()
+
+    again = world.after_crash()
+    again.machine.trained = reason
+    again.started()
+    again.run()
+    assert again.state() is State.DONE
+    assert again.machine.outcome == reason
+    assert again.machine.progress.samples == world.machine.progress.samples
+    assert [event["set"] for event in again.events("evaluation")] == ["test"]
+    assert again.machine.shutdown.trained
 
 
 @pytest.mark.parametrize(
@@ -243,16 +446,30 @@ def test_stop_finishes_leases_and_evaluates_nothing(a_world: MakeWorld) -> None:
     assert world.machine.progress.samples == 30
 
 
-def test_stop_waits_only_for_a_running_evaluation(a_world: MakeWorld) -> None:
-    world = a_world(evaluate={"every": 30, "keep": "best"}).started()
-    first, second = world.replicas
+def test_stop_does_not_wait_for_a_running_evaluation(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30}).started()
+    first, _ = world.replicas
     first.work()
     first.train()
     assert isinstance(first.ask(), EvaluationLease)
     world.machine.stop("enough", world.now_s)
     world.settle()
-    assert world.state() is State.CLOSING
+    assert world.state() is State.DONE
+    assert first.evaluate() == ""
+    assert isinstance(first.ask(), Stop)
+    assert world.events("evaluation") == []
+
+
+def test_stop_waits_while_the_parameters_of_an_evaluation_are_stored(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30, "keep": "best"}).started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    assert isinstance(first.ask(), EvaluationLease)
     assert first.evaluate(store=False) == "best.0"
+    world.machine.stop("enough", world.now_s)
+    world.settle()
+    assert world.state() is State.CLOSING
     first.die()
     world.settle()
     assert world.state() is State.DONE, "nothing is evaluated again for a job that was stopped"
@@ -344,15 +561,21 @@ def test_final_write_needs_no_replica_and_no_timeout(a_world: MakeWorld) -> None
     assert world.state() is State.DONE
 
 
-def test_missing_replica_for_last_validation_fails_the_job(a_world: MakeWorld) -> None:
+def test_missing_replica_for_last_validation_leaves_the_model(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started()
     for replica in world.replicas:
         replica.work()
     for replica in world.replicas:
         replica.train()
         replica.leave()
+    world.settle()
     world.tick(61.0)
-    assert world.machine.reason == "no replica for 60 s; waiting for: a replica to join"
+    world.settle()
+    why = "no replica for 60 s; waiting for: a replica to join"
+    assert world.state() is State.DONE
+    assert world.exported is not None
+    assert world.events("evaluation_failed") == [{"set": "validation", "reason": why}]
+    assert world.machine.outcome == f"60 samples trained; the validation evaluation failed: {why}"
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -442,6 +665,8 @@ def test_summary_at_the_end(a_world: MakeWorld) -> None:
         "start_from": None,
         "state": "done",
         "reason": "200 samples trained",
+        "trained": True,
+        "evaluation_failed": {},
         "test_accuracy": 0.875,
         "test_loss": 0.25,
         "validation_accuracy": 0.75,

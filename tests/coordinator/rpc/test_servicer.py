@@ -246,7 +246,7 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     assert lease(training).evaluation == wire.EvaluationLease(
         lease=2, set="validation", vector="w", samples=30, placement_epoch=1
     )
-    training.world.machine.stop("enough", training.world.now_s)
+    training.world.machine.close("enough")
     assert lease(training, number=1).wait_s == 0.05
     training.world.machine.fail("out of memory")
     assert lease(training, number=1).stop == "out of memory"

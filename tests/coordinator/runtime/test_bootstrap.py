@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from dbelief.errors import RuntimeFailure, SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.optim import make_rule
 from dbelief.rundir.place import place_of
+from dbelief.rundir.summary import Summary, write_summary
 from ps_server import snapshot
 from ps_server.store.shard import Shard
 
@@ -50,6 +52,7 @@ def test_without_data_there_are_none(a_job: MakeJob, tmp_path: Path) -> None:
 def a_set(folder: Path, count: int, job: Job) -> Path:
     """A complete set of no segments."""
     state = {"leases": {"epoch_samples": 1257}, "incarnations": 9, "sets": count, "shard_epoch": 3, "layout": ""}
+    state["progress"] = {"samples": 100}
     made = folder / "snapshots" / f"000000000100-{count:04d}"
     made.mkdir(parents=True)
     about = {"job": "test", "set": made.name, "rule": job.strategy.rule.name, "shard_epoch": 3}
@@ -111,7 +114,7 @@ def test_unfinished_run_of_an_earlier_version_is_refused_unless_it_is_resumed_or
     a_set(tmp_path, 4, job)
     known = {"format": 4, "state": "ready", "reason": "", "finished": False, "shard_epoch": 7}
     stored = {"state": json.dumps(known).encode(), "run": json.dumps({"folder": str(tmp_path)}).encode()}
-    with pytest.raises(RuntimeFailure, match=r"has format 4, and this version reads 5: .* use --resume .* or --fresh"):
+    with pytest.raises(RuntimeFailure, match=r"has format 4, and this version reads 6: .* use --resume .* or --fresh"):
         began(job, stored, tmp_path, resume=False, fresh=False)
     for resume in (False, True):
         started = began(job, stored, tmp_path, resume=resume, fresh=not resume)
@@ -185,3 +188,29 @@ def test_a_set_that_does_not_name_its_parts_is_gone_on_from(a_job: MakeJob, old_
     assert (machine.progress.samples, machine.leases.done, machine.training.pushes_twice) == (40, 40, 0)
     again = [machine.leases.grant(0, 5) for _ in range(3)]
     assert [(lease.start, lease.stop) for lease in again if lease is not None] == [(20, 30), (50, 60), (60, 90)]
+
+
+@pytest.mark.parametrize(
+    ("summary", "limits", "trained"),
+    [
+        ({"evaluation_failed": {"test": "a gap"}}, {"epochs": 2}, "patience"),
+        ({"state": "closing"}, {"epochs": 2}, "patience"),  # killed while it was evaluated
+        ({}, {"epochs": 2}, ""),  # it lacks nothing
+        ({"evaluation_failed": {"validation": "a gap"}, "trained": False}, {"epochs": 2}, ""),
+        ({"evaluation_failed": {"test": "a gap"}}, {"epochs": 3}, ""),  # it is to train longer
+        ({"evaluation_failed": {"test": "a gap"}, "samples": 101}, {"epochs": 2}, ""),  # the newest set was damaged
+        (None, {"epochs": 2}, ""),
+    ],
+)
+def test_a_run_that_lacks_only_evaluations_does_not_train_again(
+    summary: dict[str, Any] | None, limits: dict[str, Any], trained: str, a_job: MakeJob, tmp_path: Path
+) -> None:
+    """It may have ended by a limit that does not hold from its set on, as patience or wall time."""
+    job = a_job(limits=limits)
+    a_set(tmp_path, 4, job)
+    (tmp_path / "job.yaml").write_text(a_job(limits={"epochs": 2}).anchored().to_yaml())
+    if summary is not None:
+        names = [name for name, field in Summary.model_fields.items() if field.is_required()]
+        zeros = dict.fromkeys(names, 0) | {"job": "test", "reason": "patience", "samples_per_replica": {}}
+        write_summary(tmp_path / "summary.json", {**zeros, "state": "done", "trained": True, "samples": 100, **summary})
+    assert began(job, {}, tmp_path, resume=True, fresh=False).machine.trained == trained

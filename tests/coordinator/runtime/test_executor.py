@@ -119,6 +119,7 @@ def actor(
         LocalSets(folder / "snapshots"),
         lambda note: None,
         lambda: None,
+        lambda: None,
         SystemClock(),
         lambda: 12.5,
         leads,

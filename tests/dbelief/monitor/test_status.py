@@ -31,7 +31,7 @@ data: {source: digits}
 strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {wall_s: 60}
 """
-SUMMARY = dict.fromkeys(Summary.model_fields) | {
+SUMMARY = dict.fromkeys(name for name, field in Summary.model_fields.items() if field.is_required()) | {
     "test_metrics": {}, "validation_metrics": {}, "phase_seconds": {}, "bytes_per_replica": {}, "residual_lost": 0.0,
     "job": "digits", "seed": 0, "reason": "diverged", "samples": 7, "samples_per_replica": {}, "epochs": 0.5,
     "steps": 1, "pushes": 1, "pushes_trained_twice": 0, "wall_s": 2.0, "replicas": 1, "shards": 1, "members_lost": 0,

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from dbelief.errors import DataError, WriteFailed
-from dbelief.rundir.summary import read_summary, write_summary
+from dbelief.rundir.summary import has_ended, outcome_text, read_summary, write_summary
 
 
 def values(**other: Any) -> dict[str, Any]:
@@ -45,10 +45,29 @@ def test_round_trip(tmp_path: Path) -> None:
     assert raw["test_loss"] is None
     assert raw["strategy"] == "downpour"
     assert path.read_text().startswith(
-        '{\n  "bytes_per_replica": {},\n  "died": [],\n  "epochs": 0.8,\n  "job": "digits",\n'
+        '{\n  "bytes_per_replica": {},\n  "died": [],\n  "epochs": 0.8,\n  "evaluation_failed": {},\n'
     )
     assert list(raw) == sorted(raw)
     assert list(raw["samples_per_replica"]) == ["replica-0", "replica-1"]
+
+
+def test_a_run_has_its_model_before_it_has_ended(tmp_path: Path) -> None:
+    """The summary is there while the model is tested: a process that is killed then leaves both."""
+    assert not has_ended(tmp_path)
+    before = write_summary(tmp_path / "summary.json", values(state="closing", trained=True))
+    assert (before.has_model, before.unevaluated, has_ended(tmp_path)) == (True, True, False)
+    done = write_summary(tmp_path / "summary.json", values(state="done", trained=True))
+    assert (done.has_model, done.unevaluated, has_ended(tmp_path)) == (True, False, True)
+    failed = write_summary(tmp_path / "summary.json", values(state="failed"))
+    assert (failed.has_model, failed.unevaluated, has_ended(tmp_path)) == (False, False, True)
+
+
+def test_failed_evaluations_are_part_of_the_outcome() -> None:
+    assert outcome_text("60 samples trained", {}) == "60 samples trained"
+    failures = {"validation": "no file", "test": "a gap"}
+    text = "the validation evaluation failed: no file; the test evaluation failed: a gap"
+    assert outcome_text("60 samples trained", failures) == f"60 samples trained; {text}"
+    assert outcome_text("", failures) == text
 
 
 @pytest.mark.parametrize(("field", "wrong"), [("samples", -1), ("wall_s", float("inf")), ("reason", None)])

@@ -436,16 +436,16 @@ _COORDINATOR = (
         "have: two processes count as one member, and the pushes of one are duplicates of the other's.",
     ),
     Planted(
-        "reads_not_repeated_after_the_test",
+        "reads_not_repeated_at_the_end",
         "coordinator/job/shutdown.py",
         """\
-        elif self.phase >= ShutdownPhase.TEST:
+        return self.phase in (ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT)
 """,
         """\
-        elif self.phase == ShutdownPhase.TEST:
+        return self.phase is ShutdownPhase.SNAPSHOT
 """,
-        "If a shard fails at the end of the job after the test, the last set and the export are not repeated: they "
-        "read a vector that the restored shard does not have.",
+        "If a shard fails while the model is written, the last set and the export are not repeated: they read a "
+        "vector that the restored shard does not have.",
     ),
     Planted(
         "urgent_action_behind_one_that_is_retried",
