@@ -183,15 +183,21 @@ def run_command(
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the runs' folders and of the table; default: runs/NAME-sweep.",
 )
+@click.option(
+    "--by",
+    metavar="METRIC",
+    help="What decides which settings are the best: accuracy, loss, or one of the job's evaluate.metrics; default: its "
+    "evaluate.best_by, else accuracy, else loss.",
+)
 def sweep_command(
-    job_file: Path, overrides: tuple[str, ...], seeds: str | None, at_once: int, output: Path | None
+    job_file: Path, overrides: tuple[str, ...], seeds: str | None, at_once: int, output: Path | None, by: str | None
 ) -> None:
     """Run a job for each combination of settings, and print the table; if repeated, only the missing runs."""
     from dbelief.tools.experiments.sweep import run_sweep
 
     with cli_errors():
         sets = parse_overrides((*overrides, *[f"seed={seeds}"] * (seeds is not None)))
-        code = run_sweep(job_file, sets, at_once, output)
+        code = run_sweep(job_file, sets, at_once, output, by)
     raise SystemExit(code)
 
 

@@ -113,7 +113,7 @@ def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> 
     if code == Interrupted.exit_code:
         raise Interrupted("stopped by Ctrl-C; the same command continues")
     if code:
-        raise DbeliefError(summary.reason)
+        raise DbeliefError(summary.outcome)
     if not watcher.copies:
         raise DbeliefError("it ended before its parameters could be copied once")
     return summary, watcher

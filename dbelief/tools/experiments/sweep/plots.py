@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from dbelief.tools.report.plot_style import BLUE, DARK, ORANGE, QUIET, add_legend, calm, new_panel
 
 from .grid import SEED, short_names
-from .rows import DONE, Best, Row, best_of
+from .rows import DONE, Best, Criteria, Row, best_of
 
 _LOG_SPAN = 8.0
 """Values that span at least this factor stand on a logarithmic axis."""
@@ -35,7 +35,7 @@ class _Cell:
         return statistics.fmean(self.values) if self.values and not self.failed else None
 
 
-def draw_grid(rows: Sequence[Row], path: Path, title: str) -> bool:
+def draw_grid(rows: Sequence[Row], path: Path, title: str, criteria: Criteria | None = None) -> bool:
     """Draw the grid of a sweep.
 
     Parameters
@@ -46,13 +46,15 @@ def draw_grid(rows: Sequence[Row], path: Path, title: str) -> bool:
         The PNG file.
     title
         Title above the grid.
+    criteria
+        Figures by which settings are compared; None: see `best_of`.
 
     Returns
     -------
     bool
         False, and no file, where nothing can be compared, or no field but the seed has several values.
     """
-    best = best_of(rows)
+    best = best_of(rows) if criteria is None else best_of(rows, criteria)
     fields = _varied(rows)
     if best is None or not fields:
         return False
@@ -75,7 +77,7 @@ def _cells(rows: Sequence[Row], fields: Sequence[str], by: str) -> dict[tuple[st
     scale = 100.0 if by.endswith("accuracy") else 1.0
     found = {}
     for key, group in groups.items():
-        values = [getattr(row, by) for row in group if row.state == DONE]
+        values = [row.value(by) for row in group if row.state == DONE]
         numbers = [scale * value for value in values if value is not None]
         found[key] = _Cell(numbers, len(group) - len(numbers))
     return found
@@ -145,11 +147,11 @@ def _draw_table(rows: Sequence[Row], fields: list[str], best: Best, path: Path, 
         if cell.mean is not None:
             means[down.index(key[:-1]), across.index(key[-1])] = cell.mean
     figure, axes = new_panel(title, _MARGIN + _CELL * len(down), caption + _unit(best.by))
-    colours = "viridis" if best.by.endswith("accuracy") else "viridis_r"
+    colours = "viridis" if best.higher else "viridis_r"
     image = axes.imshow(means, cmap=colours, aspect="auto")
     shades = np.asarray(image.norm(means))
     for row, column in np.ndindex(means.shape):
-        text, colour = _written(cells.get((*down[row], across[column])), float(shades[row, column]), best.by)
+        text, colour = _written(cells.get((*down[row], across[column])), float(shades[row, column]), best)
         axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
     chosen = _key(best.settings, fields)
     corner = across.index(chosen[-1]) - 0.5, down.index(chosen[:-1]) - 0.5
@@ -174,9 +176,9 @@ def _in_order(values: Iterable[str]) -> list[str]:
         return found
 
 
-def _written(cell: _Cell | None, shade: float, by: str) -> tuple[str, str]:
+def _written(cell: _Cell | None, shade: float, best: Best) -> tuple[str, str]:
     """Text of a cell and its colour, which must be readable on the cell's."""
     if cell is None or cell.mean is None:
         return ("" if cell is None else "failed"), DARK
-    dark = shade < 0.6 if by.endswith("accuracy") else shade > 0.4
-    return (f"{cell.mean:.2f}" if by.endswith("accuracy") else f"{cell.mean:.4g}"), "white" if dark else DARK
+    dark = shade < 0.6 if best.higher else shade > 0.4
+    return (f"{cell.mean:.2f}" if best.by.endswith("accuracy") else f"{cell.mean:.4g}"), "white" if dark else DARK

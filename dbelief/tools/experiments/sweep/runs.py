@@ -16,19 +16,21 @@ from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import interrupt_event
 from dbelief.rundir.claim import claimed
-from dbelief.rundir.summary import read_summary
+from dbelief.rundir.summary import Summary, read_summary
 from dbelief.tools.report.drawing import import_matplotlib
 from dbelief.url import Url
 
 from .grid import Point, points
-from .rows import DONE, FAILED, STOPPED, Row, table, write_rows
+from .rows import DONE, FAILED, STOPPED, Criteria, Row, criteria_of, table, write_rows
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 
 
-def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output: Path | None = None) -> int:
+def run_sweep(
+    job_file: Path, sets: Mapping[str, str], at_once: int = 1, output: Path | None = None, by: str | None = None
+) -> int:
     """Train a job file once for each combination of values, and print the table; returns the exit code.
 
     Parameters
@@ -39,6 +41,8 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
         Number of concurrent runs.
     output : Path, optional
         Folder of the runs' folders and of the table; None: the job's name with -sweep, beside the job's own runs.
+    by : str, optional
+        What decides which settings are the best; None: see `criteria_of`.
 
     Returns
     -------
@@ -52,34 +56,35 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
     """
     grid = points(sets)
     first = load_job(job_file, grid[0].settings)
+    criteria = criteria_of(first, by)
     if output is None and isinstance(first.output, Url):
         raise UserError(f"output: {first.output}: a sweep needs a folder for its table: name one by --output")
     folder = (output or Path(first.output) / f"{first.name}-sweep").absolute()
     todo = [_Planned.make(job_file, point, folder) for point in grid]
     with claimed(folder):
-        return _run(first.name, folder, todo, at_once)
+        return _run(first.name, folder, todo, at_once, criteria)
 
 
-def _run(name: str, folder: Path, todo: Sequence[_Planned], at_once: int) -> int:
+def _run(name: str, folder: Path, todo: Sequence[_Planned], at_once: int, criteria: Criteria) -> int:
     """Train what is left to do in the folder, and print the table; returns the exit code."""
-    rows, interrupted = _Sweep(name, folder, todo, at_once).run()
+    rows, interrupted = _Sweep(name, folder, todo, at_once, criteria).run()
     left = len(todo) - len(rows)
     if rows:
-        Console().print(table(rows))
-    files = "sweep.json, sweep.csv and sweep.png" if _draw(rows, folder, name) else "sweep.json and sweep.csv"
+        Console().print(table(rows, criteria))
+    files = "sweep.json, sweep.csv and sweep.png" if _draw(rows, folder, name, criteria) else "sweep.json and sweep.csv"
     log.info(f"{folder}/{files}" + (f"; {left} of {len(todo)} runs were not begun" if left else ""))
     if interrupted:
         return Interrupted.exit_code
     return 0 if any(row.state == DONE for row in rows) else 1
 
 
-def _draw(rows: Sequence[Row], folder: Path, name: str) -> bool:
+def _draw(rows: Sequence[Row], folder: Path, name: str, criteria: Criteria) -> bool:
     """Draw the grid; whether there was anything to draw. matplotlib is imported only now, after the runs."""
     import_matplotlib()
     from .plots import draw_grid
 
     try:
-        return draw_grid(rows, folder / "sweep.png", name)
+        return draw_grid(rows, folder / "sweep.png", name, criteria)
     except OSError as error:
         raise WriteFailed(f"{folder}/sweep.png: cannot be written: {error.strerror}") from error
 
@@ -105,14 +110,25 @@ class _Planned:
 
     def earlier(self) -> Row | None:
         """The row of exactly this job, where an earlier run of it completed."""
+        summary = self._summary()
+        if summary is None or summary.state != DONE or summary.evaluation_failed:
+            return None
+        return Row.of(self.point, DONE, summary.reason, summary)
+
+    @property
+    def continues(self) -> bool:
+        """Whether an earlier run of exactly this job lacks only its evaluations, which `--resume` makes."""
+        summary = self._summary()
+        return summary is not None and summary.unevaluated
+
+    def _summary(self) -> Summary | None:
+        """The summary of an earlier run of exactly this job; None without one."""
         try:
             summary = read_summary(self.folder / "summary.json")
             same = load_job(self.folder / "job.yaml").digest() == self.job.anchored().digest()
         except (DataError, JobError):
             return None
-        if not same or (summary.model_extra or {}).get("state") != DONE:
-            return None
-        return Row.of(self.point, DONE, summary.reason, summary)
+        return summary if same else None
 
     def ended(self, child: ChildProcess, began_s: float, asked: bool) -> Row:
         """The row of a run that has just ended; `asked`: because it was asked to end."""
@@ -126,7 +142,7 @@ class _Planned:
             return Row.of(self.point, DONE, "" if summary is None else summary.reason, summary)
         if asked:
             return Row.of(self.point, STOPPED, "by Ctrl-C", summary)
-        reason = child.last_words().removeprefix("Error: ") if summary is None else summary.reason
+        reason = child.last_words().removeprefix("Error: ") if summary is None else summary.outcome
         return Row.of(self.point, FAILED, reason or child.fate(), summary)
 
 
@@ -136,8 +152,9 @@ class _Sweep:
     Each run is a separate `dbelief train` process, so a failure or a memory leak does not affect the next run.
     """
 
-    def __init__(self, job: str, folder: Path, todo: Sequence[_Planned], at_once: int) -> None:
+    def __init__(self, job: str, folder: Path, todo: Sequence[_Planned], at_once: int, criteria: Criteria) -> None:
         self._job, self._folder, self._todo, self._at_once = job, folder, todo, at_once
+        self._criteria = criteria
         self._rows: dict[str, Row] = {}
         self._running: list[tuple[_Planned, ChildProcess, float]] = []
         self._asked: set[str] = set()
@@ -169,7 +186,8 @@ class _Sweep:
     def _start(self, planned: _Planned) -> None:
         place = self._todo.index(planned) + 1
         log.info(f"run {place} of {len(self._todo)}: {planned.point.words}")
-        child = ChildProcess(planned.point.name, planned.arguments, self._folder / f"{planned.point.name}.log")
+        arguments = [*planned.arguments, *["--resume"] * planned.continues]
+        child = ChildProcess(planned.point.name, arguments, self._folder / f"{planned.point.name}.log")
         began_s = time.time()
         child.start()
         self._running.append((planned, child, began_s))
@@ -193,4 +211,4 @@ class _Sweep:
         return [self._rows[name] for name in names if name in self._rows]
 
     def _write(self) -> None:
-        write_rows(self._folder, self._job, self._in_order())
+        write_rows(self._folder, self._job, self._in_order(), self._criteria)

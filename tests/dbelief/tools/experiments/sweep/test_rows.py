@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dbelief.errors import UserError
 from dbelief.tools.experiments.sweep.grid import points
-from dbelief.tools.experiments.sweep.rows import Row, best_of, table, write_rows
+from dbelief.tools.experiments.sweep.rows import Row, best_of, criteria_of, table, write_rows
+from tests.coordinator.world import make_job
 
 
 def rows(sets: dict[str, str], *figures: dict[str, Any]) -> list[Row]:
@@ -109,3 +111,48 @@ def test_how_a_run_ended_on_one_line() -> None:
     done, failed = rows({"lr": "1,2"}, *accuracies(0.5), FAILED)
     assert done.words == "validation 50.00 %, loss 0.5000, test 25.00 %, 2.5 s"
     assert failed.words == "failed: gradient of 'w' holds nan"
+
+
+def measured(*values: float | None, name: str = "auc") -> list[dict[str, Any]]:
+    """Figures of runs with a metric on validation data; None: it is not defined for them."""
+    return [
+        {"validation_accuracy": 0.5, "validation_metrics": {} if value is None else {name: value}} for value in values
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "best", "cells"), [("auc", "2", ["0.75", "0.875"]), ("log_loss", "1", ["0.75", "0.875"])]
+)
+def test_a_metric_decides_and_which_values_are_better_is_the_metrics_own(
+    metric: str, best: str, cells: list[str], tmp_path: Path
+) -> None:
+    job = make_job(evaluate={"metrics": ["auc", "log_loss"], "best_by": metric})
+    found = rows({"lr": "1,2"}, *measured(0.75, 0.875, name=metric))
+    assert criteria_of(job) == criteria_of(make_job(evaluate={"metrics": [metric]}), by=metric)
+    chosen = best_of(found, criteria_of(job))
+    assert chosen is not None
+    assert (chosen.by, chosen.settings) == (f"validation_{metric}", {"lr": best})
+    text = shown(found)
+    assert metric.replace("_", " ") in text.splitlines()[0]
+    assert [cell in line for cell, line in zip(cells, text.splitlines()[1:], strict=False)] == [True, True]
+    write_rows(tmp_path, "small", found, criteria_of(job))
+    assert json.loads((tmp_path / "sweep.json").read_text())["best"]["settings"] == {"lr": best}
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row[f"validation_{metric}"] for row in read] == cells
+    assert [row["best"] for row in read] == [str(row["lr"] == best).lower() for row in read]
+
+
+def test_settings_without_the_metric_are_not_the_best_by_it() -> None:
+    chosen = best_of(rows({"lr": "1,2,3"}, *measured(0.7, None, 0.8)), [("validation_auc", True), ("test_auc", True)])
+    assert chosen is not None
+    assert chosen.settings == {"lr": "3"}
+
+
+def test_an_own_metric_says_which_values_are_better_and_others_are_refused() -> None:
+    own = {"name": "cost", "python": "costs.py:cost", "better": "lower"}
+    job = make_job(evaluate={"metrics": [own]})
+    assert criteria_of(job, by="cost") == [("validation_cost", False), ("test_cost", False)]
+    assert criteria_of(job, by="accuracy") == [("validation_accuracy", True), ("test_accuracy", True)]
+    with pytest.raises(UserError, match=r"--by auc: must be one of accuracy, loss, cost"):
+        criteria_of(job, by="auc")
