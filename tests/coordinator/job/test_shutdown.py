@@ -667,6 +667,7 @@ def test_summary_at_the_end(a_world: MakeWorld) -> None:
         "reason": "200 samples trained",
         "trained": True,
         "evaluation_failed": {},
+        "steps_left_out": 0,
         "test_accuracy": 0.875,
         "test_loss": 0.25,
         "validation_accuracy": 0.75,
