@@ -23,6 +23,7 @@ from dbelief.security.identity import FOLDER, load
 from dbelief.training.schedule import total_samples
 from dbelief.training.session import JobContext
 
+from .deep_folder import warn_of_deep_folder
 from .main_guard import check_first_run, unguarded_line
 from .membership import Membership
 from .sampler import LeasedBatchSampler
@@ -201,6 +202,7 @@ def join(
             "dbelief.join: no coordinator is named: start the script by `dbelief run --job JOB SCRIPT`, or give "
             "join(address='host:port')"
         )
+    warn_of_deep_folder()
     if folder := os.environ.get(FOLDER):
         load(Path(folder), ("worker",))
     task = JobContext.fetch(address, patience_s)

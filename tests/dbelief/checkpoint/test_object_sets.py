@@ -190,6 +190,15 @@ def test_a_manifest_that_the_commit_does_not_name_is_damage(
         read(sets, IDS[0])
 
 
+def test_the_newest_set_is_the_one_that_was_taken_last(sets: ObjectSets) -> None:
+    """It has fewer samples where an older set was resumed from."""
+    ids = ["000000000200-0001", "000000000100-0002"]
+    for set_id in ids:
+        complete(sets, set_id)
+    assert sets.complete() == ids
+    assert sets.latest_valid("digits", "momentum")[0] == ids[1]
+
+
 def test_a_store_that_is_away_is_no_damage(sets: ObjectSets, backend: Away) -> None:
     """Else a set that is whole would be quarantined, and an older one taken."""
     complete(sets, IDS[0])
