@@ -29,8 +29,14 @@ def type_on_shards(name: str, own: Any) -> str:
     Raises
     ------
     ModelError
-        Shards would change its values; names the way out.
+        Shards would change its values, or it has no shape yet; names the way out.
     """
+    from torch.nn.parameter import UninitializedTensorMixin
+
+    if isinstance(own, UninitializedTensorMixin):
+        raise ModelError(f"{name!r} has no shape yet (a lazy module): call the module on a batch once before")
+    if own.device.type == "meta":
+        raise ModelError(f"{name!r} has no values (device meta): move the module by to_empty, and set them, before")
     dtype = str(own.dtype).removeprefix("torch.")
     if dtype not in _TYPES:
         way_out = _AND_THEN.get(dtype, f"it must be one of {', '.join(_TYPES)}")

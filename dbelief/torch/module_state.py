@@ -54,6 +54,7 @@ class ModuleState:
 
     def __init__(self, module: torch.nn.Module, sums_buffers: bool) -> None:
         tensors, also = _tensors_of(module)
+        dtypes = {name: type_on_shards(name, own) for name, own in tensors.items()}
         _check_memory(tensors)
         trained = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
         trained = {name: own for name, own in trained.items() if own.requires_grad}
@@ -63,7 +64,6 @@ class ModuleState:
         fixed = {name: own for name, own in tensors.items() if name not in trained and name not in buffers}
         self._tensors = {**trained, **buffers, **fixed}
         kinds = dict.fromkeys(buffers, Kind.SUMMED if sums_buffers else Kind.TRAINED) | dict.fromkeys(fixed, Kind.FIXED)
-        dtypes = {name: type_on_shards(name, own) for name, own in self._tensors.items()}
         shapes = {name: np.empty(shape_on_shards(own), np.uint8) for name, own in self._tensors.items()}
         self.layout = Layout.of(shapes, also, kinds, dtypes)
         self.pushed = RankPart(tuple(box for box in self.layout.boxes if box.kind is not Kind.FIXED), 0)
@@ -260,7 +260,7 @@ def _check_memory(tensors: Mapping[str, torch.Tensor]) -> None:
     """
     places: dict[int, tuple[str, bool]] = {}
     for name, own in tensors.items():
-        if own.device.type == "meta" or own.numel() == 0 or own.layout is not torch.strided:
+        if own.numel() == 0 or own.layout is not torch.strided:
             continue
         other, trained = places.setdefault(own.data_ptr(), (name, own.requires_grad))
         if other != name and (trained or own.requires_grad):

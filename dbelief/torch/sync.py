@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
@@ -164,6 +166,7 @@ class Sync:
         """
         with located():
             self._watch.check()
+            samples = _whole(samples)
             value = _checked_loss(loss, reduction)
             stepped = self._job.drawn.step(samples)
             self._check_lockstep(stepped, samples)
@@ -213,7 +216,7 @@ class Sync:
         with located():
             if self._job.lockstep:
                 raise UserError("sync.skip: replicas wait for each other's steps (staleness), so none can be left out")
-            batches = self._job.drawn.skip(samples)
+            batches = self._job.drawn.skip(_whole(samples))
         if self._stepped is not None:  # what precedes them must not stay behind
             clock = self._clock(self._stepped.lease, self._stepped.position)
             self._acknowledged(self._step.flush(self._stepped, clock, clock), self._stepped)
@@ -392,6 +395,12 @@ def _check_parameters(module: torch.nn.Module, optimizer: torch.optim.Optimizer)
     """Check that the optimiser has the trained parameters of the module, and no others."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(f"Sync: a torch optimiser is wanted, not a {type(optimizer).__name__}")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ModelError(
+            f"{type(optimizer).__name__} makes its steps from a closure that computes the loss again; sync.step has "
+            "one gradient: take another optimiser, or strategy sandblaster with a model of the job file"
+        )
     held = {id(own) for group in optimizer.param_groups for own in group["params"] if own.requires_grad}
     names = {id(own): name for name, own in module.named_parameters() if own.requires_grad}
     missing = [name for key, name in names.items() if key not in held]
@@ -406,6 +415,14 @@ def _seed(number: int) -> None:
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(number)
+
+
+def _whole(samples: Any) -> int:
+    """A number of samples: an int, or what stands for one, such as a tensor of one whole number."""
+    try:
+        return operator.index(samples)
+    except TypeError:
+        raise UserError(f"samples is {samples!r}, must be a whole number: len(x), say") from None
 
 
 def _checked_loss(loss: torch.Tensor | float, reduction: str | None) -> float:

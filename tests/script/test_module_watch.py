@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.errors import ModelError
+from dbelief.errors import ModelError, UserError
 
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = pytest.mark.torch
 
 from torch import nn  # noqa: E402  (after the check for torch)
 
+from dbelief.torch import sync  # noqa: E402
 from dbelief.torch.module_state import ModuleState  # noqa: E402
 from dbelief.torch.module_watch import ModuleWatch  # noqa: E402
 
@@ -141,6 +142,32 @@ def test_weights_tied_by_their_memory_are_refused() -> None:
     module[1].weight = module[0].weight
     state = ModuleState(module, sums_buffers=True)
     assert [box.names for box in state.layout.boxes] == [("0.weight", "1.weight"), ("0.bias",), ("1.bias",)]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: nn.LazyLinear(3), r"'weight' has no shape yet \(a lazy module\): call the module on a batch"),
+        (lambda: nn.Linear(2, 2, device="meta"), r"'weight' has no values \(device meta\)"),
+        (lambda: nn.Linear(2, 2).double(), r"'weight' is torch\.float64, .* module\.float\(\) before the optimiser"),
+    ],
+)
+def test_modules_that_shards_cannot_hold(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        ModuleState(make(), sums_buffers=True)
+
+
+def test_an_optimiser_of_closures_is_refused() -> None:
+    module = nn.Linear(2, 2)
+    with pytest.raises(ModelError, match="LBFGS makes its steps from a closure"):
+        sync._check_parameters(module, torch.optim.LBFGS(module.parameters()))
+    sync._check_parameters(module, torch.optim.Adam(module.parameters()))
+
+
+def test_numbers_of_samples_are_whole() -> None:
+    assert sync._whole(torch.tensor(16)) == sync._whole(np.int64(16)) == 16
+    with pytest.raises(UserError, match=r"samples is 16\.0, must be a whole number"):
+        sync._whole(16.0)
 
 
 def test_whole_numbers_are_exact() -> None:
