@@ -157,7 +157,17 @@ class LeavesOut(Protocol):
 
 
 def absent_of(model: Model) -> Collection[str]:
-    """Names of the parameters that the last `loss_and_gradient` of a model left out."""
+    """Names of the parameters that the last pass of a model left out.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    collection of str
+        Empty for one without `absent`.
+    """
     return getattr(model, "absent", ())  # of `LeavesOut`, whose check would cost each pass microseconds
 
 

@@ -82,7 +82,7 @@ def replay_exchanges(
         segment.keep()
     while any(segment.rows for segment in segments):
         moved = [replayed.advance(segments) for replayed in workers.values()]
-        moved += [_advance(segment, workers) for segment in segments]
+        moved += [_advance(segment, rule, workers) for segment in segments]
         if not any(moved):
             heads = [f"{push_name(one.rows[0])} into segment {one.span.index}" for one in segments if one.rows]
             raise RuntimeFailure(f"by the logs, each of these follows one that is missing: {', '.join(heads)}")
@@ -123,7 +123,7 @@ class _ReplayedWorker:
         return self.began
 
 
-def _advance(segment: Segment, workers: dict[Pusher, _ReplayedWorker]) -> bool:
+def _advance(segment: Segment, rule: Rule, workers: dict[Pusher, _ReplayedWorker]) -> bool:
     """Apply a segment's rows as far as workers have sent; returns whether any was applied."""
     version = segment.version
     while segment.rows:
@@ -131,6 +131,6 @@ def _advance(segment: Segment, workers: dict[Pusher, _ReplayedWorker]) -> bool:
         if replayed.sent is None or replayed.rows[0].sequence != sequence:
             break
         replayed.centre[segment.span.start : segment.span.stop] = segment.values
-        segment.apply(replayed.sent)
+        segment.apply(rule, replayed.sent)
         replayed.waits -= 1
     return segment.version > version

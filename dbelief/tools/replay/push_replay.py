@@ -73,7 +73,7 @@ def replay(
     for push in waiting:
         for segment, version in zip(segments, recipes[push].versions, strict=True):
             segment.needed[version] += 1
-    run = _Run(segments, recipes, waiting, gradient_of)
+    run = _Run(segments, rule, recipes, waiting, gradient_of)
     run.to_the_end(len(initial))
     return values_of(segments)
 
@@ -83,6 +83,7 @@ class _Run:
     """State of a replay: all segments, rows by push, number of segments still to apply each, computed gradients."""
 
     segments: list[Segment]
+    rule: Rule
     recipes: dict[PushId, ComputedBatch]
     waiting: Counter[PushId]
     gradient_of: GradientOf
@@ -105,7 +106,7 @@ class _Run:
             push = segment.rows[0].pusher, segment.rows[0].sequence
             if push not in self.gradients and not self._compute(push, values):
                 break
-            segment.apply(*self.gradients[push])
+            segment.apply(self.rule, *self.gradients[push])
             self.waiting[push] -= 1
             if not self.waiting[push]:
                 del self.gradients[push]

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dbelief.core.absent import Missed, Ranges, covers, in_segment
-from dbelief.core.layout import Kind, SegmentSpan
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule, apply_present, missed_after
-from dbelief.optim.add import ADD
 from dbelief.rundir.record import AppliedPush, ComputedBatch
 
 PushId = tuple[Pusher, int]
@@ -29,7 +28,6 @@ class Segment:
     """
 
     span: SegmentSpan
-    rule: Rule
     values: np.ndarray
     state: tuple[np.ndarray, ...]
     version: int = 0
@@ -41,10 +39,9 @@ class Segment:
 
     @classmethod
     def begin(cls, span: SegmentSpan, initial: np.ndarray, rule: Rule) -> Segment:
-        """The segment at version 0; changes of buffers are added to it, as on a shard."""
-        rule = rule if span.kind is Kind.TRAINED else ADD
+        """The segment at version 0."""
         states = tuple(np.full(span.length, value, np.float32) for value in rule.state.values())
-        return cls(span, rule, initial[span.start : span.stop].copy(), states)
+        return cls(span, initial[span.start : span.stop].copy(), states)
 
     def keep(self) -> None:
         """Keep the current version, if a gradient needs it."""
@@ -57,13 +54,13 @@ class Segment:
         if not self.needed[version]:
             del self.kept[version]
 
-    def apply(self, gradient: np.ndarray, absent: Ranges = ()) -> None:
+    def apply(self, rule: Rule, gradient: np.ndarray, absent: Ranges = ()) -> None:
         """Apply the next row, but not to the ranges of the flat vector that are absent."""
         part, rate = gradient[self.span.start : self.span.stop], np.float32(self.rows.popleft().rate)
         here = in_segment(absent, self.span)
         if not covers(here, self.span.length):
-            apply_present(self.rule, self.values, part, self.state, rate, self.applied, here, self.missed)
-            self.missed = missed_after(self.rule, self.missed, here) if here else self.missed
+            apply_present(rule, self.values, part, self.state, rate, self.applied, here, self.missed)
+            self.missed = missed_after(rule, self.missed, here) if here else self.missed
             self.applied += 1
         self.version += 1
         self.keep()
