@@ -121,7 +121,7 @@ ROWS = [
     libsvm("libsvm: empty", r".*/a\.svm: is empty", ""),
     libsvm("libsvm: no index:value", r".*/a\.svm, line 2: 'x' is not index:value", "0 1:1\n1 x\n"),
     libsvm("libsvm: a label that is none", r".*/a\.svm, line 2: 'cat' is not a label", "0 1:1\ncat 1:1\n"),
-    libsvm("libsvm: indices that fall", r".*/a\.svm, line 1: index '1' must be above 2; indices ascend from 1",
+    libsvm("libsvm: indices that fall", r".*/a\.svm, line 1: index '1' must be above 2; indices ascend",
            "0 2:1 1:1\n1 1:1\n"),
     libsvm("libsvm: infinity", r".*/a\.svm, line 2: inf is not a finite float32", "0 1:1\n1 1:inf\n"),
     libsvm("libsvm: more features than said", r".*/a\.svm: has index 3, but there are 2 features", "0 1:1\n1 3:1\n",

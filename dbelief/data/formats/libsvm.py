@@ -222,7 +222,7 @@ def _parse(block: bytes, first_line: int, first: int, labelled: bool, path: Data
             if column >= _INDICES:
                 raise DataError(f"{path}, line {number}: index {_text(index)} is larger than {_INDICES - 1:,}")
             if column <= last:
-                must = f"must be above {last}; indices ascend from {first}"
+                must = f"must be above {last}; indices ascend"
                 if column == 0 and last == 0:
                     must = "must be 1 or more: indices of this job count from 1 (data.zero_based)"
                 raise DataError(f"{path}, line {number}: index {_text(index)} {must}")

@@ -10,7 +10,6 @@ _OTHERS = {
     codecs.BOM_UTF16_BE: "is UTF-16, must be UTF-8 (in Excel: CSV UTF-8)",
     b"\x1f\x8b": "is a gzip file, whose name must end in .gz",
     b"PK\x03\x04": "is a zip archive or a spreadsheet, must be text",
-    b"PAR1": "is a Parquet file (data.source: parquet)",
 }
 
 

@@ -99,7 +99,7 @@ class RowGroups:
 
     def _target(self, table: Any, where: str) -> np.ndarray:
         if self._classes is None:
-            return np.stack([self._numbers(table, name, where) for name in self._targets], axis=1)
+            return target_numbers(table, self._targets, self._missing, where)
         called = f"{where}, column {self._targets[0]!r}"
         names, codes = class_codes(table.column(self._targets[0]), self._missing, called)
         unknown = [name for name in names if name not in self._classes]
@@ -108,25 +108,24 @@ class RowGroups:
         places: np.ndarray = np.array([self._classes[name] for name in names], np.int64)[codes]
         return places
 
-    def _numbers(self, table: Any, name: str, where: str) -> np.ndarray:
+
+def target_numbers(table: Any, names: Sequence[str], missing: MissingValues, where: str) -> np.ndarray:
+    """Targets that are numbers, float32 (n, targets).
+
+    Raises
+    ------
+    DataError
+        One is missing or infinite; names the column and the row.
+    """
+    found = np.empty((table.num_rows, len(names)), np.float32)
+    for place, name in enumerate(names):
         called = f"{where}, column {name!r}"
-        numbers = numbers_of(table.column(name), self._missing, called)
+        numbers = numbers_of(table.column(name), missing, called)
         gaps = np.isnan(numbers)
         if gaps.any():
             raise DataError(f"{called}, row {int(np.argmax(gaps))} (from 0): a target is missing")
-        return numbers.astype(np.float32)
-
-    def check_targets(self) -> None:
-        """Read the targets of the units in which some are missing, as the files' footers say.
-
-        Raises
-        ------
-        DataError
-            Names the first one.
-        """
-        for unit, group in enumerate(self._groups):
-            if any(self._files.has_nulls(group, name) for name in self._targets):
-                self.targets(unit)
+        found[:, place] = numbers
+    return found
 
 
 def encoded(table: Any, columns: Sequence[InputColumn], encoder: TableEncoder | None, where: str) -> np.ndarray:
@@ -165,8 +164,8 @@ def class_codes(column: Any, missing: MissingValues, where: str) -> tuple[list[s
 def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> StreamSets:
     """Open the files.
 
-    Cost: the footers; with classes, or columns that need statistics, one pass over those columns of the training rows,
-    whose result is kept (see `scanned`). Without `prepared` there is no such pass, and only sizes are right.
+    Cost: the footers, and one pass over the targets, and over the training rows of columns that need statistics, whose
+    result is kept (see `scanned`). Without `prepared` there is no such pass, and only sizes are right.
 
     Raises
     ------
@@ -186,9 +185,6 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
 
     train, validation, test = map(source, SETS)
     assert train is not None, "row groups are left for it"
-    for one in (train, validation, test) if prepared else ():
-        if one is not None:
-            one.check_targets()
     shown = tuple(name for column in columns for name in column.names) if encoder is None else encoder.names
     state = None if encoder is None else encoder.state()
     names = None if classes is None else tuple(classes)
@@ -253,8 +249,6 @@ def _scan(
 ) -> tuple[list[str] | None, TableEncoder | None]:
     """Classes of the training rows, and the encoder of the inputs, each None where the job needs none."""
     encodes = spec.encoded or any(column.kind not in ("number", "vector") for column in columns)
-    if not encodes and spec.kind != "classes":
-        return None, None
     files = list(dict.fromkeys(file for own, _ in parts.values() for file in own.files))
     asked = {"source": "parquet", "spec": spec.model_dump(mode="json", exclude={"memory", "window", "streamed"})}
     found = scanned(files, asked, lambda: _statistics(spec, parts, columns if encodes else ()))
@@ -263,7 +257,7 @@ def _scan(
 
 
 def _statistics(spec: ParquetData, parts: dict[str, Part], columns: Sequence[InputColumn]) -> dict[str, Any]:
-    """One pass over the columns that need it: of the training rows, and of other sets' classes."""
+    """One pass over the columns that need it: of the training rows, and of other sets' targets."""
     files, groups = parts["train"]
     where, missing = files.files[0].where, MissingValues.of(spec.markers)
     statistics = [ColumnStatistics(spec, name, column.raw_kind) for column in columns for name in column.names]
@@ -272,6 +266,11 @@ def _statistics(spec: ParquetData, parts: dict[str, Part], columns: Sequence[Inp
         raw = raw_columns(table, columns, missing, spec.fills, called)
         for own, statistic in zip(raw, statistics, strict=True):
             statistic.add(own, called)
+    if spec.kind == "regression":
+        for own_files, chosen in parts.values():
+            for group in chosen:
+                table = own_files.read(group, list(spec.target))
+                target_numbers(table, spec.target, missing, own_files.called(group))
     return {
         "classes": _classes(spec.target[0], parts, missing, where) if spec.kind == "classes" else None,
         "encoder": encoder_of(spec, statistics, where).state() if statistics else None,

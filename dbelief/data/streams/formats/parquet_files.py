@@ -120,16 +120,6 @@ class ParquetFiles:
             batch = next(opened.iter_batches(1, [one.number], [name], use_threads=False))
             return batch.column(0)[0].as_py()
 
-    def has_nulls(self, group: int, name: str) -> bool:
-        """Whether values of a column are missing, as the footer says; false where it says nothing."""
-        one = self.groups[group]
-        held = self.footers[one.file].row_group(one.number)
-        for place in range(held.num_columns):
-            column = held.column(place)
-            if column.path_in_schema == name:
-                return bool(column.is_stats_set and column.statistics.null_count)
-        return False
-
     def place(self, name: str, field: str = "") -> int:
         """Place of a column that is wanted; `field`: of the job's section of data, which names it.
 

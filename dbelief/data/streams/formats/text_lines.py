@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def parted(line: bytes, delimiter: str, where: str) -> tuple[str, bytes]:
     DataError
         There is no delimiter, or no class before it; or the class is not UTF-8.
     """
-    name, found, text = line.partition(delimiter.encode())
+    name, found, text = line.removeprefix(BOM_UTF8).partition(delimiter.encode())
     if line.startswith(_GZIP):
         raise DataError(f"{where}: is no text but gzip: lines are read from plain files")
     if not line:
@@ -106,7 +107,7 @@ def read_texts(file: DataFile, spec: LinesData, names: Collection[str]) -> np.nd
     ------
     DataError
     """
-    texts, delimiter = lines_of(read(file)), spec.delimiter.encode()
+    texts, delimiter = lines_of(read(file).removeprefix(BOM_UTF8)), spec.delimiter.encode()
     parts = [text.partition(delimiter) for text in texts]
     if all(found and name.strip().decode(errors="replace") in names for name, found, _ in parts):
         texts = [text for _, _, text in parts]

@@ -262,7 +262,7 @@ WRONG: list[tuple[str, str | None, dict[str, Any], str]] = [
         {"zero_based": False},
         "t, line 1: index '0' must be 1 or more: indices of this job count from 1 (data.zero_based)",
     ),
-    ("1 -1:1\n", None, {}, "t, line 1: index '-1' must be above -1; indices ascend from 0"),
+    ("1 -1:1\n", None, {}, "t, line 1: index '-1' must be above -1; indices ascend"),
     ("1 2:1 2:1\n", None, {}, "t, line 1: index '2' must be above 2"),
     ("1 1:1\n1_0 1:1\n", None, {}, "t, line 2, column 1: '1_0' is not a label"),
     ("1 1:1 1_1:25\n", None, {}, "t, line 1, column 3: '1_1:25' is not index:value"),

@@ -166,9 +166,10 @@ TARGETS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "null": (pa.array([1.0, 2, 3, 4, None, 5]), {"kind": "regression"}, "row 1 (from 0): a target is missing"),
     "a missing value": (
         pa.array([1, 2, 3, 4, -9, 5]),
-        {"kind": "regression", "missing_values": ["-9"], "streamed": False},
+        {"kind": "regression", "missing_values": ["-9"]},
         "row 1 (from 0): a target is missing",
     ),
+    "NaN": (pa.array([1.0, 2, 3, 4, NAN, 5]), {"kind": "regression"}, "row 1 (from 0): a target is missing"),
     "null as class": (pa.array([1, 0, 1, 0, None, 1]), {}, "row 1 (from 0): a class is missing"),
     "NaN as class": (pa.array([1.0, 0, 1, 0, NAN, 1]), {}, "row 1 (from 0): nan stands for a missing value"),
     "a part of one": (pa.array([1.0, 0, 1, 0, 0.5, 1]), {}, "row 1 (from 0): class 0.5 is no whole number"),
@@ -178,7 +179,7 @@ TARGETS: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.parametrize("which", ["files", "validation_files", "test_files"])
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_that_is_missing_is_refused_when_the_files_are_opened(tmp_path: Path, name: str, which: str) -> None:
-    """Nulls are in the footers: also of files that are read later, unit by unit."""
+    """Also in files that are read later, unit by unit."""
     target, fields, why = TARGETS[name]
     pq.write_table(pa.table({"a": range(6), "y": target}), tmp_path / "bad.parquet", row_group_size=3)
     whole = pa.concat_arrays([target[:3], target[:3]])

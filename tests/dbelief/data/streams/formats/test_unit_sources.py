@@ -183,6 +183,17 @@ def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
     assert texts == [b"a\rb", b"c\x0cd"]
 
 
+def test_a_byte_order_mark_is_part_of_no_class(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfx\ta\ny\tb\nx\tc\n")
+    data = loaded(tmp_path, **lines())
+    assert data.train is not None
+    assert data.names == ("x", "y")
+    assert data.train.targets.tolist() == [0, 1, 0]
+    assert data.form is not None
+    new = read_samples(tmp_path / "a.txt", DATA.validate_python(lines()), data.form)
+    assert np.array_equal(new, data.train.inputs)
+
+
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"x\t1\nno class\n")
