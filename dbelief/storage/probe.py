@@ -21,10 +21,8 @@ def probe(store: ObjectStore, prefix: Url) -> None:
     """
     url = prefix / f"probe-{os.urandom(8).hex()}"
     try:
-        try:
-            both = store.create(url, b"first") and store.create(url, b"second")
-        finally:
-            store.delete([url])
+        both = store.create(url, b"first") and store.create(url, b"second")
+        store.delete([url])
     except (StorageError, Unavailable) as error:
         raise UserError(str(error).replace(url, prefix)) from None
     if both:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -21,6 +22,24 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "dbelief"
     except RuntimeError:
         return Path(tempfile.gettempdir()) / f"dbelief-cache-{os.geteuid()}"
+
+
+def own_folder(name: str) -> Path:
+    """A folder in the cache folder that only its user can read; it is made where it is not there.
+
+    Raises
+    ------
+    OSError
+        It cannot be made, or is another user's, who could change what is in it.
+    """
+    folder = cache_folder() / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in (folder.parent, folder):
+        if os.geteuid() and one.stat().st_uid not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, f"{one} is another user's")
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
 
 
 def locked(descriptor: int, kind: int, within_s: float) -> bool:

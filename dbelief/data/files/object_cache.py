@@ -24,7 +24,7 @@ from dbelief.process.runtime import runtime
 from dbelief.storage.backends import Stat
 from dbelief.url import Url
 
-from .cache_folder import cache_folder, locked
+from .cache_folder import cache_folder, locked, own_folder
 from .errors import cause
 from .object_ranges import read_range
 
@@ -56,7 +56,7 @@ def fetch(url: Url, found: Stat) -> IO[bytes]:
     """
     digest = hashlib.sha256(f"{url}\0{found.size}\0{found.tag}".encode()).hexdigest()
     try:
-        folder = _private_folder()
+        folder = own_folder("objects")
         until_s, came = runtime.monotonic() + STALL_S, -1
         while True:
             if (kept := _kept(folder / digest)) is not None:
@@ -97,17 +97,6 @@ def most_bytes() -> int:
     if not 0 < most < 1e9:
         raise DataError(f"{SETTING}: must be a number of GiB above 0, not {text!r}")
     return int(most * 2**30)
-
-
-def _private_folder() -> Path:
-    folder = cache_folder() / "objects"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own = folder.stat()
-    if own.st_uid != os.geteuid():
-        raise PermissionError(errno.EPERM, "is another user's")
-    if own.st_mode & 0o077:
-        folder.chmod(0o700)
-    return folder
 
 
 def _kept(path: Path) -> IO[bytes] | None:

@@ -19,7 +19,7 @@ from typing import Any
 from dbelief.errors import WriteFailed
 from dbelief.process.atomic_file import write_whole
 
-from .cache_folder import cache_folder, locked
+from .cache_folder import locked, own_folder
 from .data_file import DataFile
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,11 @@ def scanned(files: Sequence[DataFile], asked: Mapping[str, Any], scan: Callable[
     if not all(file.stamp for file in files):  # of a pipe, for example, nothing says that it is the same
         return scan()
     key = [FORMAT, asked, [[file.where, file.size, file.stamp] for file in files]]
-    path = cache_folder() / "scans" / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()}.json"
+    try:
+        folder = own_folder("scans")
+    except OSError:
+        return scan()
+    path = folder / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()}.json"
     with _locked(path):
         with suppress(OSError, ValueError):
             kept: dict[str, Any] = json.loads(path.read_bytes())
@@ -59,7 +63,6 @@ def scanned(files: Sequence[DataFile], asked: Mapping[str, Any], scan: Callable[
 def _locked(path: Path) -> Iterator[None]:
     """Within the `with` block no other process scans for this result, where the folder can be locked."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from dbelief.data import load
+from dbelief.data import load, sizes_and_units
 from dbelief.errors import DataError
 from dbelief.storage.object_store import connect
 from dbelief.url import Url
@@ -51,6 +52,31 @@ def test_what_was_written_again_is_other_data(name: str, tmp_path: Path) -> None
     assert after.difference(before)
     same = replace(after, objects=before.objects, encoder=before.encoder)
     assert same.difference(before) == "", "nothing else tells them from each other"
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_statistics_of_objects_are_computed_once_for_a_machine(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process finds sizes, classes, means and row groups without reading an object."""
+    prefix = Url(f"memory://{uuid.uuid4().hex}")
+    spec = DATA.validate_python(placed(write_source(name, tmp_path), prefix))
+    copy(tmp_path, prefix)
+    first = sizes_and_units(spec, tmp_path), load(spec, tmp_path).form
+    store, made = connect(prefix), list[Url]()
+    read = store.read_range
+
+    def counted(url: Url, start: int, stop: int, tag: str) -> bytes:
+        made.append(url)
+        return read(url, start, stop, tag)
+
+    monkeypatch.setattr(store, "read_range", counted)
+    assert (sizes_and_units(spec, tmp_path), load(spec, tmp_path).form) == first
+    assert made == []
+    connect(prefix).replace(next(iter(connect(prefix).list(prefix))), b"another " * 9)
+    with suppress(DataError):
+        load(spec, tmp_path)
+    assert made or name == "images", "it is looked at again; images are, when they are used"
 
 
 @pytest.mark.parametrize("name", EACH)

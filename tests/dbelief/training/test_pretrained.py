@@ -15,7 +15,9 @@ from dbelief.data import load
 from dbelief.errors import DataError, ModelError, UserError
 from dbelief.job import Job, parse_job
 from dbelief.rundir.folder import check_start
+from dbelief.storage.object_store import connect
 from dbelief.training.session import build_model, initial_values
+from dbelief.url import Url, parse_url
 
 JOB = """
 name: top
@@ -95,6 +97,20 @@ def test_of_a_stack_in_several_files_the_last_counts(folder: Path) -> None:
     for trained, seed in (("[one, again]", 5), ("[again, one]", 1)):
         values, _ = values_of(job_of(folder, "all", trained))
         assert np.array_equal(values["stack1.weight"], tensors(seed, 1)["stack1.weight"])
+
+
+def test_runs_and_model_files_may_be_urls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    prefix = parse_url(f"memory://pretrained/{folder.parent.name}/{folder.name}")
+    for name in ("one/job.yaml", "one/model.safetensors", "two.safetensors"):
+        connect(prefix).replace(Url(f"{prefix}/{name}"), (folder / name).read_bytes())
+    here = values_of(job_of(folder, "all", "[one, two.safetensors]"))
+    there = values_of(job_of(folder, "all", f"['{prefix}/one', '{prefix}/two.safetensors']"))
+    assert here[1] == there[1]
+    assert {name: array.tobytes() for name, array in here[0].items()} == {
+        name: array.tobytes() for name, array in there[0].items()
+    }
+    wrong(folder, f"{prefix}/three: is no run: it holds no job.yaml", trained=f"['{prefix}/three']")
 
 
 def test_a_lower_stack_is_trained_without_those_above(folder: Path) -> None:

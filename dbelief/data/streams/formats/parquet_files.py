@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dbelief.data.files.data_file import DataFile
+from dbelief.data.files.scan_cache import scanned
 from dbelief.data.pandas_index import parquet_index
 from dbelief.errors import DataError
 from dbelief.job import nearest
@@ -76,8 +79,8 @@ class ParquetFiles:
         """
         footers, groups = [], list[RowGroup]()
         schema, first, index = (None, None, ()) if like is None else (like.schema, like.files[0].where, like.index)
-        for place, file in enumerate(files):
-            with parquet(file) as opened:
+        for place, (file, kept) in enumerate(zip(files, _kept_footers(files), strict=True)):
+            with parquet(file, kept) as opened:
                 footer, own = opened.metadata, opened.schema_arrow
             written = [name for name in parquet_index(own.names, own.metadata) if name not in named]
             if schema is None:
@@ -152,6 +155,28 @@ def parquet(file: DataFile, footer: Any = None) -> Iterator[Any]:
                 opened, metadata=footer, pre_buffer=True, coerce_int96_timestamp_unit="us"
             )
         yield reader
+
+
+def _kept_footers(files: Sequence[DataFile]) -> list[Any]:
+    """Footers of objects, which one process of a machine fetches; of files None, for they are read when opened."""
+    if all(file.path is not None for file in files):
+        return [None] * len(files)
+
+    def fetch() -> dict[str, Any]:
+        return {"footers": [base64.b64encode(_footer(file)).decode() for file in files]}
+
+    found = scanned(files, {"source": "parquet", "what": "footers"}, fetch)["footers"]
+    from pyarrow.parquet import read_metadata
+
+    return [read_metadata(io.BytesIO(base64.b64decode(text))) for text in found]
+
+
+def _footer(file: DataFile) -> bytes:
+    """The footer as a Parquet file without rows."""
+    written = io.BytesIO()
+    with parquet(file) as opened:
+        opened.metadata.write_metadata_file(written)
+    return written.getvalue()
 
 
 @contextmanager

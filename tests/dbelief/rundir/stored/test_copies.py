@@ -115,3 +115,15 @@ def test_what_is_no_run(run: Url, tmp_path: Path) -> None:
     assert parse_run(str(tmp_path)) == tmp_path
     with pytest.raises(UserError, match="must not contain a login"):
         parse_run("s3://key:secret@bucket/runs/far")
+
+
+def test_a_model_file_is_copied_and_named_by_its_url(run: Url) -> None:
+    url = run.parent / "exported.safetensors"
+    connect(url).replace(url, b"content")
+    with local_copy(url, parameters=True) as file:
+        assert (file.name, file.read_bytes()) == ("exported.safetensors", b"content")
+    with pytest.raises(DataError, match=rf"^{url}: cannot be read$"), local_copy(url, parameters=True) as file:
+        raise DataError(f"{file}: cannot be read")
+    assert not file.exists()
+    with pytest.raises(DataError, match=rf"^{url}: is no run"), local_copy(url):
+        pass
