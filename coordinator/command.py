@@ -98,7 +98,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     type=click.Choice(["stop", "leave"]),
     default="stop",
     show_default=True,
-    help="SIGTERM and Ctrl-C stop the job, or leave it unchanged for the next coordinator.",
+    help="SIGTERM, SIGHUP and Ctrl-C stop the job, or leave it unchanged for the next coordinator.",
 )
 def command(**options: Any) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.

@@ -18,7 +18,7 @@ DbeliefError
     ├── EvaluationFailed  the model is trained and written, and a last evaluation of it failed: exit code 3
     ├── SnapshotError     a snapshot that is damaged, of another job, or of a newer format
     │   └── CorruptSnapshot    a file of it is missing or damaged: an older snapshot may be complete
-    └── Interrupted       Ctrl-C was pressed: exit code 130
+    └── Interrupted       Ctrl-C was pressed, or the process was asked to end: exit code 130
 
 A wrong argument to a function is a ValueError in that function; a violated invariant is an AssertionError.
 Messages are one line and name the cause and the location.

@@ -153,7 +153,8 @@ def run_command(
     """Run a training script as the replicas of a job on this machine: a Python file, or any command.
 
     The script joins by dbelief.join(); registry, shards and coordinator are started with it. A script that fails is
-    started again, up to three times. Exit code 3: the model is trained and written, and its last evaluation failed.
+    started again, up to three times, unless all fail before they have joined, by the same error of their code. Exit
+    code 3: the model is trained and written, and its last evaluation failed.
     """
     from dbelief.launch.forked_process import ForkServer
 

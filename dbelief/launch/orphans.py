@@ -3,7 +3,7 @@
 A launcher is the subreaper of its descendants, since its processes are forked for it, or it is the first process of a
 container. What a script has started and left then becomes its child. The exit codes of other children are for those who
 have started them: a child that this process has started is in its session, or leads one of its own. Whatever is in
-another session was adopted. (An orphan that leads a session, as a daemon does, cannot be told from a child.)
+another session was adopted. (An orphan that leads a session, as a daemon does, looks like a child.)
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ process ends, by SIGKILL too. The process that has it decides whether the folder
 
 Coordinators of one run share the folder: the one that a launcher starts in the folder that it holds, and one that goes
 on where another is suspended. The file names the holder and the run, by which these are recognised. Each of them locks
-the folder itself too, shared, so that nobody claims a folder in which a process still writes.
+the folder itself too, shared, so that no start claims a folder in which a process still writes.
 """
 
 from __future__ import annotations

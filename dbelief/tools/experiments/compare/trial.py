@@ -75,7 +75,7 @@ def run_trial(trial: Trial, comparison: Comparison, folder: Path, examiner: Exam
     Raises
     ------
     Interrupted
-        By Ctrl-C.
+        By a signal.
     RunInProgress
         Another command trains it. Any other failure is stored in the record.
     """
@@ -111,7 +111,7 @@ def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> 
     with watcher:
         code, summary = cluster.run()
     if code == Interrupted.exit_code:
-        raise Interrupted("stopped by Ctrl-C; the same command continues")
+        raise Interrupted(f"{summary.reason}; the same command continues")
     if code:
         raise DbeliefError(summary.outcome)
     if not watcher.copies:

@@ -61,7 +61,7 @@ class Row:
     run
         Name of its folder.
     state
-        done, failed, or stopped by Ctrl-C.
+        done, failed, or stopped by a signal.
     reason
         Why it ended.
     validation_accuracy, test_accuracy

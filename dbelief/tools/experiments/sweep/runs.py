@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.console import Console
 from dbelief.errors import DataError, Interrupted, JobError, UserError, WriteFailed
 from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
-from dbelief.process.console import interrupt_event
+from dbelief.process.console import cause_of, interrupt_event
 from dbelief.rundir.claim import claimed
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.tools.report.drawing import import_matplotlib
@@ -47,7 +47,7 @@ def run_sweep(
     Returns
     -------
     int
-        0; 1 where no run completed; 130 where Ctrl-C ended the sweep.
+        0; 1 where no run completed; 130 where a signal ended the sweep.
 
     Raises
     ------
@@ -130,8 +130,8 @@ class _Planned:
             return None
         return summary if same else None
 
-    def ended(self, child: ChildProcess, began_s: float, asked: bool) -> Row:
-        """The row of a run that has just ended; `asked`: because it was asked to end."""
+    def ended(self, child: ChildProcess, began_s: float, asked: str) -> Row:
+        """The row of a run that has just ended; `asked`: the signal because of which it was asked to end, or ""."""
         path = self.folder / "summary.json"
         try:
             # A run that failed early leaves the summary of an earlier run in place.
@@ -141,7 +141,7 @@ class _Planned:
         if child.code == 0:
             return Row.of(self.point, DONE, "" if summary is None else summary.reason, summary)
         if asked:
-            return Row.of(self.point, STOPPED, "by Ctrl-C", summary)
+            return Row.of(self.point, STOPPED, f"by {asked}", summary)
         reason = child.last_words().removeprefix("Error: ") if summary is None else summary.outcome
         return Row.of(self.point, FAILED, reason or child.fate(), summary)
 
@@ -160,7 +160,7 @@ class _Sweep:
         self._asked: set[str] = set()
 
     def run(self) -> tuple[list[Row], bool]:
-        """All rows in the order of the grid, and whether Ctrl-C ended the sweep."""
+        """All rows in the order of the grid, and whether a signal ended the sweep."""
         with ExitStack() as stack:
             interrupted = stack.enter_context(interrupt_event())
             stack.callback(lambda: terminate_all([child for _, child, _ in self._running]))
@@ -168,7 +168,7 @@ class _Sweep:
             while (waiting and not interrupted.is_set()) or self._running:
                 while waiting and len(self._running) < self._at_once and not interrupted.is_set():
                     self._start(waiting.pop(0))
-                self._see_to(interrupted.is_set)
+                self._see_to(cause_of(interrupted) if interrupted.is_set() else "")
                 time.sleep(LOOK_S)
             self._write()
             return self._in_order(), interrupted.is_set()
@@ -192,17 +192,17 @@ class _Sweep:
         child.start()
         self._running.append((planned, child, began_s))
 
-    def _see_to(self, interrupted: Callable[[], bool]) -> None:
-        """Collect the rows of runs that have ended, and ask the others to end if Ctrl-C was pressed."""
+    def _see_to(self, interrupted: str) -> None:
+        """Collect the rows of runs that have ended, and ask the others to end after this signal, if there was one."""
         for one in list(self._running):
             planned, child, began_s = one
             if child.code is not None:
                 self._running.remove(one)
-                row = planned.ended(child, began_s, child.name in self._asked)
+                row = planned.ended(child, began_s, interrupted if child.name in self._asked else "")
                 self._rows[planned.point.name] = row
                 self._write()
                 log.info(f"{planned.point.words}: {row.words}")
-            elif interrupted() and child.name not in self._asked:
+            elif interrupted and child.name not in self._asked:
                 self._asked.add(child.name)
                 child.ask_to_end()
 
