@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -34,6 +37,8 @@ PROGRAMS = ("ps_server", "worker", "coordinator")
 GRACE_S = 60.0
 MARK = "DBELIEF_TEST_SESSION"
 """In the environment of every process that a test starts, however far down: how an orphan is recognised."""
+KEPT = re.compile(r"dbelief-(cache-)?[0-9]+")
+"""Temporary folders that processes of a user share, and keep: their secret, and the cache of objects."""
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 # A deadline per example fails on a busy machine; in CI the same examples are drawn every time. Where a test says
@@ -43,9 +48,23 @@ settings.register_profile("dbelief", settings.get_profile("many"), max_examples=
 settings.load_profile("dbelief")
 
 
+@pytest.fixture(scope="session")
+def _temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A temporary folder of this session, for its processes too: pytest's own folders stay where they are."""
+    tmp_path_factory.getbasetemp()
+    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
+    folder = Path(tempfile.mkdtemp(prefix="tests-"))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    yield folder
+    tempfile.tempdir = before
+    del os.environ["TMPDIR"]
+    os.environ |= {"TMPDIR": variable} if variable is not None else {}
+    shutil.rmtree(folder, ignore_errors=True)  # with what MPI leaves
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """Set up before every other fixture and torn down after them all: fails on what should have ended."""
+def _nothing_left_behind(_temporary: Path) -> Iterator[None]:
+    """Set up before every other fixture and torn down after them all: fails on what should have ended, or gone."""
     mark = uuid.uuid4().hex
     os.environ[MARK] = mark
     yield
@@ -56,6 +75,10 @@ def _nothing_left_behind() -> Iterator[None]:
     while (left := _left_threads() + _left_processes(mark)) and time.monotonic() < until_s:
         time.sleep(0.05)
     assert not left, f"left behind {GRACE_S:g} s after the last test: {'; '.join(left)}"
+    if (folders := sys.modules.get("dbelief.process.temporary_folder")) is not None:
+        folders.remove_left(_temporary, older_s=0.0)  # those of launchers that tests have killed
+    files = [path.name for path in _temporary.glob("dbelief-*") if not KEPT.fullmatch(path.name)]
+    assert not files, f"left behind in the temporary folder: {', '.join(files)}"
 
 
 def _left_threads() -> list[str]:

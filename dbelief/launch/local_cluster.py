@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
@@ -28,6 +27,7 @@ from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import why_unwritable
 from dbelief.process.console import Interrupt, cause_of, format_error, interrupt_event
 from dbelief.process.cpu_affinity import available_cores, format_cores, split_cores
+from dbelief.process.temporary_folder import temporary_folder
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -167,7 +167,7 @@ class LocalCluster:
         with ExitStack() as stack:
             interrupted = stack.enter_context(interrupt_event())
             stack.enter_context(self._site.entered(self._logs))
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
+            scratch = stack.enter_context(temporary_folder())
             registry = "memory:"
             if embedded_available():
                 data = self._site.registry_folder(self.folder, scratch)

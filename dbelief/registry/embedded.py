@@ -4,7 +4,7 @@ It listens on a socket in a private temporary folder and on no port, and writes 
 the given folder before it replies; so a later server on the same folder has all stored values, however this one ended.
 It runs in its own session: a Ctrl-C in the terminal must not end it before the coordinator has written its last state.
 It exits with the process that started it, even if that one is killed (Linux); only then the temporary folder, without
-the socket, is left behind.
+the socket, is left behind, until a later one is started.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process import with_parent
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.runtime import runtime
+from dbelief.process.temporary_folder import REGISTRY, lock_folder, remove_left
 from dbelief.security.private_folder import make_socket_folder
 
 _SOCKET = "registry.sock"
@@ -80,6 +81,7 @@ class EmbeddedRegistry:
         self._clock = clock or SystemClock()
         self._private: Path | None = None
         self._lock: int | None = None
+        self._private_lock: int | None = None
 
     def __enter__(self) -> Self:
         """Start the server and wait until it replies.
@@ -97,7 +99,9 @@ class EmbeddedRegistry:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = self._lock_folder()
-            self._private = make_socket_folder("dbelief-registry-", _SOCKET)
+            self._private = make_socket_folder(REGISTRY, _SOCKET)
+            self._private_lock = lock_folder(self._private)
+            remove_left(self._private.parent)
             self.url = f"unix://{quote(str(self._socket()))}"
             self._start()
         except BaseException:
@@ -200,6 +204,9 @@ class EmbeddedRegistry:
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
             self._private = None
+        if self._private_lock is not None:
+            os.close(self._private_lock)
+            self._private_lock = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
