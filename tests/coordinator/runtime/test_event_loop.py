@@ -309,6 +309,29 @@ def test_a_job_ends_though_its_curves_cannot_be_drawn(
     assert "FinishRun: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_workers_that_have_ended_are_not_waited_for(
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Their launcher says so by a signal; and shards are stopped that hold no segments yet."""
+    world.started()
+    alive = [member.address for member in world.machine.members.alive("shard")]
+    assert alive
+    assert world.machine.members.alive("replica")
+    stopped: list[str] = []
+    monkeypatch.setattr(runner._shards, "stop", stopped.extend)
+    runner._clock = clock = ManualClock(autojump=True)
+    with runner.step() as (machine, _):
+        machine.fail("no worker is left")
+    carry_out(runner)
+    interrupted = threading.Event()
+    if asked:
+        interrupted.set()
+    runner._run(interrupted, leaves=False)
+    assert clock.now() == pytest.approx(0.0 if asked else world.machine.job.deadlines.beat_s, abs=0.2)
+    assert stopped == alive
+
+
 def test_events_of_progress_are_thinned_out_and_no_others(runner: EventLoop, tmp_path: Path) -> None:
     for samples in range(50):
         runner._executor._queue.put(LogEvent("progress", {"samples": samples}))
