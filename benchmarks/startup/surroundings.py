@@ -95,7 +95,7 @@ def folders() -> list[Surrounding]:
     long, deep = "t" * 150, "/".join(["d" * 200] * 12)
     return [
         Surrounding("TMPDIR of 150 bytes", {"TMPDIR": f"{{folder}}/{long}"}, "mkdir -p $TMPDIR"),
-        Surrounding("TMPDIR that is missing", {"TMPDIR": "/nowhere/at/all"}),
+        Surrounding("TMPDIR that is missing", {"TMPDIR": "/proc/self/nowhere"}),
         Surrounding("TMPDIR, relative", {"TMPDIR": "beside"}, "mkdir -p beside"),
         Surrounding("TMPDIR with blanks", {"TMPDIR": "{folder}/a b  c"}, 'mkdir -p "$TMPDIR"'),
         Surrounding("TMPDIR that is read-only", {"TMPDIR": "/proc/self"}),
@@ -118,7 +118,7 @@ def users() -> list[Surrounding]:
     away = ["--set", "output={folder}/runs"]
     return [
         Surrounding("HOME is not set", none),
-        Surrounding("HOME is missing", {**none, "HOME": "/nowhere"}),
+        Surrounding("HOME is missing", {**none, "HOME": "/proc/self/nowhere"}),
         Surrounding("HOME is read-only", {**none, "HOME": "/proc/self"}),
         Surrounding("another user, no HOME", none, prefix=AS_ANOTHER, owner=ANOTHER),
         Surrounding("the same, in /", none, "cd /", AS_ANOTHER, owner=ANOTHER, arguments=away),
@@ -158,7 +158,7 @@ def shells() -> list[Surrounding]:
         Surrounding("PYTHONOPTIMIZE=2", {"PYTHONOPTIMIZE": "2"}),
         Surrounding("PYTHONWARNINGS=error", {"PYTHONWARNINGS": "error"}),
         Surrounding("PYTHONDEVMODE=1", {"PYTHONDEVMODE": "1"}),
-        Surrounding("PYTHONPATH of nothing", {"PYTHONPATH": "/nowhere:"}),
+        Surrounding("PYTHONPATH of nothing", {"PYTHONPATH": "/proc/self/nowhere:"}),
         Surrounding("PYTHONIOENCODING=ascii", {"PYTHONIOENCODING": "ascii"}, below="Übung"),
         Surrounding("OMP_NUM_THREADS=1", {"OMP_NUM_THREADS": "1"}),
         Surrounding("OMP_NUM_THREADS of a list", {"OMP_NUM_THREADS": "4,2"}),

@@ -103,7 +103,7 @@ def test_a_socket_is_in_the_temporary_folder_where_its_name_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(private_folder, "LONGEST_SOCKET_PATH", len(os.fsencode(tmp_path)) + len("/one-12345678/s"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/self/none")
     folder = make_socket_folder("one-", "s")
     assert folder.parent == tmp_path
     assert mode(folder) == 0o700
@@ -126,11 +126,11 @@ def test_under_a_deep_one_it_is_in_the_users_folder_or_in_a_short_one(
 def test_without_any_one_line_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = deep(tmp_path, monkeypatch)
     monkeypatch.setattr(private_folder, "LONGEST_SOCKET_PATH", 20)
-    monkeypatch.setattr(private_folder, "SHORT_FOLDERS", ("/nowhere",))
+    monkeypatch.setattr(private_folder, "SHORT_FOLDERS", ("/proc/self/none",))
     with pytest.raises(UserError) as caught:
         make_socket_folder("one-", "s")
     assert str(caught.value) == (
-        f"no folder for a socket ({below}: longer than the 20 bytes of a socket's path; /nowhere: No such file or "
-        "directory): set TMPDIR to a shorter one"
+        f"no folder for a socket ({below}: longer than the 20 bytes of a socket's path; /proc/self/none: No such "
+        "file or directory): set TMPDIR to a shorter one"
     )
     assert list(below.iterdir()) == []
