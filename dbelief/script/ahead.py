@@ -16,7 +16,15 @@ _NEEDS = ("_next_data", "_try_put_index", "_task_info", "_num_workers", "_prefet
 
 
 class Batches(Protocol):
-    """The iteration of a sampler."""
+    """The iteration of a sampler.
+
+    Attributes
+    ----------
+    delivered
+        Batches that the loader has delivered to the loop.
+    """
+
+    delivered: int
 
     @property
     def ready(self) -> bool:
@@ -24,7 +32,7 @@ class Batches(Protocol):
         ...
 
 
-def go_on_after_steps(loader: Any, batches: Batches) -> None:
+def go_on_after_steps(loader: Any, batches: Batches) -> bool:
     """Have a loader's iterator request batches before it delivers one, too; any other object is left as it is.
 
     Parameters
@@ -32,11 +40,16 @@ def go_on_after_steps(loader: Any, batches: Batches) -> None:
     loader
         What has called the sampler's `__iter__`: the iterator of a `DataLoader`, perhaps before its `__init__` ends.
     batches
-        What it iterates over.
+        What it iterates over; what it delivers is counted there.
+
+    Returns
+    -------
+    bool
+        Whether the loader is such an iterator.
     """
     kind = type(loader)
     if not (hasattr(kind, "_try_put_index") and hasattr(kind, "_next_data")):
-        return
+        return False
     known = ref(loader)  # no cycle: the end of the last reference ends the loader's processes
 
     def next_data() -> Any:
@@ -44,9 +57,12 @@ def go_on_after_steps(loader: Any, batches: Batches) -> None:
         assert iterator is not None, "it is being called"
         if all(hasattr(iterator, name) for name in _NEEDS) and not getattr(iterator, "_shutdown", False):
             _draw(iterator, batches)
-        return kind._next_data(iterator)
+        data = kind._next_data(iterator)
+        batches.delivered += 1
+        return data
 
     loader._next_data = next_data
+    return True
 
 
 def end_unbegun(loader: Any) -> None:

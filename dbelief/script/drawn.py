@@ -7,7 +7,7 @@ drawn. So a step completes the oldest batches, and what it completes is a lease 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,10 +76,13 @@ class DrawnBatches:
     ----------
     last_lease
         Id of the last lease that was received; 0: none.
+    undelivered
+        Number of the newest batches that a loader has drawn, and not delivered to the loop.
     """
 
     def __init__(self) -> None:
         self.last_lease = 0
+        self.undelivered: Callable[[], int] = lambda: 0
         self._open: deque[_Open] = deque()
         self._drawn: deque[DrawnBatch] = deque()
         self._blocks: dict[int, Block] = {}  # by lease
@@ -135,6 +138,16 @@ class DrawnBatches:
             self._open.popleft()
         self._drawn.append(batch)
         return batch
+
+    def undraw_undelivered(self) -> None:
+        """Have what a loader has drawn, whose loop was left before its end, drawn again by the next one."""
+        for _ in range(self.undelivered()):
+            batch = self._drawn.pop()
+            if self._open and self._open[0].lease.id == batch.lease.id:
+                self._open[0].drawn = batch.start
+            else:
+                self._open.appendleft(_Open(batch.lease, batch.start))
+        self.undelivered = lambda: 0
 
     def next(self) -> DrawnBatch | None:
         """The oldest batch that is neither stepped nor skipped: the one that the loop computes now."""

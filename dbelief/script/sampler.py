@@ -141,12 +141,16 @@ class LeasedBatchSampler:
             with located():
                 self.check_length()
                 if getattr(loader, "num_workers", 0):
+                    if not getattr(loader, "in_order", True):
+                        raise UserError("a loader with in_order=False: batches are stepped in the order of the sampler")
                     check_start_method(getattr(loader, "multiprocessing_context", None), self._source.unguarded)
         except UserError:
             end_unbegun(iterator)
             raise
+        self._source.drawn.undraw_undelivered()
         batches = LeasedBatches(self, self._source, self._size, self._seed)
-        go_on_after_steps(iterator, batches)
+        if go_on_after_steps(iterator, batches):
+            self._source.drawn.undelivered = lambda: batches.drawn - batches.delivered
         return batches
 
     def check_length(self) -> None:
@@ -166,7 +170,13 @@ class LeasedBatchSampler:
 
 
 class LeasedBatches:
-    """One iteration of a sampler; after StopIteration it may go on, while batches are pending."""
+    """One iteration of a sampler; after StopIteration it may go on, while batches are pending.
+
+    Attributes
+    ----------
+    drawn, delivered
+        Batches that it has given to its loader, and that the loader has delivered to the loop, as far as it says.
+    """
 
     def __init__(self, sampler: LeasedBatchSampler, source: Source, size: int, seed: int) -> None:
         self._sampler, self._source, self._size, self._seed = sampler, source, size, seed
@@ -174,6 +184,7 @@ class LeasedBatches:
         self._of_order = -1
         self._order = permutation(0, seed, 0)
         self._last = Answer(Supply.RECEIVED)
+        self.drawn = self.delivered = 0
 
     def __iter__(self) -> Self:
         """The iteration itself."""
@@ -206,6 +217,7 @@ class LeasedBatches:
             raise StopIteration
         self._epoch = drawn.epoch
         batch = drawn.draw(self._sampler.batch_size)
+        self.drawn += 1
         if drawn.pending == 1:
             source.before_compute(batch)
         if source.lockstep and drawn.open_leases <= 1 and self._last.supply is not Supply.DRAINED:

@@ -80,3 +80,27 @@ def test_a_refused_loader_ends_in_silence() -> None:
     with pytest.raises(UserError, match="line 8 of the script"):
         iter(loader)
     gc.collect()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loop_that_is_left_loses_nothing_of_what_its_loader_has_drawn(persistent: bool) -> None:
+    """The next loop draws it again; what the first one has taken and not stepped stays the oldest."""
+    source, seen = Leases((0, 0, 5), (0, 5, 12), OVER), list[int]()
+    loader = DataLoader(range(SIZE), batch_sampler=sampler(source), num_workers=2, persistent_workers=persistent)
+    for loops in range(9):
+        for batch in loader if loops % 2 else DataLoader(range(SIZE), batch_sampler=sampler(source), num_workers=1):
+            first = source.drawn.next()
+            assert first is not None
+            seen += batch.tolist()
+            order = permutation(SIZE, SEED, 0).tolist()
+            assert batch.tolist() == order[first.lease.start + first.start : first.lease.start + first.stop]
+            source.drawn.step(len(batch))
+            if len(seen) % 3:
+                break
+    assert seen == permutation(SIZE, SEED, 0).tolist()
+
+
+def test_a_loader_out_of_order_is_refused() -> None:
+    loader = DataLoader(range(SIZE), batch_sampler=sampler(Leases(OVER)), num_workers=1, in_order=False)
+    with pytest.raises(UserError, match="in_order=False: batches are stepped in the order of the sampler"):
+        iter(loader)
