@@ -117,7 +117,7 @@ def _rounded_inputs(largest: np.ndarray, names: Sequence[str] | None) -> list[st
     listed = [repr(names[place]) if names else f"input {place + 1}" for place in places[:LISTED_INPUTS].tolist()]
     more = f" and {len(places) - LISTED_INPUTS:,} more" if len(places) > LISTED_INPUTS else ""
     return [
-        f"note: {', '.join(listed)}{more} reach {largest.max():.3g}: whole numbers above 2^24 = {EXACT:,} lose digits "
+        f"note: {', '.join(listed)}{more}, up to {largest.max():.3g}: whole numbers above 2^24 = {EXACT:,} lose digits "
         "as float32; data.standardize keeps them until they are scaled, or list the column in data.hashed or ignore"
     ]
 

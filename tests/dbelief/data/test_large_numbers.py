@@ -131,7 +131,9 @@ def test_statistics_are_exact_however_rows_are_cut(values: list[float], offset: 
 def test_a_note_names_inputs_that_float32_rounds() -> None:
     largest = np.array([2**24, 2**24 + 2, 1.0, 1e30], np.float32)
     (note,) = _rounded_inputs(largest, ("a", "b", "c", "d"))
-    assert note.startswith("note: 'b', 'd' reach 1e+30: whole numbers above 2^24 = 16,777,216 lose digits as float32; ")
+    assert note.startswith(
+        "note: 'b', 'd', up to 1e+30: whole numbers above 2^24 = 16,777,216 lose digits as float32; "
+    )
     assert _rounded_inputs(largest[:1], None) == []
     (note,) = _rounded_inputs(np.full(9, 1e9), None)
-    assert note.startswith("note: input 1, input 2, input 3, input 4, input 5 and 4 more reach 1e+09")
+    assert note.startswith("note: input 1, input 2, input 3, input 4, input 5 and 4 more, up to 1e+09")

@@ -116,6 +116,26 @@ limits: {epochs: 1}
     assert any(re.match(r"note: input 2 reaches [0-9.]+e\+04, input 1 only 1 \(counted ", one) for one in line)
 
 
+def test_how_a_table_was_read_is_reported(tmp_path: Path) -> None:
+    """The index of pandas, and whole numbers that float32 has not, unless they are standardised; `scale` hides none."""
+    rows = "".join(f"{place},{2**24 + place},{place % 5},{place % 2}\n" for place in range(20))
+    (tmp_path / "rows.csv").write_text(",time,b,kind\n" + rows)
+    (tmp_path / "job.yaml").write_text("""
+name: notes
+model: {layers: [{dense: 2}], loss: softmax_cross_entropy}
+data: {source: csv, file: rows.csv, kind: classes, target: kind, scale: 0.001}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+""")
+    index = f"note: {tmp_path / 'rows.csv'}: column 1 ('') is no input: it was written as the index of a pandas frame"
+    lines = check_job(tmp_path / "job.yaml", {})
+    assert any(line.startswith(index) for line in lines)
+    assert any(line.startswith("note: 'time', up to 1.68e+07: whole numbers above 2^24") for line in lines)
+    lines = check_job(tmp_path / "job.yaml", {"data.scale": "1", "data.standardize": "true"})
+    assert any(line.startswith(index) for line in lines)
+    assert not any("2^24" in line for line in lines)
+
+
 WIDE = """
 name: wide
 model: {model}
