@@ -20,8 +20,8 @@ from dbelief.process.atomic_file import write_whole
 from dbelief.storage.failures import ObjectChanged
 from dbelief.url import Url
 
-CONNECT_S, ANSWER_S = 3.0, 20.0
-"""Longest time until a connection, and between two pieces of an answer, in seconds."""
+CONNECT_S, ANSWER_S, LONGEST_S = 3.0, 20.0, 120.0
+"""Longest time until a connection, between two pieces of an answer, and of a request in all, in seconds."""
 
 
 class Stat(NamedTuple):
@@ -240,25 +240,26 @@ def _path(url: Url) -> Path:
 class _Upload:
     """S3's own parts."""
 
-    def __init__(self, files: Any, url: Url) -> None:
-        bucket, key, _ = files.split_path(url)
-        self._files, self._to = files, {"Bucket": bucket, "Key": key}
-        self._id = files.call_s3("create_multipart_upload", **self._to)["UploadId"]
+    def __init__(self, call: Callable[..., Any], bucket: str, key: str) -> None:
+        self._call, self._to = call, {"Bucket": bucket, "Key": key}
+        self._id = call("create_multipart_upload", **self._to)["UploadId"]
         self._tags: dict[int, str] = {}
 
     def send(self, number: int, part: BytesIO) -> None:
-        part.seek(0)
-        sent = self._files.call_s3("upload_part", **self._to, UploadId=self._id, PartNumber=number, Body=part)
+        content = part.getvalue()
+        sent = self._call("upload_part", **self._to, UploadId=self._id, PartNumber=number, Body=content)
         self._tags[number] = sent["ETag"]
 
     def complete(self) -> None:
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())]
-        self._files.call_s3(
-            "complete_multipart_upload", **self._to, UploadId=self._id, MultipartUpload={"Parts": parts}
-        )
+        self._call("complete_multipart_upload", **self._to, UploadId=self._id, MultipartUpload={"Parts": parts})
 
     def abort(self) -> None:
-        self._files.call_s3("abort_multipart_upload", **self._to, UploadId=self._id)
+        self._call("abort_multipart_upload", **self._to, UploadId=self._id)
+
+
+def _send_at_once(params: dict[str, Any], **_: Any) -> None:
+    params["headers"].pop("Expect", None)
 
 
 class S3Backend:
@@ -294,7 +295,13 @@ class S3Backend:
         asked = {"Bucket": bucket, "Key": key}
         if start is not None or stop is not None:
             asked["Range"] = f"bytes={start or 0}-{'' if stop is None else stop - 1}"
-        return bytes(self._sync(self._files.loop, self._get, asked, tag))
+        return bytes(self._sync(self._files.loop, self._get, asked, tag, timeout=LONGEST_S))
+
+    def _call(self, method: str, **asked: Any) -> Any:
+        """Make a request."""
+        # Else a request with a content waits without an end for the answer to its header (100-continue).
+        self._files.s3.meta.events.register_last("before-call.s3", _send_at_once, unique_id="dbelief")
+        return self._sync(self._files.loop, self._files._call_s3, method, timeout=LONGEST_S, **asked)
 
     async def _get(self, asked: Mapping[str, str], tag: str) -> bytes:
         """Content of an answer, whose tag is compared: some stores do not know If-Match."""
@@ -312,19 +319,19 @@ class S3Backend:
         bucket, key, _ = self._files.split_path(url)
         if not key:
             raise FileNotFoundError(url)
-        found = self._files.call_s3("head_object", Bucket=bucket, Key=key)
+        found = self._call("head_object", Bucket=bucket, Key=key)
         return Stat(int(found["ContentLength"]), str(found["ETag"]))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
         """See `Backend`."""
         bucket, key, _ = self._files.split_path(url)
-        content.seek(0)
         condition = {"IfNoneMatch": "*"} if create else {}
-        self._files.call_s3("put_object", Bucket=bucket, Key=key, Body=content, **condition)
+        self._call("put_object", Bucket=bucket, Key=key, Body=content.getvalue(), **condition)
 
     def begin(self, url: Url) -> Multipart:
         """See `Backend`."""
-        return _Upload(self._files, url)
+        bucket, key, _ = self._files.split_path(url)
+        return _Upload(self._call, bucket, key)
 
     def list(self, prefix: Url) -> Mapping[Url, Stat]:
         """See `Backend`."""
@@ -332,7 +339,7 @@ class S3Backend:
         asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
         found: dict[Url, Stat] = {}
         while True:
-            page = self._files.call_s3("list_objects_v2", **asked)
+            page = self._call("list_objects_v2", **asked)
             for row in page.get("Contents", ()):
                 if not row["Key"].endswith("/"):  # an empty object that consoles make to show a folder
                     found[Url(f"s3://{bucket}/{row['Key']}")] = Stat(int(row["Size"]), row["ETag"])
@@ -344,7 +351,7 @@ class S3Backend:
         """See `Backend`."""
         for url in urls:  # one by one: some stores refuse several in one request without a checksum
             bucket, key, _ = self._files.split_path(url)
-            self._files.call_s3("delete_object", Bucket=bucket, Key=key)
+            self._call("delete_object", Bucket=bucket, Key=key)
 
 
 def open_backend(scheme: str) -> Backend:

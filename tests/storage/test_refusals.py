@@ -148,6 +148,8 @@ def test_a_dead_endpoint_is_named(
     try:
         with pytest.raises(Unavailable, match=rf"^s3://bucket/t\.csv: {said}$"):
             find_files(["s3://bucket/t.csv"], Path(), ".csv")
+        with pytest.raises(Unavailable, match=rf"^s3://bucket/t\.csv: {said}$"):
+            ObjectStore(S3Backend()).create(parse_url("s3://bucket/t.csv"), b"of a run")
     finally:
         disconnect()
         for one in held:
