@@ -1,7 +1,7 @@
 """Executor thread for the machine's actions: one at a time, in order; those of workers that leave, together.
 
 Attaching and detaching followers, and promotions, are urgent: they run out of order, between two attempts of another
-action and while shards read or write files for one.
+action and while shards read or write files for one. While a store of objects is waited for, so do those of workers.
 
 The outcome of an action is reported to the machine by another step. If a shard does not reply, the action is retried
 until it does or is known to have failed. Then the machine postpones the action until all shards are available.
@@ -13,8 +13,9 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.checkpoint.set_storage import SetStorage
@@ -34,8 +35,11 @@ from .shard_client import ShardClient
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
 RETRY_S = 0.2
+LOOK_S = 0.05
+"""Time between two looks for other actions while a store of objects is waited for, in seconds."""
 _FOLLOWER = effects.AttachFollower | effects.DetachFollower
 _PERSISTED_FIRST = effects.RecoverShard | effects.SetMembership | effects.DropLedger | _FOLLOWER
 """An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover."""
@@ -349,7 +353,9 @@ class EffectExecutor:
                 machine.postpone(action)
                 return
         try:
-            while not self._sets.claim(set_id):  # used by an earlier attempt: a shard may still write there
+            while not self._stored(
+                partial(self._sets.claim, set_id)
+            ):  # used by an earlier attempt: a shard may still write there
                 with self._step() as (machine, _):
                     set_id = machine.retake_set()
             parts = self._shards.snapshot(set_id)
@@ -357,17 +363,58 @@ class EffectExecutor:
                 job, state = machine.job, machine.set_state()
             # After a suspension, its state lacks the leases that the next coordinator has granted; the files have them.
             self._confirm_leads()
-            self._sets.commit(set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
+            content = {**state, "parts": parts, "wall_s": self._wall_s()}
+            self._stored(partial(self._sets.commit, set_id, job.name, content))
         except (Rejected, WriteFailed) as error:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise
-            self._sets.abort(set_id)
+            self._stored(partial(self._sets.abort, set_id))
             log.warning(f"snapshot set {set_id} could not be written; the set before it stays valid: {error}")
             return
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
-        self._sets.prune(job.snapshots.keep)  # after the step: the registry must never name a set that is removed
+        # After the step: the registry must never name a set that is removed.
+        self._stored(partial(self._sets.prune, job.snapshots.keep))
+
+    def _stored(self, call: Callable[[], T]) -> T:
+        """The result of a call to the sets' storage; a store that is away answers with an error after its deadline.
+
+        Urgent actions, and those of workers that are next in the queue, run meanwhile: what they change is not part of
+        the set, whose state is read before.
+        """
+        if self._sets.disk is not None:
+            return call()
+        outcome: list[T] = []
+        failure: list[Exception] = []
+        ended = runtime.event()
+
+        def run() -> None:
+            try:
+                outcome.append(call())
+            except Exception as error:
+                failure.append(error)
+            finally:
+                ended.set()
+
+        thread = runtime.spawn(run, "sets")
+        while not self._clock.wait(ended, LOOK_S):
+            self._run_urgent()
+            self._run_of_workers()
+        thread.join()
+        for error in failure:
+            raise error
+        return outcome[0]
+
+    def _run_of_workers(self) -> None:
+        """Run the actions of workers that are next in the queue."""
+        with suppress(Empty):
+            while self._next is None:
+                following = self._queue.get(block=False)
+                if isinstance(following, _OF_WORKERS):
+                    self._carry_out([following])
+                elif following is not _Signal.LOOK:
+                    self._next = following
 
     def _export(self, action: effects.Export) -> None:
         with self._step() as (machine, _):

@@ -19,6 +19,7 @@ from coordinator.core.effects import (
     Fence,
     LogEvent,
     MigrateSegments,
+    SetMembership,
     TakeSnapshot,
 )
 from coordinator.core.ledgers import Applied
@@ -28,13 +29,13 @@ from coordinator.job.shutdown import Shutdown
 from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
-from dbelief.checkpoint.set_storage import LocalSets
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage
 from dbelief.checkpoint.shard_file import verify_shards
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
 from dbelief.core.push import NO_PUSH
-from dbelief.errors import Deposed, Rejected, Unavailable
+from dbelief.errors import Deposed, Rejected, Unavailable, WriteFailed
 from dbelief.process.clock import SystemClock
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rundir.model_metadata import ModelMetadata
@@ -106,7 +107,11 @@ class Machine:
 
 @contextmanager
 def actor(
-    shards: ShardClient, machine: Machine, folder: Path, leads: Callable[[], None] = lambda: None
+    shards: ShardClient,
+    machine: Machine,
+    folder: Path,
+    leads: Callable[[], None] = lambda: None,
+    sets: SetStorage | None = None,
 ) -> Iterator[EffectExecutor]:
     @contextmanager
     def step() -> Iterator[tuple[JobMachine, float]]:
@@ -116,7 +121,7 @@ def actor(
         step,
         shards,
         folder,
-        LocalSets(folder / "snapshots"),
+        sets or LocalSets(folder / "snapshots"),
         lambda note: None,
         lambda: None,
         lambda: None,
@@ -181,6 +186,61 @@ class ScriptedShards:
         if error is not None:
             raise error
         return {"shard-0.json": 2}
+
+
+class StoreThatIsAway:
+    """Sets in a store of objects that answers a commit only when it is let go on, with an error."""
+
+    disk = None
+
+    def __init__(self) -> None:
+        self.asked, self.free, self.aborted = threading.Event(), threading.Event(), threading.Event()
+
+    def claim(self, set_id: str) -> bool:
+        return True
+
+    def commit(self, set_id: str, job: str, state: dict[str, Any]) -> None:
+        self.asked.set()
+        assert self.free.wait(60)
+        raise WriteFailed("s3://b/runs: no answer")
+
+    def abort(self, set_id: str) -> None:
+        self.aborted.set()
+
+
+def test_workers_are_fenced_while_a_store_of_sets_is_waited_for(tmp_path: Path) -> None:
+    """A store that is away fails a set after many seconds; what follows another kind of action waits its turn."""
+    sets = StoreThatIsAway()
+    machine = Machine(None)
+
+    def noted(what: str, result: Any = None) -> Callable[[Any], Any]:
+        def note(_: Any) -> Any:
+            machine.done.append(what)
+            return result
+
+        return note
+
+    machine.set_failed = noted("no set", True)  # type: ignore[attr-defined]
+    shards = SimpleNamespace(
+        snapshot=lambda set_id: {},
+        fence=lambda incarnations: {},
+        set_membership=noted("membership", 0),
+        placement=None,
+    )
+    machine.training.policy = SimpleNamespace(shards_acknowledged=lambda epoch, clock: None)
+    with actor(cast("ShardClient", shards), machine, tmp_path, sets=cast("SetStorage", sets)) as running:
+        running.submit(TakeSnapshot("000001"))
+        assert sets.asked.wait(60)
+        running.submit(Fence(3, 9))
+        wait_until(lambda: len(machine.done) == 1)
+        assert machine.done == [f"fenced 3 9 {Applied()}"]
+        assert not sets.aborted.is_set()
+        running.submit(SetMembership(1, ()))
+        running.submit(Fence(4, 10))
+        sets.free.set()
+        wait_until(lambda: len(machine.done) == 4)
+    assert machine.done[1:] == ["no set", "membership", f"fenced 4 10 {Applied()}"]
+    assert sets.aborted.is_set()
 
 
 def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
