@@ -220,7 +220,7 @@ def test_workers_are_fenced_while_a_store_of_sets_is_waited_for(tmp_path: Path) 
 
         return note
 
-    machine.set_failed = noted("no set", True)  # type: ignore[attr-defined]
+    machine.set_failed = noted("no set", True)  # type: ignore[method-assign, assignment]
     shards = SimpleNamespace(
         snapshot=lambda set_id: {},
         fence=lambda incarnations: {},
