@@ -17,7 +17,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_PREFIX = "dbelief-"
+_PREFIX = "dbelief-run-"
 MARK = ".working"
 """File in a folder that is removed without its process."""
 

@@ -42,16 +42,16 @@ def test_what_could_not_be_uploaded_is_kept() -> None:
 
 
 def test_what_others_made_stays(temporary: Path) -> None:
-    own = temporary / "dbelief-notes"
+    own = temporary / "dbelief-run-notes"
     own.mkdir()
-    (temporary / "dbelief-file").write_text("a file")
+    (temporary / "dbelief-run-file").write_text("a file")
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / MARK).touch()
-    (temporary / "dbelief-link").symlink_to(elsewhere)
+    (temporary / "dbelief-run-link").symlink_to(elsewhere)
     make_work_folder("job")
     assert own.exists()
-    assert (temporary / "dbelief-file").exists()
+    assert (temporary / "dbelief-run-file").exists()
     assert (elsewhere / MARK).exists()
 
 
