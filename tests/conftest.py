@@ -76,7 +76,7 @@ def _nothing_left_behind(_temporary: Path) -> Iterator[None]:
         time.sleep(0.05)
     assert not left, f"left behind {GRACE_S:g} s after the last test: {'; '.join(left)}"
     if (folders := sys.modules.get("dbelief.process.temporary_folder")) is not None:
-        folders.remove_left(_temporary, older_s=0.0)  # those of launchers that tests have killed
+        folders.remove_left(_temporary)  # those of launchers that tests have killed
     files = [path.name for path in _temporary.glob("dbelief-*") if not KEPT.fullmatch(path.name)]
     assert not files, f"left behind in the temporary folder: {', '.join(files)}"
 

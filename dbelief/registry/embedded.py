@@ -26,7 +26,7 @@ from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process import with_parent
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.runtime import runtime
-from dbelief.process.temporary_folder import REGISTRY, lock_folder, remove_left
+from dbelief.process.temporary_folder import REGISTRY, hold_folder
 from dbelief.security.private_folder import make_socket_folder
 
 _SOCKET = "registry.sock"
@@ -100,8 +100,7 @@ class EmbeddedRegistry:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = self._lock_folder()
             self._private = make_socket_folder(REGISTRY, _SOCKET)
-            self._private_lock = lock_folder(self._private)
-            remove_left(self._private.parent)
+            self._private_lock = hold_folder(self._private)
             self.url = f"unix://{quote(str(self._socket()))}"
             self._start()
         except BaseException:

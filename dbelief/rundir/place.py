@@ -14,12 +14,12 @@ from dbelief.checkpoint.set_storage import LocalSets, SetStorage
 from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable, UserError, WriteFailed
 from dbelief.job import Job
 from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.temporary_folder import RUN, keep_folder, make_folder
 from dbelief.rundir.claim import Claim, process_name
 from dbelief.rundir.folder import claim_earlier, claim_new, folder_of
 from dbelief.rundir.stored.copies import fetch_for_resume
 from dbelief.rundir.stored.hold import PREFIX, Hold, highest
 from dbelief.rundir.stored.publisher import Publisher
-from dbelief.rundir.stored.work_folder import keep_work_folder, make_work_folder
 from dbelief.storage.object_store import connect
 from dbelief.storage.probe import probe
 from dbelief.url import Url
@@ -266,7 +266,7 @@ class StoredPlace:
             publisher.finish()
         except RuntimeFailure as error:
             if not isinstance(error, Deposed):  # else all is of another process's run by now
-                keep_work_folder(folder)
+                keep_folder(folder)
             raise
         finally:
             hold.release()
@@ -277,7 +277,7 @@ class StoredPlace:
             held_by = (folder / _HOLDER).read_text()
         except FileNotFoundError:
             if any(path.is_file() for path in (folder / "logs").glob("*")):
-                keep_work_folder(folder)
+                keep_folder(folder)
                 log.info(f"the run did not begin; its logs are in {folder}")
             else:
                 self.discard(folder)
@@ -291,13 +291,13 @@ class StoredPlace:
             confirm()
             Publisher(self._store, self.where, folder, self._clock, confirm).finish()
         except (Deposed, Unavailable, StorageError) as error:
-            keep_work_folder(folder)
+            keep_folder(folder)
             raise RuntimeFailure(f"{error}; what could not be uploaded is in {folder}") from None
         except RuntimeFailure:  # of the publisher, which names the folder
-            keep_work_folder(folder)
+            keep_folder(folder)
             raise
         if keep:
-            keep_work_folder(folder)
+            keep_folder(folder)
         else:
             self.discard(folder)
 
@@ -306,7 +306,7 @@ class StoredPlace:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _work_folder(self) -> Path:
-        folder, self._lock = make_work_folder(self._job.name)
+        folder, self._lock = make_folder(f"{RUN}{self._job.name}-")
         fetch_for_resume(self._store, self.where, folder)
         return folder
 

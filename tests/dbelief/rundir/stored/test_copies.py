@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,18 @@ def newest(folder: Path) -> str:
 
 
 @pytest.mark.usefixtures("there")
-def test_small_files_are_copied_and_removed(run: Url) -> None:
+def test_small_files_are_copied_and_removed(run: Url, monkeypatch: pytest.MonkeyPatch) -> None:
     with local_copy(run) as folder:
         assert folder.name == "far"
         assert names(folder) == {"job.yaml", "events.jsonl"}
         assert (folder / "events.jsonl").read_bytes() == b"{}\n[]\n"
     assert not folder.exists()
-    assert names(copy_until_exit(run)) == {"job.yaml", "events.jsonl"}
+    ends: list[Callable[[], object]] = []
+    monkeypatch.setattr("atexit.register", ends.append)
+    kept = copy_until_exit(run)
+    assert names(kept) == {"job.yaml", "events.jsonl"}
+    ends[0]()
+    assert not kept.exists()
 
 
 def test_a_folder_is_its_own_copy(tmp_path: Path) -> None:
