@@ -20,6 +20,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from dbelief.cli.main import main
+from dbelief.rundir.claim import CLAIM
 
 JOB = {
     "name": "wrong",
@@ -119,8 +120,9 @@ def _write(folder: Path, files: Mapping[str, Content]) -> None:
 
 
 def _content(folder: Path) -> dict[str, bytes | None]:
-    """All that a folder holds; None for a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    """All that a folder holds, but for the lock files of run folders; None for a folder."""
+    paths = (path for path in folder.rglob("*") if path.name != CLAIM)
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def _children() -> set[str]:

@@ -87,7 +87,7 @@ def account(run: Path) -> tuple[str, RenderableType]:
 
 def _rows(history: Account, summary: Summary | None) -> list[tuple[str, str]]:
     rows = [
-        ("state", _state(history) if summary is None else f"{summary.state}: {summary.outcome}"),
+        ("state", _state(history) if summary is None else f"{summary.state or history.state}: {summary.outcome}"),
         ("time", duration(history.elapsed_s if summary is None else summary.wall_s)),
         *(
             _of_batch(history, summary)

@@ -78,13 +78,14 @@ def test_client_job_respects_limits_evaluates_and_exports(a_world: MakeWorld) ->
     assert world.exported is not None
 
 
-def test_client_waits_during_another_ones_last_evaluation(a_world: MakeWorld) -> None:
+def test_client_waits_during_the_last_evaluations_of_others(a_world: MakeWorld) -> None:
     world = a_world(replicas=0)
     first = began(world)
-    second = world.replica(kind="client")
+    second, third = (world.replica(kind="client") for _ in range(2))
     pushes(world, first, 8)
-    assert isinstance(first.ask(), EvaluationLease)
-    assert isinstance(second.ask(), Wait)
+    leases = first.ask(), second.ask()
+    assert [lease.set for lease in leases if isinstance(lease, EvaluationLease)] == ["validation", "test"]
+    assert isinstance(third.ask(), Wait)
 
 
 def test_replicas_and_clients_share_the_sample_limit(a_world: MakeWorld) -> None:

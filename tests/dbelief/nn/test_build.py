@@ -63,7 +63,7 @@ def test_square_loss() -> None:
     network = build([("dense", {"units": 3})], "square", outputs=3)
     views = {name: np.zeros_like(view) for name, view in network.parameters(np.random.default_rng(0)).items()}
     batch = Batch(np.zeros((2, 64), np.float32), np.ones((2, 3), np.float32))
-    assert network.evaluate(views, batch) == (3.0, 0)
+    assert network.evaluate(views, batch) == (3.0, None)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,12 @@ def test_thirty_steps(run: Run, case: str, kind: str, fused: bool, tolerance: fl
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("kind", "tolerance"), [("float32", 16 * 2.0**-23), ("float64", 1e-14)])
 @pytest.mark.parametrize("cuts", [[], [5, 20, 33]], ids=["whole", "segments"])
-def test_parameters_that_take_no_part_in_some_steps(case: str, kind: str, tolerance: float, cuts: list[int]) -> None:
+def test_parameters_that_take_no_part_in_some_steps(
+    case: str, kind: str, tolerance: float, cuts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Always, a random half of the steps, the first one alone, never: torch leaves one without a gradient as it is."""
+    if kind == "float64":  # by the formula: the loop, which another test of this process may have compiled, has none
+        monkeypatch.setattr("dbelief.optim.apply._compiled", set())
     with np.load(GOLDEN / "torch_inputs.npz") as inputs, np.load(GOLDEN / f"torch_{case}.npz") as golden:
         about = json.loads(str(golden["about"]))
         w0, gradients = inputs["w0"].astype(kind), inputs["gradients"].astype(kind)

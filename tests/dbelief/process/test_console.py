@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -102,6 +103,15 @@ def test_signal_inside_the_wait_is_received() -> None:
         assert asked.wait(60)
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """SIGHUP as it is outside of `nohup`, where the tests may run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(
     ("number", "cause"),
     [
@@ -120,6 +130,7 @@ def test_a_signal_is_named(number: signal.Signals, cause: str) -> None:
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.usefixtures("terminal")
 def test_the_first_signal_is_the_cause() -> None:
     with interrupt_event() as asked:
         signal.raise_signal(signal.SIGHUP)

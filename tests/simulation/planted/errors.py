@@ -351,11 +351,10 @@ _COORDINATOR = (
         "evaluation_of_a_failed_replica_kept",
         "coordinator/scheduling/training.py",
         """\
-        self.policy.replica_lost(incarnation, died, now_s)
-        self.evaluations.holder_lost(incarnation)
+        return self.evaluations.holder_lost(incarnation, died)
 """,
         """\
-        self.policy.replica_lost(incarnation, died, now_s)
+        return []
 """,
         "An evaluation whose replica failed is never assigned to another one, and the job never ends.",
     ),

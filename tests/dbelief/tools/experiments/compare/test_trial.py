@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ compute_wait_s: [0.25]
 class Cluster:
     """Ends at once, as told."""
 
-    end: Callable[[], tuple[int, None]]
+    end: Callable[[], tuple[int, Any]]
     more: list[Any]
 
     def __init__(self, job: Any, job_file: Path, overrides: Any, resume: bool, show: Any, to_workers: Any) -> None:
@@ -40,11 +41,11 @@ class Cluster:
         assert load_job(job_file).digest() == job.anchored().digest()
         Cluster.more = list(to_workers)
 
-    def run(self) -> tuple[int, None]:
+    def run(self) -> tuple[int, Any]:
         return Cluster.end()
 
 
-def trial_of(folder: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[], tuple[int, None]]) -> Any:
+def trial_of(folder: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[], tuple[int, Any]]) -> Any:
     monkeypatch.setattr(trial, "LocalCluster", Cluster)
     monkeypatch.setattr(Cluster, "end", staticmethod(end), raising=False)
     (folder / "digits.yaml").write_text(FILE)
@@ -66,8 +67,8 @@ def test_exception_becomes_the_trials_result(
 
 
 def test_an_interruption_ends_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Interrupted, match="the same command continues"):
-        trial_of(tmp_path, monkeypatch, lambda: (130, None))
+    with pytest.raises(Interrupted, match="stopped by SIGTERM; the same command continues"):
+        trial_of(tmp_path, monkeypatch, lambda: (130, SimpleNamespace(reason="stopped by SIGTERM")))
     assert not list(tmp_path.glob("copies*"))
 
 
