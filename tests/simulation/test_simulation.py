@@ -18,6 +18,8 @@ APART = 8
 """Seeds of each way that is not gRPC, which come after them."""
 WAYS = "--shared-memory", "--direct-streams"
 PARTS = 4
+EVERY_TIME = 2
+"""Parts that `make test` runs; the others are for `make test-long`."""
 
 
 def simulate(*words: str) -> str:
@@ -28,7 +30,9 @@ def simulate(*words: str) -> str:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [*range(EVERY_TIME), *(pytest.param(part, marks=pytest.mark.long) for part in range(EVERY_TIME, PARTS))]
+)
 def test_no_invariant_is_violated(part: int) -> None:
     count = SEEDS // PARTS
     printed = simulate(f"--first={part * count}", f"--seeds={count}", "--processes=1")
