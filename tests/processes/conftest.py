@@ -176,6 +176,17 @@ def redis_server(folder: Path) -> Iterator[str]:
         server.wait(60)
 
 
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Signals that this process ignores, as under `nohup`, are not ignored by what it starts."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
     with operating(tmp_path) as operator:
