@@ -19,7 +19,7 @@ _LASTING = (
 
 
 def error_in(lines: Sequence[str]) -> tuple[str, bool]:
-    """The error of a Python traceback at the end of some lines, in one line with the user's file and line; "" for none.
+    """The error of a Python traceback at the end of some lines: `FILE:LINE: ERROR`, the user's line; "" for none.
 
     The second value: whether it is one that lasts.
     """
@@ -34,4 +34,4 @@ def error_in(lines: Sequence[str]) -> tuple[str, bool]:
     name = found[1].rpartition(".")[2]
     kind = getattr(errors, name, None) if found[1].startswith("dbelief.errors.") else getattr(builtins, found[1], None)
     lasts = isinstance(kind, type) and issubclass(kind, _LASTING)
-    return f"{below[0]} ({own[-1][1]}, line {own[-1][2]})", lasts
+    return f"{own[-1][1]}:{own[-1][2]}: {below[0]}", lasts

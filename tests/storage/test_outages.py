@@ -35,7 +35,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
 def test_training_goes_on_while_the_store_is_away(site: Site, server: S3Server) -> None:
     train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=20", wait_s=0.05)
     until(lambda: site.trained(1), "a set", train)
-    address = (next(site.disk.glob("dbelief-far-*")) / "address").read_text()
+    address = (next(site.disk.glob("dbelief-run-far-*")) / "address").read_text()
     server.stop()
     try:
         before = samples_at(address)
@@ -79,7 +79,8 @@ def test_a_suspended_coordinator_is_replaced_and_writes_nothing_more(site: Site,
     assert "another coordinator " in site.log(0).splitlines()[-1]
     after = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
     assert {url: after[url] for url in pieces} == pieces
-    assert len(after) <= len(pieces) + 1, "at most what it had not uploaded when it was suspended"
+    # A piece in transfer when it was suspended, and the lines appended until it found the second one.
+    assert len(after) <= len(pieces) + 2
     until(lambda: True if site.events("takeover") else None, "the events of the second", second)
     assert site.events("takeover")[0]["state"] == "ready"
     for process in (*members, second):

@@ -97,7 +97,7 @@ def test_a_job_outlasts_a_store_that_is_slow_and_then_full(proxy: Proxy, site: S
     train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=12", wait_s=0.05)
     until(lambda: site.trained(1000), "a set", train)
     proxy.answer = 507, "InsufficientStorage"
-    log = next(site.disk.glob("dbelief-far-*")) / "logs" / "coordinator.log"
+    log = next(site.disk.glob("dbelief-run-far-*")) / "logs" / "coordinator.log"
     until(lambda: True if "could not be written; the set before it" in log.read_text() else None, "a failed set", train)
     proxy.answer, proxy.delay_s = None, 0.0
     assert train.wait(120) == 0, site.log()

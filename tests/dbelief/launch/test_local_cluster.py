@@ -93,7 +93,7 @@ def test_a_job_whose_scripts_all_fail_in_the_same_way_fails_at_once() -> None:
     cluster, client = a_cluster(*workers), Reports()
     cluster._restart_failed(cast(Any, client), [], [], set(), wire.STATE_EMPTY, cast(Any, workers))
     (report,) = client.sent
-    reason = "ModuleNotFoundError: No module named 'a' (/s.py, line 3)"
+    reason = "/s.py:3: ModuleNotFoundError: No module named 'a'"
     assert report.trouble == f"the script fails before it joins the job: {reason}"
 
 

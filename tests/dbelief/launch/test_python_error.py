@@ -11,32 +11,30 @@ import pytest
 from dbelief.launch.python_error import error_in
 
 LASTING = {
-    "import a_module_that_is_missing": "ModuleNotFoundError: No module named 'a_module_that_is_missing' (FILE, line 2)",
-    "def f(:\n    pass": "SyntaxError: invalid syntax (FILE, line 2)",
-    "if True:\npass": "IndentationError: expected an indented block after 'if' statement on line 2 (FILE, line 3)",
-    "open('nowhere.csv')": "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.csv' (FILE, line 2)",
-    "nothing": "NameError: name 'nothing' is not defined (FILE, line 2)",
+    "import a_module_that_is_missing": "FILE:2: ModuleNotFoundError: No module named 'a_module_that_is_missing'",
+    "def f(:\n    pass": "FILE:2: SyntaxError: invalid syntax",
+    "if True:\npass": "FILE:3: IndentationError: expected an indented block after 'if' statement on line 2",
+    "open('nowhere.csv')": "FILE:2: FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.csv'",
+    "nothing": "FILE:2: NameError: name 'nothing' is not defined",
     "import json\njson.loads('{')": (
-        "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) "
-        "(FILE, line 3)"
+        "FILE:3: json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)"
     ),
     "from dbelief.errors import DataError\nraise DataError('a.csv: is empty')": (
-        "dbelief.errors.DataError: a.csv: is empty (FILE, line 3)"
+        "FILE:3: dbelief.errors.DataError: a.csv: is empty"
     ),
     "try:\n    nothing\nexcept NameError as error:\n    raise ValueError('no data\\nat all') from error": (
-        "ValueError: no data (FILE, line 5)"
+        "FILE:5: ValueError: no data"
     ),
-    "raise KeyError": "KeyError (FILE, line 2)",
+    "raise KeyError": "FILE:2: KeyError",
 }
 PASSING = {
-    "raise ConnectionRefusedError('nobody listens')": "ConnectionRefusedError: nobody listens (FILE, line 2)",
-    "raise MemoryError": "MemoryError (FILE, line 2)",
-    "raise OSError(28, 'No space left on device')": "OSError: [Errno 28] No space left on device (FILE, line 2)",
-    "from dbelief.errors import Unavailable\nraise Unavailable('gone')": (
-        "dbelief.errors.Unavailable: gone (FILE, line 3)"
-    ),
-    "raise RuntimeError('CUDA error: out of memory')": "RuntimeError: CUDA error: out of memory (FILE, line 2)",
-    "class Own(Exception):\n    pass\nraise Own('mine')": "__main__.Own: mine (FILE, line 4)",
+    "raise ConnectionRefusedError('nobody listens')": "FILE:2: ConnectionRefusedError: nobody listens",
+    "raise MemoryError": "FILE:2: MemoryError",
+    "raise OSError(28, 'No space left on device')": "FILE:2: OSError: [Errno 28] No space left on device",
+    "from dbelief.errors import Unavailable\nraise Unavailable('gone')": ("FILE:3: dbelief.errors.Unavailable: gone"),
+    "raise RuntimeError('CUDA error: out of memory')": "FILE:2: RuntimeError: CUDA error: out of memory",
+    "class Own(Exception):\n    pass\nraise Own('mine')": "FILE:4: Own: mine",
 }
 
 
@@ -47,7 +45,7 @@ def test_an_error_is_one_line_with_the_users_place(text: str, line: str, tmp_pat
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     found, lasts = error_in(["epoch 1: loss 0.5", *ended.stderr.splitlines()])
-    assert found == line.replace("FILE", str(script)).replace("__main__.Own", found.partition(":")[0])
+    assert found.replace("__main__.", "") == line.replace("FILE", str(script))  # not all Pythons name that module
     assert lasts == (text in LASTING and "JSONDecodeError" not in line)
 
 

@@ -11,7 +11,7 @@ from dbelief.launch.script_failures import ScriptFailures
 
 MISSING = ["Traceback (most recent call last):", '  File "/s.py", line 1, in <module>', "    import a", ""]
 MODULE = [*MISSING[:3], "ModuleNotFoundError: No module named 'a'"]
-REASON = "ModuleNotFoundError: No module named 'a' (/s.py, line 1)"
+REASON = "/s.py:1: ModuleNotFoundError: No module named 'a'"
 REFUSED = [*MISSING[:3], "ConnectionRefusedError: [Errno 111] Connection refused"]
 
 
