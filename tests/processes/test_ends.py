@@ -97,7 +97,7 @@ def test_a_script_that_cannot_start_ends_the_job_at_once(operator: Operator, wri
     run = operator.start("run", "run", "--quiet", "--job", str(write_job(SCRIPTED)), "--workers", "2", str(script))
     assert run.ends() == 1
     log = run.log.read_text()
-    error = f"ModuleNotFoundError: No module named 'a_module_that_is_missing' ({script}, line 1)"
+    error = f"{script}:1: ModuleNotFoundError: No module named 'a_module_that_is_missing'"
     assert log.splitlines()[-1].startswith(f"ends: the script fails before it joins the job: {error}, ")
     assert operator.summary("ends")["state"] == "failed"
     starts = [(operator.folder / f"runs/ends/logs/worker-{n}.log").read_text().count("Traceback") for n in (0, 1)]
