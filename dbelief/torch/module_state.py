@@ -199,7 +199,7 @@ class ModuleState:
                 absent.append(name)
             elif found is not room:
                 room.copy_((found.to_dense() if found.is_sparse else found).detach())
-            elif name not in self._took_part and not room.any():  # a script may have written to it by itself
+            elif name not in self._took_part and gradients.untouched(name):  # a script may have written to it by itself
                 absent.append(name)
         for name, buffer in self._buffers.items():
             gradients.views[name][...] = change_of(buffer, self._values[name])
@@ -244,6 +244,10 @@ class _Gradients:
     def clear(self) -> None:
         """Set all to 0, as bytes: unlike a fill with float32, `memset` does not read what it overwrites."""
         self.vector.view(np.uint8).fill(0)
+
+    def untouched(self, name: str) -> bool:
+        """Whether a tensor is all 0 still; reads up to the first byte that is not, where `Tensor.any` reads all."""
+        return not self.views[name].reshape(-1).view(np.bool_).any()
 
 
 def _note(took_part: set[str], name: str, _: torch.Tensor) -> None:
