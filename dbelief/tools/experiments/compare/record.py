@@ -39,6 +39,9 @@ class Record(BaseModel):
     digest: str = Field(description="of all that the run depends on, in the comparison's file")
     failed: str = Field(default="", description="why there is no result; empty: there is one")
     accuracy: float | None = Field(default=None, description="on the test set, at the end")
+    metrics: dict[str, float] = Field(
+        default_factory=dict, description="`evaluate.metrics` on the test set, at the end"
+    )
     samples: int = Field(default=0, description="trained")
     seconds: float = Field(default=0.0, description="from the beginning of training to its end")
     staleness: float | None = Field(default=None, description="mean over all pushes, in versions")

@@ -41,6 +41,7 @@ class Row(BaseModel):
     runs: int = Field(description="that ended well")
     failed: list[str] = Field(description="why others did not")
     accuracy: float | None = Field(description="at the end, median")
+    metrics: dict[str, float] = Field(description="`evaluate.metrics` on the test set at the end, medians")
     samples_per_s: float | None = Field(description="median")
     staleness: float | None = Field(description="median, versions")
     shares: dict[str, float] = Field(description="of all replicas' time, mean over runs")
@@ -67,6 +68,10 @@ def _row(records: Sequence[Record], targets: Sequence[str]) -> Row:
         runs=len(good),
         failed=[f"seed {record.seed}: {record.failed}" for record in records if record.failed],
         accuracy=_median(record.accuracy for record in good),
+        metrics={
+            name: median(record.metrics[name] for record in good if name in record.metrics)
+            for name in _metrics_of(good)
+        },
         samples_per_s=_median(record.samples / record.seconds if record.seconds else None for record in good),
         staleness=_median(record.staleness for record in good),
         shares={name: fmean(found[name] for found in parts) for name in SHARES} if parts else {},
@@ -98,6 +103,10 @@ def _compared(row: Row, rows: Sequence[Row]) -> Row:
     return row.model_copy(update={"reached": reached})
 
 
+def _metrics_of(found: Iterable[Record | Row]) -> list[str]:
+    return list(dict.fromkeys(name for one in found for name in one.metrics))
+
+
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
@@ -118,21 +127,29 @@ def in_markdown(name: str, rows: Sequence[Row], targets: Sequence[float]) -> str
 
 
 def _lines(rows: Sequence[Row], targets: Sequence[float]) -> list[str]:
-    titles = ["strategy", "replicas", "test accuracy", "samples/s"]
+    metrics = _metrics_of(rows)
+    titles = [
+        "strategy",
+        "replicas",
+        "test accuracy",
+        *(f"test {name.replace('_', ' ')}" for name in metrics),
+        "samples/s",
+    ]
     for target in targets:
         titles += [f"s to {100 * target:g} %", f"samples to {100 * target:g} %", "times as fast"]
     titles += [*SHARES, "staleness"]
     cells = [titles, ["---", *["---:"] * (len(titles) - 1)]]
-    cells += [_cells(row, targets) for row in rows]
+    cells += [_cells(row, targets, metrics) for row in rows]
     failed = [f"{row.label}, {plural(row.replicas, 'replica')}, {reason}" for row in rows for reason in row.failed]
     return ["| " + " | ".join(line) + " |" for line in cells] + [""] * bool(failed) + [f"* {line}" for line in failed]
 
 
-def _cells(row: Row, targets: Sequence[float]) -> list[str]:
+def _cells(row: Row, targets: Sequence[float], metrics: Sequence[str]) -> list[str]:
     cells = [
         row.label,
         str(row.replicas),
         _number(row.accuracy, 100, ".2f", " %"),
+        *(_number(row.metrics.get(name), 1, ".4g") for name in metrics),
         _number(row.samples_per_s, 1, ",.0f"),
     ]
     for target in targets:

@@ -126,6 +126,7 @@ def _measured(course: Course, summary: Summary, targets: Sequence[float]) -> dic
         reached[key_of(target)] = crossing and Point(seconds=crossing.seconds, samples=crossing.samples)
     return {
         "accuracy": summary.test_accuracy,
+        "metrics": summary.test_metrics,
         "samples": summary.samples,
         "seconds": course.copies[-1].seconds,
         "staleness": summary.staleness_mean,

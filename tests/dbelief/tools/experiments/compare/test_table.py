@@ -71,3 +71,14 @@ def test_the_table_has_a_cell_for_every_title() -> None:
     named = dict(zip(titles, row, strict=True))
     assert named["s to 98.8 %"] == "– (1 of 2 runs)"
     assert named["communicate"] == "20.0 %"
+
+
+def test_metrics_of_the_job_are_columns() -> None:
+    records = [record("a", seed, 10.0, metrics={"auc": auc}) for seed, auc in enumerate((0.9, 0.8, 0.95))]
+    records += [record("b", 0, 10.0, metrics={"top_5": 0.99}), record("b", 1, 10.0)]
+    rows = rows_of(records, TARGETS)
+    assert [row.metrics for row in rows] == [{"auc": 0.9}, {"top_5": 0.99}]
+    head, _, first, second = in_markdown("mnist", rows, TARGETS).splitlines()[2:6]
+    assert head.startswith("| strategy | replicas | test accuracy | test auc | test top 5 | samples/s |")
+    assert first.startswith("| a | 4 | 99.00 % | 0.9 | – | 50 |")
+    assert second.startswith("| b | 4 | 99.00 % | – | 0.99 | 50 |")
