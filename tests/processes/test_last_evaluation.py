@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import dbelief
+from dbelief.registry import embedded_available
 
-from .conftest import Operator, parameters
+from .conftest import Operator, parameters, wait_for
+from .test_deaths import child
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -65,4 +69,64 @@ def test_the_model_is_there_and_the_evaluation_is_repeated(
     assert summary["samples"] == 2 * ROWS
     assert summary["test_accuracy"] > 0.8
     assert summary["evaluation_failed"] == {}
+    assert parameters(run) == held
+
+
+SOURCE = """
+import time
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+
+
+class Waves:
+    units = {"part 0": 200, "part 1": 200}
+
+    def read(self, name):
+        x = np.random.default_rng(len(name)).normal(size=(200, 2)).astype(np.float32)
+        return x, (x[:, 0] > 0).astype(np.int64)
+
+
+class Asked(Waves):
+    units = {"asked": 200}
+
+    def read(self, name):
+        until_s = time.monotonic() + 300
+        while (HERE / "runs/slow/model.safetensors").exists() and not (HERE / "go").exists():
+            (HERE / "reading").touch()
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        return super().read(name)
+"""
+SLOW = """
+name: slow
+model: {layers: [{dense: 2}], loss: softmax_cross_entropy}
+data: {source: python, train: "waves.py:Waves", validation: null, test: "waves.py:Asked", classes: 2}
+strategy: {name: downpour, batch: 20, rule: {name: adagrad, rate: 0.1}, warm_start: null}
+limits: {epochs: 2}
+shards: 1
+replicas: 1
+"""
+
+
+@pytest.mark.skipif(not embedded_available(), reason="without an embedded registry a coordinator's death is the end")
+def test_a_coordinator_is_killed_between_the_model_and_its_evaluation(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    (operator.folder / "waves.py").write_text(SOURCE)
+    run = operator.folder / "runs" / "slow"
+    train = operator.start("train", "train", "--quiet", str(write_job(SLOW)))
+    reading = operator.folder / "reading"
+    wait_for(lambda: True if reading.exists() or train.process.poll() is not None else None, "the evaluation")
+    held = parameters(run)
+    assert operator.summary("slow")["test_accuracy"] is None
+    os.kill(child(train.process.pid, "dbelief coordinator"), signal.SIGKILL)
+    train.said("(coordinator was killed by SIGKILL; started again)")
+    (operator.folder / "go").touch()
+    assert train.ends() == 0
+    summary = operator.summary("slow")
+    assert summary["samples"] == 2 * 400
+    assert summary["test_accuracy"] > 0.8
     assert parameters(run) == held
