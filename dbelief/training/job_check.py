@@ -101,7 +101,7 @@ def _uneven_inputs(largest: np.ndarray, names: Sequence[str] | None) -> list[str
     Inputs that are always 0 do not count.
     """
     great, small = int(largest.argmax()), int(np.where(largest > 0, largest, np.inf).argmin())
-    if largest[great] < UNEVEN * largest[small]:
+    if not largest[great] or largest[great] < UNEVEN * largest[small]:  # all are 0, as constants that are standardised
         return []
     big, little = (repr(names[place]) if names else f"input {place + 1}" for place in (great, small))
     sizes = f"{big} reaches {largest[great]:.3g}, {little} only {largest[small]:.3g}"

@@ -114,6 +114,10 @@ limits: {epochs: 1}
     (tmp_path / "rows.csv").write_text(rows)
     line = check_job(tmp_path / "job.yaml", {"data.header": "false", "data.target": "4"})
     assert any(re.match(r"note: input 2 reaches [0-9.]+e\+04, input 1 only 1 \(counted ", one) for one in line)
+    (tmp_path / "rows.csv").write_text("".join(f"0,-0.0,0,{place % 2}\n" for place in range(20)))
+    assert not [
+        one for one in check_job(tmp_path / "job.yaml", {"data.header": "false", "data.target": "4"}) if "only" in one
+    ]
 
 
 def test_how_a_table_was_read_is_reported(tmp_path: Path) -> None:
