@@ -256,11 +256,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
 def _supply(machine: JobMachine, asked: messages.WorkRequest) -> wire.Supply.ValueType:
     """What a member that has to wait may expect."""
+    # In lockstep a block may wait for the shards after it has emptied the pool, or when the job begins to close: its
+    # leases are still to come, and the job ends when they are trained.
+    if machine.leases.find_granted(asked.incarnation, asked.last_lease):
+        return wire.SUPPLY_LATER
     if machine.state is not State.READY:
         return wire.SUPPLY_OVER
-    # In lockstep the last block may wait for the shards, after it has emptied the pool: its leases are still to come.
-    own = machine.leases.find_granted(asked.incarnation, asked.last_lease)
-    return wire.SUPPLY_LATER if own or machine.leases.room() else wire.SUPPLY_DRAINED
+    return wire.SUPPLY_LATER if machine.leases.room() else wire.SUPPLY_DRAINED
 
 
 def _samples(text: str) -> SampleForm | None:

@@ -33,8 +33,10 @@ def checked(ranges: Iterable[int]) -> Ranges:
         They do not rise, the last has no end, or there are too many.
     """
     known = tuple(ranges)
-    if len(known) % 2 or len(known) > MOST or any(known[i] >= known[i + 1] for i in range(len(known) - 1)):
-        raise ValueError(f"{len(known)} numbers that are no rising starts and stops of ranges, {MOST} at most")
+    if len(known) > MOST:
+        raise ValueError(f"{len(known) // 2:,} ranges that took no part, and a push can have {MOST // 2:,}")
+    if len(known) % 2 or any(known[i] >= known[i + 1] for i in range(len(known) - 1)):
+        raise ValueError(f"{len(known)} numbers that are no rising starts and stops of ranges")
     return known
 
 

@@ -16,7 +16,7 @@ _EXACT = 64
 """Whole exponents up to which a power is exact before it is rounded: some microseconds."""
 
 
-@functools.lru_cache(maxsize=64)  # the segments of a shard ask for the same one in turn
+@functools.lru_cache(maxsize=4096)  # segments of a shard, and ranges that missed steps, ask for the same ones in turn
 def power(base: float, exponent: float) -> float:
     """`base ** exponent` of a base from 0 up, as a float64; infinity where that is too large for one.
 

@@ -66,9 +66,14 @@ def _present(first: int, last: int, absent: Ranges, missed: Missed) -> Iterator[
         yield begun
 
 
+def counts_steps(rule: Rule) -> bool:
+    """Whether the step of a rule depends on how many there were before."""
+    return isinstance(rule, Adam)
+
+
 def missed_after(rule: Rule, missed: Missed, absent: Ranges) -> Missed:
     """What ranges have missed after a step without those in `absent`; nothing under a rule that counts no steps."""
-    if not isinstance(rule, Adam):
+    if not counts_steps(rule):
         return ()
     changes = _changes(missed)
     for start, stop in pairs(absent):

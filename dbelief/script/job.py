@@ -26,7 +26,7 @@ from dbelief.training.session import JobContext
 from .deep_folder import warn_of_deep_folder
 from .main_guard import check_first_run, unguarded_line
 from .membership import Membership
-from .sampler import LeasedBatchSampler
+from .sampler import LeasedBatchSampler, Supply
 from .settings import ScriptSettings
 from .user_code import exit_code_of, line_of, located
 
@@ -102,14 +102,20 @@ class ScriptJob:
         Returns
         -------
         iterator of int
-            The epochs in which this replica has samples, until the job is over.
+            The epochs in which this replica has samples, until the job is over, or its last ones are drawn here and not
+            stepped.
         """
         member = self.membership
         member.by_epoch = True
         try:
-            while not member.over:
+            while not member.over or member.drawn.undrawn:
                 while not member.drawn.undrawn and not member.over:
-                    runtime.sleep(member.request().pause_s)
+                    answer = member.request()
+                    if answer.supply is Supply.DRAINED and member.drawn.pending:
+                        member.drawn.undraw_undelivered()  # by a loader whose loop was left
+                        if not member.drawn.undrawn:  # what the job waits for is drawn here, and not stepped
+                            return
+                    runtime.sleep(answer.pause_s)
                 epoch = member.drawn.epoch
                 if epoch is not None:
                     yield epoch

@@ -18,7 +18,7 @@ from dbelief.core.absent import Missed, of_tensors
 from dbelief.core.layout import RankPart
 from dbelief.core.reduction_tree import named
 from dbelief.nn import Batch, LeavesOut, Model, absent_of
-from dbelief.optim import apply_present, apply_rule, make_rule
+from dbelief.optim import apply_present, apply_rule, counts_steps, make_rule
 from dbelief.optim.elastic import Elastic
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.process.runtime import runtime
@@ -154,14 +154,17 @@ class AllreduceSgd:
         """Apply the rule to the parameters that took part in some worker."""
         took = self._took > 0 if self._took.size else np.ones(self._steps.size, bool)
         made, arrays = int(self._steps.max()), (self.result, self._summed, self._states)
-        if took.all() and self._steps.min() == made:
+        missed = self._missed(made)
+        if took.all() and not missed:
             apply_rule(self._rule, *arrays, rate, made + 1)
         else:
             left_out = [box.name for box, here in zip(self._part.boxes, took, strict=True) if not here]
-            apply_present(self._rule, *arrays, rate, made, of_tensors(self._part, left_out), self._missed(made))
+            apply_present(self._rule, *arrays, rate, made, of_tensors(self._part, left_out), missed)
         self._steps += took
 
     def _missed(self, made: int) -> Missed:
+        if not counts_steps(self._rule):
+            return ()
         boxes = zip(self._part.boxes, self._part.starts, self._steps.tolist(), strict=True)
         return tuple((start, start + box.size, made - steps) for box, start, steps in boxes if steps < made)
 

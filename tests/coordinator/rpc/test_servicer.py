@@ -472,6 +472,21 @@ def test_in_lockstep_samples_that_wait_for_a_block_come_later(lockstep: Caller) 
     assert lease(lockstep, wants=wire.WANTS_TRAINING).training.lease == 1
 
 
+def test_a_block_that_was_formed_before_the_job_closes_is_still_to_come(lockstep: Caller) -> None:
+    """Else its members ask no more, and the job waits for their leases without end."""
+    for number in (0, 1):
+        assert lease(lockstep, number, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
+    with lockstep.steps.step() as (machine, now_s):
+        machine.stop("enough", now_s)
+    for wants in (wire.WANTS_TRAINING, wire.WANTS_EVALUATION):
+        assert lease(lockstep, wants=wants).supply == wire.SUPPLY_LATER
+    inform_shards(lockstep)
+    for number in (0, 1):
+        held = lease(lockstep, number, wants=wire.WANTS_TRAINING).training.lease
+        assert held == number + 1
+        assert lease(lockstep, number, last_lease=held, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_OVER
+
+
 def test_a_held_request_is_no_contact_with_its_replica(lockstep: Caller) -> None:
     """The process behind it may have ended meanwhile."""
     world, member = lockstep.world, lockstep.world.machine.members.alive("replica")[0]
