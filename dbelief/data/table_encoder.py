@@ -7,9 +7,9 @@ it to new rows.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from dbelief.errors import DataError
 
+from .dates import day_of
 from .frames import columns_of, is_frame
 from .missing_values import MissingValues, number_of
 
@@ -44,8 +45,6 @@ class Coded:
 Raw = np.ndarray | Sequence[str] | Coded
 """A column as it was read: float64 numbers, or days since 1970, NaN if missing; or texts, "" if missing."""
 Kind = Literal["number", "category", "hashed", "date"]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_S = 86_400.0
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -90,6 +89,16 @@ class EncodedColumn:
             return [f"{self.name}={value}" for value in self.values]
         return [f"{self.name}#{bucket}" for bucket in range(self.buckets)] if self.kind == "hashed" else [self.name]
 
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        """Places of a category's values, and of other forms of those that are whole numbers, unless two share one.
+
+        pandas writes 3 for a column of whole numbers without gaps, and 3.0 for one with gaps.
+        """
+        exact = {value: place for place, value in enumerate(self.values)}
+        forms = Counter(_number_form(value) for value in self.values)
+        return {_number_form(value): place for value, place in exact.items() if forms[_number_form(value)] == 1} | exact
+
     def encode(self, raw: Raw, out: np.ndarray, where: str) -> None:
         """Write the rows to (n, width) float32 `out`.
 
@@ -122,10 +131,12 @@ class EncodedColumn:
     def _places(self, raw: Any) -> np.ndarray:
         """Of each row the indicator column that is 1, or -1: int64, shape (n,)."""
         texts = raw.values if isinstance(raw, Coded) else raw
-        known = {value: place for place, value in enumerate(self.values)}
         if self.kind == "hashed":
-            known = {text: zlib.crc32(text.encode()) % self.buckets for text in {*texts}}
-        places = np.fromiter((known.get(text, -1) for text in texts), np.int64, len(texts))
+            known = {text: zlib.crc32(_whole(text).encode()) % self.buckets for text in {*texts}}
+        else:
+            known = self._known
+            known = known | {text: known.get(_number_form(text), -1) for text in {*texts} - known.keys()}
+        places = np.fromiter((known[text] for text in texts), np.int64, len(texts))
         return places[raw.codes] if isinstance(raw, Coded) else places
 
 
@@ -185,13 +196,26 @@ class TableEncoder:
         if is_frame(rows):
             found: list[Any] = columns_of(rows, names, where)
             return self.encode([self._column(*pair, where) for pair in zip(self.columns, found, strict=True)], where)
-        listed = rows if isinstance(rows, np.ndarray) and rows.ndim == 2 else [list(row) for row in rows]
+        listed = rows if isinstance(rows, np.ndarray) and rows.ndim == 2 else self._listed(rows, where)
         for number, row in enumerate(listed, start=1):
             if len(row) != len(self.columns):
                 wanted = f"{len(names)}: {', '.join(names)}"
                 raise DataError(f"{where}: row {number} has {len(row)} values, must have {wanted}")
-        found = list(listed.T) if isinstance(listed, np.ndarray) else list(zip(*listed, strict=True))
+        if not len(listed):
+            found = [[] for _ in names]
+        else:
+            found = list(listed.T) if isinstance(listed, np.ndarray) else list(zip(*listed, strict=True))
         return self.encode([self._column(*pair, where) for pair in zip(self.columns, found, strict=True)], where)
+
+    def _listed(self, rows: Any, where: str) -> list[list[Any]]:
+        """Rows as lists; of one with names, such as a dict or a Series of pandas, the values of the columns."""
+        names = [column.name for column in self.columns]
+        try:
+            return [[row[name] for name in names] if _has_names(row) else list(row) for row in rows]
+        except KeyError as error:
+            raise DataError(f"{where}: a row has no {error.args[0]!r}, must have {', '.join(names)}") from None
+        except TypeError:
+            raise DataError(f"{where}: rows must be lists of {len(names)} values: {', '.join(names)}") from None
 
     def _column(self, column: EncodedColumn, values: Sequence[Any] | np.ndarray, where: str) -> Raw:
         if column.kind == "number" and isinstance(values, np.ndarray) and values.dtype.kind in "buif":
@@ -199,6 +223,8 @@ class TableEncoder:
         if column.kind == "number":
             return np.array([self._number(column, value, row, where) for row, value in enumerate(values, start=1)])
         texts = ["" if self.missing.has(value) else _text(value, column) for value in values]
+        if column.kind == "date":
+            texts = ["" if self.missing.has_date(text) else text for text in texts]
         if not self.fills and "" in texts:
             raise DataError(
                 f"{where}: {column.name!r} is missing in row {texts.index('') + 1}, and the job has no gaps"
@@ -217,7 +243,7 @@ class TableEncoder:
 
     def state(self) -> dict[str, Any]:
         """What JSON can hold of it."""
-        columns = [vars(column) | {"values": list(column.values)} for column in self.columns]
+        columns = [asdict(column) | {"values": list(column.values)} for column in self.columns]
         return {"columns": columns, "markers": list(self.markers), "fills": self.fills}
 
     @classmethod
@@ -243,11 +269,28 @@ def _float(value: Any) -> float | None:
         return None
 
 
+def _has_names(row: Any) -> bool:
+    return isinstance(row, Mapping) or (hasattr(row, "loc") and hasattr(row, "index"))
+
+
 def _text(value: Any, column: EncodedColumn) -> str:
-    """A value as the text that files have; an array of floats makes 3.0 of the category 3."""
-    text = str(value).strip()
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole and text not in column.values else text
+    """A value as the text that files have; a truth value is that of the category's values that has its letters."""
+    text = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
+    if isinstance(value, bool | np.bool_) and text not in column.values:
+        return next((known for known in column.values if known.lower() == text.lower()), text)
+    return text
+
+
+def _whole(text: str) -> str:
+    """A whole number that is written as 3.0 or 3e0 in the form 3; any other text as it is."""
+    return _number_form(text) if "." in text or "e" in text.lower() else text
+
+
+def _number_form(text: str) -> str:
+    """A text that is a whole number in its shortest form; any other text as it is."""
+    number = number_of(text)
+    exact = number is not None and abs(number) <= 1 << 53 and number.is_integer()
+    return str(int(number)) if exact and number is not None else text
 
 
 def texts_of(raw: Any) -> Sequence[str]:
@@ -259,22 +302,12 @@ def days_of(raw: Raw, name: str, where: str) -> np.ndarray:
     """Dates of ISO 8601 as days since 1970-01-01, UTC where they name no zone; NaN for "". Days stay as they are."""
     if isinstance(raw, np.ndarray):
         return raw
-    if isinstance(raw, Coded):
-        return np.asarray(days_of(raw.values, name, where)[raw.codes])
-    days = np.full(len(raw), np.nan)
-    for row, text in enumerate(raw):
+    texts = raw.values if isinstance(raw, Coded) else raw
+    days = np.full(len(texts), np.nan)
+    for place, text in enumerate(texts):
         try:
-            days[row] = day_of(text) if text else np.nan
+            days[place] = day_of(text) if text else np.nan
         except ValueError as error:
-            raise DataError(f"{where}: {name!r} in row {row + 1} {error}") from None
-    return days
-
-
-def day_of(text: str) -> float:
-    """A date of ISO 8601 as days since 1970-01-01, UTC where it names no zone; ValueError for another text."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"is {text[:40]!r}, no date such as 2026-02-28 or 2026-02-28T13:30") from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH).total_seconds() / _DAY_S
+            row = f"{int(np.argmax(raw.codes == place))} (from 0)" if isinstance(raw, Coded) else str(place + 1)
+            raise DataError(f"{where}: {name!r} in row {row} {error}") from None
+    return days[raw.codes] if isinstance(raw, Coded) else days

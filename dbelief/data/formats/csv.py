@@ -135,7 +135,9 @@ def _inputs(spec: CsvData, first: list[str], wanted: Sequence[str] | None, count
         columns = find_columns(spec, first, where).inputs
     else:
         header, known = header_of(first, where), len(first)
-        ignored = {place_of(one, header, known, where) for one in spec.ignore if isinstance(one, int) and one <= known}
+        ignored = {
+            place_of(one, header, known, where) for one in spec.ignore if isinstance(one, int) and abs(one) <= known
+        }
         left = tuple("" if place in ignored and name in wanted else name for place, name in enumerate(header))
         columns = tuple(place_of(name, left if name in left else header, known, where) for name in wanted)
     if len(columns) != count:
@@ -228,6 +230,8 @@ def _first_row(content: bytes, at: int, delimiter: str, where: str) -> tuple[lis
         fields: list[str] = next((row for row in reader if row), [])
     except (csv.Error, UnicodeDecodeError) as error:
         cause = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"is no row of fields ({error})"
+        if "new-line character" in str(error):
+            cause = "lines end in CR here and in LF elsewhere: write the file with one of them"
         raise DataError(f"{where}, line {reader.line_num + isinstance(error, UnicodeDecodeError)}: {cause}") from None
     if not fields:
         raise DataError(f"{where}: has no rows")

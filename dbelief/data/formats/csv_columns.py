@@ -56,7 +56,14 @@ class Columns:
 
     def notes(self, where: str) -> tuple[str, ...]:
         """What a user must know of the columns."""
-        return (left_out(where, [self.called(place) for place in self.index]),) if self.index else ()
+        found = [left_out(where, [self.called(place) for place in self.index])] if self.index else []
+        numbers = [name for name in self.names or () if "." in name and number_of(name) is not None]
+        if numbers:
+            found.append(
+                f"{where}: the first row is taken as names of columns, and {numbers[0]!r} is a number; where it is a "
+                "sample, set data.header: false"
+            )
+        return tuple(found)
 
     def roles(self, classes: bool, text: int, ignored: int) -> np.ndarray:
         """Role of each column in `read_cells`: numbers are inputs, then targets; texts are inputs, then the classes."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from dbelief.data.dates import day_of
 from dbelief.data.missing_values import MissingValues, number_of
-from dbelief.data.table_encoder import Raw, day_of
+from dbelief.data.table_encoder import Raw
 from dbelief.errors import DataError
 
 from .csv_columns import Columns
@@ -62,7 +64,7 @@ class Table:
                 raw.append(next(numbers))
                 continue
             column = next(texts)
-            words = self._decoded(column, place, missing, fills)
+            words = self._decoded(column, place, missing.has_date if kind == "date" else missing.has_text, fills)
             raw.append(self._days(words, column, place) if kind == "date" else words)
         return raw
 
@@ -76,11 +78,11 @@ class Table:
                     raise DataError(f"{self.at(raw, column, place)}: {error}") from None
         return np.fromiter(map(days.__getitem__, words), np.float64, len(words))
 
-    def _decoded(self, column: list[bytes], place: int, missing: MissingValues, fills: bool) -> list[str]:
+    def _decoded(self, column: list[bytes], place: int, missing: Callable[[str], bool], fills: bool) -> list[str]:
         words: dict[bytes, str] = {}
         for raw in dict.fromkeys(column):
             word = self.decoded(raw, column, place)
-            words[raw] = "" if missing.has_text(word) else word
+            words[raw] = "" if missing(word) else word
             if not fills and not words[raw]:
                 raise DataError(
                     f"{self.at(raw, column, place)}: {gap(word)}; data.missing: mean or zero allows gaps, which are a "

@@ -14,7 +14,6 @@ from dbelief.data.files.data_file import DataFile, objects_digest
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
 from dbelief.data.missing_values import MissingValues
-from dbelief.data.pandas_index import left_out
 from dbelief.data.samples import SETS
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
@@ -188,10 +187,8 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
     shown = tuple(name for column in columns for name in column.names) if encoder is None else encoder.names
     state = None if encoder is None else encoder.state()
     names = None if classes is None else tuple(classes)
-    called = [f"column {name!r}" for name in files.index]
-    notes = (left_out(files.files[0].where, called),) if called else ()
     objects = objects_digest(files.files)
-    return StreamSets(train, validation, test, names, spec.scale, shown, state, notes, objects)
+    return StreamSets(train, validation, test, names, spec.scale, shown, state, files.notes(), objects)
 
 
 def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:

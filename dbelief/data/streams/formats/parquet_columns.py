@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -184,9 +184,9 @@ _ALLOWS = "data.missing: mean or zero fills gaps, which are a value of their own
 def _raw_column(column: Any, kind: Kind, missing: MissingValues, where: str) -> tuple[Raw, np.ndarray]:
     """A column, and where its values are missing."""
     if kind in ("category", "hashed") or (kind == "date" and is_text(column.type)):
-        coded = _coded(column, missing)
+        coded = _coded(column, missing.has_date if kind == "date" else missing.has_text)
         return coded, np.array([not value for value in coded.values], bool)[coded.codes]
-    numbers = _days(column) if kind == "date" else numbers_of(column, missing, where)
+    numbers = missing.present_days(_days(column)) if kind == "date" else numbers_of(column, missing, where)
     return numbers, np.isnan(numbers)
 
 
@@ -213,8 +213,10 @@ def _numbers(column: Any) -> np.ndarray:
     import pyarrow
 
     own = plain_type(column.type)
-    if pyarrow.types.is_decimal(own) or pyarrow.types.is_boolean(own):
-        own = pyarrow.float64() if pyarrow.types.is_decimal(own) else pyarrow.uint8()
+    if pyarrow.types.is_decimal(own):  # by texts: pyarrow's own cast makes -99.99000000000001 of -99.99
+        column, own = column.cast(pyarrow.string()), pyarrow.float64()
+    elif pyarrow.types.is_boolean(own):
+        own = pyarrow.uint8()
     numbers: np.ndarray = (column if own == column.type else column.cast(own)).to_numpy()
     return numbers
 
@@ -225,7 +227,7 @@ def _refuse_infinity(numbers: np.ndarray, where: str) -> None:
         raise DataError(f"{where}, row {int(np.argmax(infinite))} (from 0): is infinite, or too large for float32")
 
 
-def _coded(column: Any, missing: MissingValues) -> Coded:
+def _coded(column: Any, missing: Callable[[str], bool]) -> Coded:
     """A column of texts, or of whole numbers as texts; "" where one is missing."""
     import pyarrow
     import pyarrow.compute
@@ -236,7 +238,7 @@ def _coded(column: Any, missing: MissingValues) -> Coded:
     if isinstance(encoded, pyarrow.ChunkedArray):
         encoded = encoded.combine_chunks() if encoded.num_chunks != 1 else encoded.chunk(0)
     words = [str(value).strip() for value in encoded.dictionary.to_pylist()]
-    values = ["" if missing.has_text(word) else word for word in words]
+    values = ["" if missing(word) else word for word in words]
     codes = pyarrow.compute.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)
     return Coded([*values, ""] if len(codes) and codes.max() == len(values) else values, codes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from typing import Any, NamedTuple
 
 from dbelief.data.files.data_file import DataFile
 from dbelief.data.files.scan_cache import scanned
-from dbelief.data.pandas_index import parquet_index
+from dbelief.data.pandas_index import left_out, parquet_index
 from dbelief.errors import DataError
 from dbelief.job import nearest
+
+_PARTITION = re.compile(r"/([^/=]+)=([^/]*)(?=/)")
+"""In the path of a file: the name and the value of a column by which a folder of files was partitioned."""
 
 
 class RowGroup(NamedTuple):
@@ -94,6 +98,18 @@ class ParquetFiles:
         if not groups:
             raise DataError(f"{files[0].where}{' and others' if len(files) > 1 else ''}: there are no rows")
         return cls(tuple(files), tuple(footers), schema, tuple(groups), index)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a user must know of the columns."""
+        called = [f"column {name!r}" for name in self.index]
+        found = [left_out(self.files[0].where, called)] if called else []
+        folders = {name: f"{name}={value}" for file in self.files for name, value in _PARTITION.findall(file.where)}
+        if more := [name for name in folders if name not in self.schema.names]:
+            found.append(
+                f"{self.files[0].where}: column {more[0]!r} is in the names of folders alone ({folders[more[0]]}), and "
+                "is no input: write it into the files to use it"
+            )
+        return tuple(found)
 
     def called(self, group: int) -> str:
         """Name of a row group in messages."""
