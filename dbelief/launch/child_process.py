@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -82,6 +83,8 @@ class Way(Protocol):
         ...
 
 
+LOG_BYTES = 1 << 16
+"""What is read of the end of a log, in bytes: a script may have printed gigabytes."""
 PROGRAM = (sys.executable, "-P", "-m", "dbelief")
 """Start of the command line of a `dbelief` command, in this Python."""
 
@@ -205,22 +208,25 @@ class ChildProcess:
         return True
 
     def log_messages(self) -> list[str]:
-        """Messages of its log since the last start."""
+        """Messages of its log since the last start; of a long one the last `LOG_BYTES`."""
         try:
-            with open(self.log, "rb") as log:
-                log.seek(self._logged)
-                return [message_in(line) for line in log.read().decode(errors="replace").splitlines()]
+            return [message_in(line) for line in self._last_lines(self._logged)]
         except OSError:
             return []
 
     def last_words(self) -> str:
         """Last message of its log."""
         try:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
+            lines = [line for line in self._last_lines() if line.strip() and not line.startswith(self.way.noise)]
         except OSError:
             return ""
-        lines = [line for line in lines if not line.startswith(self.way.noise)]
         return message_in(lines[-1]) if lines else ""
+
+    def _last_lines(self, since: int = 0) -> list[str]:
+        with open(self.log, "rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(since, size - LOG_BYTES))
+            return log.read().decode(errors="replace").splitlines()
 
     def fate(self) -> str:
         """Its end and its last message, in one line."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
+from dbelief.errors import DbeliefError, EvaluationFailed, Interrupted, RuntimeFailure, UserError
 from dbelief.job import Job
 from dbelief.launch.child_process import (
     ASKED_S,
@@ -46,6 +46,8 @@ SILENT_S = 60.0
 """Longest time without an answer from the coordinator, in seconds."""
 SCRIPT_LOG_S = 5.0
 """Seconds for which scripts go on after the job before the launcher says that it waits for them."""
+STOPPED = "stopped by "
+"""What the reason begins with of a run that a signal has stopped."""
 STOP_S = 60.0
 """Time limit for a clean shutdown after Ctrl-C, in seconds."""
 _ALL_LEFT = (
@@ -213,7 +215,7 @@ class LocalCluster:
                 raise RuntimeFailure(f"{self._with_disk(coordinator.fate())}; see {coordinator.log}")
             if interrupted.is_set():
                 coordinator.end(ASKED_S)
-                raise Interrupted(f"stopped by {cause_of(interrupted)} before the coordinator was up")
+                raise Interrupted(f"{STOPPED}{cause_of(interrupted)} before the coordinator was up")
             if time.monotonic() > until_s:
                 late = f"the coordinator did not come up within {START_S:g} s"
                 raise RuntimeFailure(f"{self._with_disk(late)}; see {coordinator.log}")
@@ -281,12 +283,12 @@ class LocalCluster:
 
     def _watch(self, coordinator: ChildProcess, client: CoordinatorClient, interrupted: Interrupt) -> int:
         """Show the status until the coordinator ends; restart failed processes. Returns the exit code."""
-        stop_by_s = 0.0
+        stop_by_s, asked = 0.0, False
         heard_s = time.monotonic()
         while self._coordinator_running(coordinator):
-            if interrupted.is_set() and not stop_by_s:
-                stop_by_s = time.monotonic() + STOP_S
-                self._ask_to_stop(client, cause_of(interrupted))
+            if interrupted.is_set() and not asked:  # again, where the coordinator is being restarted
+                stop_by_s = stop_by_s or time.monotonic() + STOP_S
+                asked = self._ask_to_stop(client, cause_of(interrupted))
             if stop_by_s and time.monotonic() > stop_by_s:
                 raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of the stop request; it was killed")
             self._restart_registry()
@@ -324,7 +326,17 @@ class LocalCluster:
             raise RuntimeFailure(f"{self._with_disk(f'the {coordinator.fate()}')}; see {coordinator.log}{hint}")
         self._draw_pictures()
         self._wait_for_scripts(interrupted)
-        return coordinator.code or (self._site.stopped if interrupted.is_set() else 0)
+        return self._exit_code(coordinator, interrupted)
+
+    def _exit_code(self, coordinator: ChildProcess, interrupted: Interrupt) -> int:
+        """Exit code of a run that has ended, by its summary where the coordinator was killed after that."""
+        summary, code = read_summary(self.folder / "summary.json"), coordinator.code or 0
+        if code not in (0, RuntimeFailure.exit_code, EvaluationFailed.exit_code):
+            log.warning(f"the {coordinator.fate()}, when the run had ended")
+            code = 0 if summary.state == "done" else RuntimeFailure.exit_code
+            code = EvaluationFailed.exit_code if summary.evaluation_failed else code
+        stopped = interrupted.is_set() and (not code or summary.reason.startswith(STOPPED))
+        return self._site.stopped if stopped and code != EvaluationFailed.exit_code else code
 
     def _end_early(self, coordinator: ChildProcess, status: wire.StatusReply) -> None:
         """End a coordinator that waits for workers to leave which have ended, and are its only ones."""
@@ -393,12 +405,15 @@ class LocalCluster:
         how = f"it goes on in memory, and the job without new snapshot sets: {full}" if full else "started again"
         log.warning(f"{fate}; {how} ({self._registry_restarts} of {RESTARTS} times)")
 
-    def _ask_to_stop(self, client: CoordinatorClient, cause: str) -> None:
-        log.info(f"{cause}: stopping; where it trains already, leased work is finished and a snapshot set taken")
+    def _ask_to_stop(self, client: CoordinatorClient, cause: str) -> bool:
+        """Whether the coordinator has received the request."""
         try:
-            client.call("Stop", wire.StopRequest(reason=f"stopped by {cause}"))
+            client.call("Stop", wire.StopRequest(reason=f"{STOPPED}{cause}"))
         except DbeliefError as error:
-            log.warning(f"the stop request to the coordinator failed: {error}")
+            log.warning(f"{cause}: the stop request to the coordinator failed, and is sent again: {error}")
+            return False
+        log.info(f"{cause}: stopping; where it trains already, leased work is finished and a snapshot set taken")
+        return True
 
     def _restart_failed(
         self,

@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from dbelief.errors import RuntimeFailure
@@ -18,6 +19,7 @@ from .allocation import Allocation, Run, run
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
+TRIES = 3
 
 _STDOUT = re.compile(r"^\s*StdOut=(\S+)", re.MULTILINE)
 
@@ -33,10 +35,22 @@ def guard(job: str, node: str, wait: Callable[[float], None] = time.sleep, run: 
     log = _logger(job, run)
     try:
         log(f"node {node} of the coordinator failed: job {job} is requeued, and continues from its newest snapshot set")
-        run(["scontrol", "requeue", job])
+        _tried(["scontrol", "requeue", job], wait, run)
     except RuntimeFailure as error:
         log(f"{error}; job {job} is cancelled. Submit it again with DBELIEF_RESUME=1: it continues from there")
-        run(["scancel", job])
+        _tried(["scancel", job], wait, run)
+
+
+def _tried(command: list[str], wait: Callable[[float], None], run: Run) -> None:
+    """Run a command, again where the controller does not answer at once."""
+    for left in reversed(range(TRIES)):
+        try:
+            run(command)
+            return
+        except RuntimeFailure:
+            if not left:
+                raise
+            wait(LOOK_S)
 
 
 def _there(allocation: Allocation, node: str) -> bool:
@@ -49,12 +63,14 @@ def _there(allocation: Allocation, node: str) -> bool:
 
 
 def _logger(job: str, run: Run) -> Callable[[str], None]:
-    found = _STDOUT.search(run(["scontrol", "show", "job", job]))
+    found = None
+    with suppress(RuntimeFailure):
+        found = _STDOUT.search(run(["scontrol", "show", "job", job]))
 
     def write(line: str) -> None:
         log.warning(line)
         if found is not None:
-            with Path(found[1]).open("a") as file:
+            with suppress(OSError), Path(found[1]).open("a") as file:  # it may be on the node that failed
                 file.write(f"{line}\n")
 
     return write

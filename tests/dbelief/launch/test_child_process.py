@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.launch.child_process import BACK_OFF_S, ChildProcess, Direct, terminate_all
+from dbelief.launch.child_process import BACK_OFF_S, LOG_BYTES, ChildProcess, Direct, terminate_all
 from tests.dbelief.launch.processes import runs, soon
 
 pytestmark = pytest.mark.processes
@@ -232,3 +232,18 @@ def test_it_ends_with_a_launcher_that_was_killed(child: MakeChild, tmp_path: Pat
         process.kill()
     soon(lambda: not runs(orphan), "the child outlived its launcher")
     assert not runs(orphan)
+
+
+def test_only_the_end_of_a_long_log_is_read(child: MakeChild) -> None:
+    one = child("exit", "3")
+    with one.log.open("wb") as log:
+        log.seek(1 << 40)  # without blocks on the disk
+        log.write(b"\n")
+    one.start()
+    assert one.process is not None
+    one.process.wait()
+    assert one.fate() == "worker-0 ended with exit code 3: leaving with 3"
+    assert one.log_messages() == ["leaving with 3"]
+    with one.log.open("ab") as log:
+        log.write(b"x" * 3 * LOG_BYTES + b"\n\n")
+    assert one.last_words() == "x" * (LOG_BYTES - 2)

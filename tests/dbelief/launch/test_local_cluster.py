@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from dbelief.errors import WriteFailed
+from dbelief.errors import RuntimeFailure, WriteFailed
 from dbelief.launch.local_cluster import LocalCluster
 from dbelief.launch.script_failures import ScriptFailures
 from dbelief.process.console import Interrupt
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rundir.summary import Summary
 
 
 class Full:
@@ -131,3 +132,66 @@ def test_a_coordinator_does_not_wait_for_workers_that_have_ended(
     for _ in range(2):  # a second signal would be its end at once
         cluster._end_early(cast(Any, coordinator), wire.StatusReply(members=members))
     assert coordinator.asked == asked
+
+
+def a_summary(**fields: Any) -> Summary:
+    """One of a run of 100 samples."""
+    none = dict.fromkeys(("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "staleness_mean"))
+    counts = dict.fromkeys(
+        (
+            "epochs",
+            "steps",
+            "pushes",
+            "wall_s",
+            "replicas",
+            "shards",
+            "members_lost",
+            "parameters",
+            "pushes_trained_twice",
+        ),
+        1,
+    )
+    more = {"samples_per_replica": {}, "bytes_per_replica": {}, "reason": "", "state": "done"}
+    return Summary(job="a", seed=0, samples=100, **{**none, **counts, **more, **fields})
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "signal", "wanted"),
+    [
+        (0, {}, False, 0),
+        (0, {}, True, 130),
+        (1, {"state": "failed", "reason": "diverged"}, False, 1),
+        (1, {"state": "failed", "reason": "diverged"}, True, 1),
+        (1, {"state": "failed", "reason": "stopped by Ctrl-C, before training began"}, True, 130),
+        (3, {"evaluation_failed": {"test": "a gap"}}, False, 3),
+        (3, {"evaluation_failed": {"test": "a gap"}}, True, 3),
+        (-9, {}, False, 0),
+        (-9, {}, True, 130),
+        (-9, {"state": "failed", "reason": "diverged"}, False, 1),
+        (-9, {"evaluation_failed": {"test": "a gap"}}, False, 3),
+        (-15, {}, False, 0),
+    ],
+)
+def test_the_exit_code_of_a_run_that_has_ended(
+    code: int, fields: dict[str, Any], signal: bool, wanted: int, tmp_path: Path
+) -> None:
+    """A coordinator that is killed after it has written the summary makes no failure of the run."""
+    cluster, interrupted = LocalCluster.__new__(LocalCluster), Interrupt()
+    cluster.folder, cluster._site = tmp_path, cast(Any, SimpleNamespace(stopped=130))
+    (tmp_path / "summary.json").write_text(a_summary(**fields).model_dump_json())
+    if signal:
+        interrupted.set()
+    coordinator = SimpleNamespace(code=code, fate=lambda: "coordinator was killed by SIGKILL")
+    assert cluster._exit_code(cast(Any, coordinator), interrupted) == wanted
+
+
+def test_a_stop_request_that_fails_is_reported_as_not_sent() -> None:
+    failures = [RuntimeFailure("no answer")]
+
+    def call(method: str, request: Any) -> None:
+        assert (method, request.reason) == ("Stop", "stopped by Ctrl-C")
+        if failures:
+            raise failures.pop()
+
+    cluster, client = LocalCluster.__new__(LocalCluster), cast(Any, SimpleNamespace(call=call))
+    assert [cluster._ask_to_stop(client, "Ctrl-C") for _ in range(2)] == [False, True]

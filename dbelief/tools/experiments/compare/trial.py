@@ -97,7 +97,7 @@ def run_trial(trial: Trial, comparison: Comparison, folder: Path, examiner: Exam
         except DbeliefError as error:
             return kept.model_copy(update={"failed": str(error)})
         finally:
-            shutil.rmtree(copies)
+            shutil.rmtree(copies, ignore_errors=True)  # on NFS the claim within, which is open, stays until later
 
 
 def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> tuple[Summary, Watcher]:

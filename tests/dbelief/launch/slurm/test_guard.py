@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dbelief.errors import RuntimeFailure
-from dbelief.launch.slurm.guard import guard
+from dbelief.launch.slurm.guard import TRIES, guard
 
 
 class _Slurm:
@@ -52,5 +52,22 @@ def test_dead_first_node_requeues_the_job(output: Path) -> None:
 def test_unrequeueable_job_is_cancelled_with_resume_hint(output: Path) -> None:
     slurm = _Slurm(output, "n2", requeues=False)
     guard("7", "n1", lambda seconds: None, slurm)
-    assert slurm.done == ["scontrol requeue 7", "scancel 7"]
+    assert slurm.done == [*["scontrol requeue 7"] * TRIES, "scancel 7"]
     assert "DBELIEF_RESUME=1" in output.read_text()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_whose_output_cannot_be_written_is_requeued(known: bool, tmp_path: Path) -> None:
+    """Its file is on the node that failed; or the controller does not answer once."""
+    slurm = _Slurm(tmp_path / "gone" / "slurm-7.out", "n2")
+    failures = (
+        [] if known else [RuntimeFailure("scontrol show: timed out"), RuntimeFailure("scontrol requeue: timed out")]
+    )
+
+    def run(command: Sequence[str]) -> str:
+        if failures and command[0] == "scontrol" and (command[1], command[2]) != ("show", "hostnames"):
+            raise failures.pop(0)
+        return slurm(command)
+
+    guard("7", "n1", lambda seconds: None, run)
+    assert slurm.done == ["scontrol requeue 7"]
