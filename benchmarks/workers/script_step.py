@@ -120,9 +120,9 @@ def main() -> None:
         ratios = sorted(script / model for model, _, script in rounds)
         rows.append({"parameters": parameters, "rounds": rounds, "ratio": statistics.median(ratios)})
         report.progress(rows[-1])
-        model, first, script = (f"{1_000 * statistics.median(times):.3f}" for times in zip(*rounds, strict=True))
+        own, first, other = (f"{1_000 * statistics.median(times):.3f}" for times in zip(*rounds, strict=True))
         spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        table.add_row(f"{parameters:,}", model, script, f"{statistics.median(ratios):.2f}", spread, first)
+        table.add_row(f"{parameters:,}", own, other, f"{statistics.median(ratios):.2f}", spread, first)
     report.show(table, {"rows": rows})
 
 

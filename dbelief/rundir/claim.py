@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import socket
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -151,10 +152,19 @@ def claimed(folder: Path) -> Iterator[None]:
 def _made(folder: Path) -> Claim:
     for _ in range(TRIES):
         with usable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # another process, which had it, has removed it
+                make_folder(folder)
                 return Claim.take(folder, process_name())
     raise RunInProgress(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where it is missing; FileNotFoundError where another process has moved it meanwhile."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # it was a folder, and was moved before `mkdir` looked at what is there
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            raise
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from dbelief.errors import UserError
 from dbelief.job import Job, StacksModel, place
 from dbelief.process.atomic_file import write_whole
-from dbelief.rundir.claim import CLAIM, TRIES, Claim, RunInProgress, usable
+from dbelief.rundir.claim import CLAIM, TRIES, Claim, RunInProgress, make_folder, usable
 from dbelief.url import Url
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ def claim_new(job: Job, holder: str) -> Claim:
     check_start(job)
     with usable(folder):
         for _ in range(TRIES):
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                make_folder(folder)
                 claim = Claim.take(folder, holder)
             except FileNotFoundError:  # another process, which has this name now, has moved it aside
                 continue

@@ -18,7 +18,7 @@ import pytest
 
 from dbelief.errors import UserError
 from dbelief.job import Job, build_job
-from dbelief.rundir.claim import CLAIM, Claim, RunInProgress, claimed
+from dbelief.rundir.claim import CLAIM, Claim, RunInProgress, claimed, make_folder
 from dbelief.rundir.folder import claim_earlier, claim_new, folder_of
 
 SYSTEM_CALLS = ("os.open", "os.mkdir", "os.rename", "os.stat", "os.listdir", "os.pwrite", "fcntl.flock")
@@ -141,6 +141,27 @@ def test_of_many_threads_one_has_the_folder(start: Start) -> None:
         (claim,) = claims
         (claim.folder / "mine").write_text("a run")
         claim.release()
+
+
+def test_a_folder_that_is_moved_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Path.mkdir` finds it, looks whether it is a folder, and finds nothing."""
+    folder, mkdir = tmp_path / "run", os.mkdir
+    folder.mkdir()
+
+    def moved(path: Path, mode: int = 0o777) -> None:
+        try:
+            mkdir(path, mode)
+        except FileExistsError:
+            os.rename(path, tmp_path / "run.1")
+            raise
+
+    with monkeypatch.context() as patched, pytest.raises(FileNotFoundError):
+        patched.setattr(os, "mkdir", moved)
+        make_folder(folder)
+    make_folder(folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_folder(tmp_path / "file")
 
 
 def test_the_process_that_ends_by_sigkill_frees_the_folder(tmp_path: Path) -> None:
