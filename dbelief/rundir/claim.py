@@ -151,10 +151,9 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def _made(folder: Path) -> Claim:
     for _ in range(TRIES):
-        with usable(folder):
-            with suppress(FileNotFoundError):  # another process, which had it, has removed it
-                make_folder(folder)
-                return Claim.take(folder, process_name())
+        with usable(folder), suppress(FileNotFoundError):  # another process, which had it, has removed it
+            make_folder(folder)
+            return Claim.take(folder, process_name())
     raise RunInProgress(folder)
 
 
