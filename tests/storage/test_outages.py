@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,23 +32,24 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 
 def test_training_goes_on_while_the_store_is_away(site: Site, server: S3Server) -> None:
-    train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=20", wait_s=0.05)
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=25", wait_s=0.05)
     until(lambda: site.trained(1), "a set", train)
-    address = (next(site.disk.glob("dbelief-run-far-*")) / "address").read_text()
+    folder = next(site.disk.glob("dbelief-run-far-*"))
+    address, log = (folder / "address").read_text(), folder / "logs" / "coordinator.log"
     server.stop()
     try:
         before = samples_at(address)
-        time.sleep(20)
+        until(lambda: True if "could not be written" in log.read_text() else None, "a set that fails", train)
         after = samples_at(address)
     finally:
         server.start()
     assert after > before + 1000, "it trained while the store was away"
     assert train.wait(120) == 0, site.log()
-    log = site.store.read(site.url / "logs" / "coordinator.log").decode()
-    assert log.count("files of the run cannot be uploaded, and are later: ") == 1
-    assert log.count(f"files of the run are uploaded again, to {site.url}") == 1
-    assert "could not be written; the set before it stays valid: " in log
-    assert site.summary()["samples"] == 20 * 1257
+    lines = site.store.read(site.url / "logs" / "coordinator.log").decode()
+    assert lines.count("files of the run cannot be uploaded, and are later: ") == 1
+    assert lines.count(f"files of the run are uploaded again, to {site.url}") == 1
+    assert "could not be written; the set before it stays valid: " in lines
+    assert site.summary()["samples"] == 25 * 1257
     assert site.summary()["died"] == []
 
 
