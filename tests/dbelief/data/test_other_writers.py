@@ -93,7 +93,7 @@ def test_decimals_are_the_nearest_numbers(marker: str, tmp_path: Path) -> None:
     values = [decimal.Decimal(marker), decimal.Decimal("1.00"), decimal.Decimal("2.10")]
     table = pyarrow.table({"a": pyarrow.array(values, pyarrow.decimal128(10, 2)), "y": [0, 1, 0]})
     data = parquet(tmp_path, table, missing="mean", missing_values=[marker])
-    assert inputs(data.train) == np.float32([[1.55], [1.0], [2.1]]).tolist()
+    assert inputs(data.train) == np.array([[1.55], [1.0], [2.1]], np.float32).tolist()
     frame = pq.read_table(tmp_path / "t.parquet").to_pandas()
     assert encoder_of(data).encode_rows(frame, "w").tolist() == inputs(data.train)
 
@@ -167,4 +167,4 @@ def test_the_row_of_a_text_that_is_no_date(tmp_path: Path) -> None:
 def test_lines_that_end_in_two_ways(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"a,y\r1,0\r2,1\r\n")
     with pytest.raises(DataError, match=r"lines end in CR here and in LF elsewhere: write the file with one of them$"):
-        load(CsvData(source="csv", file="t.csv", kind="classes", target="y", validation=0, test=0), tmp_path)
+        load(CsvData(source="csv", file="t.csv", kind="classes", target=("y",), validation=0, test=0), tmp_path)
