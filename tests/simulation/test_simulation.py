@@ -13,11 +13,11 @@ from .plan.plan import KINDS, draw_plan
 from .planted.errors import PLANTED
 from .planted.search import plant, search_for
 
-SEEDS = 100
+SEEDS = 102
 APART = 8
 """Seeds of each way that is not gRPC, which come after them."""
 WAYS = "--shared-memory", "--direct-streams"
-PARTS = 4
+PARTS = 6
 EVERY_TIME = 2
 """Parts that `make test` runs; the others are for `make test-long`."""
 
