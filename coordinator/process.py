@@ -25,6 +25,7 @@ from dbelief.rpc.server.server import Server, check_free, is_every_address
 from dbelief.rundir.claim import RunInProgress, process_name
 from dbelief.rundir.folder import found_at
 from dbelief.rundir.place import RunPlace, place_of
+from dbelief.rundir.summary import set_aside
 from dbelief.security import current, may_listen
 from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metrics import Metrics
@@ -152,11 +153,11 @@ def _run_as_leader(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
             f"run folder {runner.where}"
         )
+        if begun.machine.state is not State.CLOSING:
+            set_aside(begun.folder, keep=bool(begun.machine.trained))
         stack.enter_context(found_at(begun.folder, server.address, job))
         if options.ready_file is not None:
             write_whole(options.ready_file, server.address.encode())
-        if begun.machine.state is not State.CLOSING:
-            (begun.folder / "summary.json").unlink(missing_ok=True)  # of the run that is resumed
         with tracking(job, begun.folder):
             state = runner.run(interrupted, options.on_signal == "leave")
         writing.finish()

@@ -17,7 +17,7 @@ from dbelief.errors import DataError, JobError, SnapshotError, UserError
 from dbelief.job import Job, load_job
 from dbelief.process.runtime import runtime
 from dbelief.rundir.place import RunPlace
-from dbelief.rundir.summary import read_summary
+from dbelief.rundir.summary import EARLIER, FILE, read_summary
 from dbelief.url import Url
 
 from ..core.states import DatasetSizes
@@ -97,12 +97,15 @@ def _reason_trained(machine: JobMachine, folder: Path) -> str:
 
     It does with other limits than before, and from a set that is older than its end.
     """
-    try:
-        summary, before = read_summary(folder / "summary.json"), load_job(folder / "job.yaml")
-    except (DataError, JobError):  # it was killed, or another version wrote them
-        return ""
-    ended = summary.unevaluated and before.limits == machine.job.limits
-    return summary.reason if ended and summary.samples == machine.resumed_samples else ""
+    for name in (FILE, EARLIER):
+        try:
+            summary, before = read_summary(folder / name), load_job(folder / "job.yaml")
+        except (DataError, JobError):  # it was killed, or another version wrote them
+            continue
+        ended = summary.unevaluated and before.limits == machine.job.limits
+        if ended and summary.samples == machine.resumed_samples:
+            return summary.reason
+    return ""
 
 
 def _taken_over(job: Job, sets: SetStorage, parts: Mapping[str, Any], now_s: float) -> JobMachine:

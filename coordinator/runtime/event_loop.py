@@ -24,7 +24,7 @@ from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.events import EventLog
 from dbelief.rundir.folder import LAST_PASS, REDUCTION
-from dbelief.rundir.summary import write_summary
+from dbelief.rundir.summary import EARLIER, FILE, write_summary
 from dbelief.telemetry.metrics import Metrics
 from dbelief.tools.report.pictures import draw_pictures
 
@@ -322,7 +322,8 @@ class EventLoop:
     def _write_summary(self) -> None:
         with self._lock:
             values = summary_of(self._machine, self.wall_s())
-        write_summary(self.folder / "summary.json", values)
+        if write_summary(self.folder / FILE, values).trained:
+            (self.folder / EARLIER).unlink(missing_ok=True)
 
     def _finish(self) -> None:
         """Close the run folder: summary and curves. Coordinator failover is not needed any more."""

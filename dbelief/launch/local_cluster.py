@@ -185,7 +185,6 @@ class LocalCluster:
             # Members have this address; and the registry now holds the initial state, so a restart needs no `--resume`.
             coordinator.arguments = self._coordinator(registry, scratch, client.address, resume=False)
             coordinator.restarts = RESTARTS if registry != "memory:" else 0
-            (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is being resumed
             self._start_members(client.address)
             return self._watch(coordinator, client, interrupted)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from dbelief.process.atomic_file import write_whole
 
 from .json_values import plain
 
-FILE = "summary.json"
+FILE, EARLIER = "summary.json", "summary.earlier.json"
+"""The second one is of a run whose training is done, while its last evaluations are repeated."""
 _EVALUATING = "closing"
 
 
@@ -108,6 +110,19 @@ def has_ended(run: Path) -> bool:
     """
     path = run / FILE
     return path.exists() and read_summary(path).state != _EVALUATING
+
+
+def set_aside(run: Path, keep: bool) -> None:
+    """Remove the summary of a run that is resumed; `keep`: as `EARLIER`, where training is done.
+
+    Else a resume that is interrupted would leave one that does not say why training ended: the next would train on.
+    """
+    with suppress(DataError):
+        if keep and read_summary(run / FILE).trained:
+            (run / FILE).replace(run / EARLIER)
+    (run / FILE).unlink(missing_ok=True)
+    if not keep:
+        (run / EARLIER).unlink(missing_ok=True)
 
 
 def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:

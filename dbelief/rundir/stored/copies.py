@@ -19,7 +19,7 @@ from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url, is_url, parse_url
 
 from .event_pieces import fetch_events
-from .publisher import EVENTS, SUMMARY
+from .publisher import EARLIER, EVENTS, SUMMARY
 
 MODEL = "model.safetensors"
 _CHUNK = 8 << 20
@@ -28,7 +28,7 @@ _CHUNK = 8 << 20
 def fetch_for_resume(store: ObjectStore, run: Url, folder: Path) -> None:
     """Fetch what a coordinator goes on with: the events, how the run ended, and the state of trackers; not the sets."""
     fetch_events(store, run, folder / EVENTS)
-    for name in ("job.yaml", SUMMARY, "track.json", "last_pass.json", "reduction.json"):
+    for name in ("job.yaml", SUMMARY, EARLIER, "track.json", "last_pass.json", "reduction.json"):
         _fetch(store, run / name, folder / name)
 
 

@@ -19,8 +19,8 @@ from .event_pieces import EventPieces
 
 log = logging.getLogger(__name__)
 
-EVENTS, SUMMARY = "events.jsonl", "summary.json"
-PASSING = ("address", SUMMARY)
+EVENTS, SUMMARY, EARLIER = "events.jsonl", "summary.json", "summary.earlier.json"
+PASSING = ("address", SUMMARY, EARLIER)
 """Files that are removed in the course of a run, there as here."""
 EVERY_S = 2.0
 """Time between two looks for changes, in seconds: what a coordinator that is killed loses of its events."""

@@ -22,7 +22,7 @@ from dbelief.errors import RuntimeFailure, SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.optim import make_rule
 from dbelief.rundir.place import place_of
-from dbelief.rundir.summary import Summary, write_summary
+from dbelief.rundir.summary import Summary, set_aside, write_summary
 from ps_server import snapshot
 from ps_server.store.shard import Shard
 
@@ -210,7 +210,20 @@ def test_a_run_that_lacks_only_evaluations_does_not_train_again(
     a_set(tmp_path, 4, job)
     (tmp_path / "job.yaml").write_text(a_job(limits={"epochs": 2}).anchored().to_yaml())
     if summary is not None:
-        names = [name for name, field in Summary.model_fields.items() if field.is_required()]
-        zeros = dict.fromkeys(names, 0) | {"job": "test", "reason": "patience", "samples_per_replica": {}}
-        write_summary(tmp_path / "summary.json", {**zeros, "state": "done", "trained": True, "samples": 100, **summary})
+        write_summary(
+            tmp_path / "summary.json", {**a_summary(), "state": "done", "trained": True, "samples": 100, **summary}
+        )
     assert began(job, {}, tmp_path, resume=True, fresh=False).machine.trained == trained
+    # Twice a resume that is interrupted: its own summary says nothing of why training had ended.
+    for _ in range(2):
+        set_aside(tmp_path, keep=bool(trained))
+        assert not (tmp_path / "summary.json").exists()
+        again = began(job, {}, tmp_path, resume=True, fresh=False).machine
+        assert again.trained == trained, "killed before it has a summary"
+        write_summary(tmp_path / "summary.json", {**a_summary(), "state": "failed", "reason": "stopped by Ctrl-C"})
+        assert began(job, {}, tmp_path, resume=True, fresh=False).machine.trained == trained
+
+
+def a_summary() -> dict[str, Any]:
+    names = [name for name, field in Summary.model_fields.items() if field.is_required()]
+    return dict.fromkeys(names, 0) | {"job": "test", "reason": "patience", "samples_per_replica": {}}
