@@ -54,9 +54,7 @@ class MissingValues:
 
     def has_date(self, text: str) -> bool:
         """Whether a text of a column of dates does."""
-        if self.has_text(text) or not len(self.days):
-            return self.has_text(text)
-        return any(day in self.days for day in _days_of([text.strip()]))
+        return self.has_text(text) or (len(self.days) > 0 and any(day in self.days for day in _days_of([text.strip()])))
 
     def has(self, value: Any) -> bool:
         """Whether a value of any type does."""

@@ -286,10 +286,11 @@ class LocalCluster:
         heard_s = time.monotonic()
         while self._coordinator_running(coordinator):
             if interrupted.is_set() and not asked:  # again, where the coordinator is being restarted
+                asked = self._ask_to_stop(client, cause_of(interrupted), first=not stop_by_s)
                 stop_by_s = stop_by_s or time.monotonic() + STOP_S
-                asked = self._ask_to_stop(client, cause_of(interrupted))
             if stop_by_s and time.monotonic() > stop_by_s:
-                raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of the stop request; it was killed")
+                of = "of the stop request" if asked else "in which no stop request reached its coordinator"
+                raise RuntimeFailure(f"the job did not end within {STOP_S:g} s {of}; it was killed")
             self._restart_registry()
             # Both before the status is requested: it is that of a job in which these had ended.
             ended = [number for number, child in self._shards.items() if child.code is not None]
@@ -332,8 +333,8 @@ class LocalCluster:
         summary, code = read_summary(self.folder / "summary.json"), coordinator.code or 0
         if code not in (0, RuntimeFailure.exit_code, EvaluationFailed.exit_code):
             log.warning(f"the {coordinator.fate()}, when the run had ended")
-            code = 0 if summary.state == "done" else RuntimeFailure.exit_code
-            code = EvaluationFailed.exit_code if summary.evaluation_failed else code
+            done = EvaluationFailed.exit_code if summary.evaluation_failed else 0
+            code = done if summary.state == "done" else RuntimeFailure.exit_code
         stopped = interrupted.is_set() and (not code or summary.reason.startswith(STOPPED))
         return self._site.stopped if stopped and code != EvaluationFailed.exit_code else code
 
@@ -404,12 +405,13 @@ class LocalCluster:
         how = f"it goes on in memory, and the job without new snapshot sets: {full}" if full else "started again"
         log.warning(f"{fate}; {how} ({self._registry_restarts} of {RESTARTS} times)")
 
-    def _ask_to_stop(self, client: CoordinatorClient, cause: str) -> bool:
-        """Whether the coordinator has received the request."""
+    def _ask_to_stop(self, client: CoordinatorClient, cause: str, first: bool) -> bool:
+        """Request a stop; whether the coordinator has received it. `first`: a failure is logged."""
         try:
             client.call("Stop", wire.StopRequest(reason=f"{STOPPED}{cause}"))
         except DbeliefError as error:
-            log.warning(f"{cause}: the stop request to the coordinator failed, and is sent again: {error}")
+            if first:
+                log.warning(f"{cause}: the stop request to the coordinator failed, and is sent again: {error}")
             return False
         log.info(f"{cause}: stopping; where it trains already, leased work is finished and a snapshot set taken")
         return True

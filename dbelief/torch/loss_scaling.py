@@ -63,10 +63,5 @@ class LossScaling:
 
 def _scalers() -> list[GradScaler]:
     """All scalers of this process that are enabled."""
-    kinds = _with_subclasses(GradScaler)
-    found = [one for one in gc.get_objects() if type(one) in kinds]  # of 200,000 objects `issubclass` takes 50 ms more
+    found = [one for one in gc.get_objects() if issubclass(type(one), GradScaler)]
     return [one for one in found if one.is_enabled()]
-
-
-def _with_subclasses(kind: type) -> set[type]:
-    return {kind}.union(*map(_with_subclasses, kind.__subclasses__()))

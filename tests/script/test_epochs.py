@@ -59,8 +59,7 @@ def test_each_epoch_with_samples_is_given_once() -> None:
 
 @pytest.mark.parametrize("lockstep", [None, 2])
 def test_a_lease_that_was_received_ahead_is_trained_though_the_job_closes(lockstep: int | None) -> None:
-    assert epochs_of(Member((0, 0, 6), (1, 0, 6), lockstep=lockstep, closes=True))[0] == (0, 6)
-    member = Member((0, 0, 6), (1, 0, 6), lockstep=2, closes=True)
+    member = Member((0, 0, 6), (1, 0, 6), lockstep=lockstep, closes=True)
     assert epochs_of(member) == [(0, 6), (1, 6)]
     assert not member.drawn.undrawn
 

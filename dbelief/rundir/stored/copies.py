@@ -14,12 +14,12 @@ from dbelief.checkpoint.set_files import LocalFiles
 from dbelief.checkpoint.snapshot_set import first_valid
 from dbelief.errors import CorruptSnapshot, DataError, DbeliefError, SnapshotError
 from dbelief.job import load_job
-from dbelief.rundir.summary import read_summary
+from dbelief.rundir.summary import EARLIER, FILE, read_summary
 from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url, is_url, parse_url
 
 from .event_pieces import fetch_events
-from .publisher import EARLIER, EVENTS, SUMMARY
+from .publisher import EVENTS
 
 MODEL = "model.safetensors"
 _CHUNK = 8 << 20
@@ -28,7 +28,7 @@ _CHUNK = 8 << 20
 def fetch_for_resume(store: ObjectStore, run: Url, folder: Path) -> None:
     """Fetch what a coordinator goes on with: the events, how the run ended, and the state of trackers; not the sets."""
     fetch_events(store, run, folder / EVENTS)
-    for name in ("job.yaml", SUMMARY, EARLIER, "track.json", "last_pass.json", "reduction.json"):
+    for name in ("job.yaml", FILE, EARLIER, "track.json", "last_pass.json", "reduction.json"):
         _fetch(store, run / name, folder / name)
 
 
@@ -137,6 +137,6 @@ def _fetch_newest_set(sets: ObjectSets, folder: Path) -> bool:
 
 def _is_done(folder: Path) -> bool:
     try:
-        return read_summary(folder / SUMMARY).has_model
+        return read_summary(folder / FILE).has_model
     except DataError:
         return False

@@ -12,6 +12,7 @@ from dbelief.errors import Deposed, RuntimeFailure, StorageError, Unavailable
 from dbelief.process.atomic_file import write_whole
 from dbelief.process.clock import Clock
 from dbelief.process.runtime import runtime
+from dbelief.rundir.summary import EARLIER, FILE
 from dbelief.storage.object_store import ObjectStore
 from dbelief.url import Url
 
@@ -19,8 +20,8 @@ from .event_pieces import EventPieces
 
 log = logging.getLogger(__name__)
 
-EVENTS, SUMMARY, EARLIER = "events.jsonl", "summary.json", "summary.earlier.json"
-PASSING = ("address", SUMMARY, EARLIER)
+EVENTS = "events.jsonl"
+PASSING = ("address", FILE, EARLIER)
 """Files that are removed in the course of a run, there as here."""
 EVERY_S = 2.0
 """Time between two looks for changes, in seconds: what a coordinator that is killed loses of its events."""
@@ -109,7 +110,7 @@ class Publisher:
             self._events.upload()
             files = [path for path in self._folder.glob("*") if path.name != EVENTS]
             files += [path for folder in (*_ALWAYS, *also) for path in (self._folder / folder).rglob("*")]
-            for path in sorted(files, key=lambda path: (path.name == SUMMARY, path)):
+            for path in sorted(files, key=lambda path: (path.name == FILE, path)):
                 if not path.name.startswith(".") and path.suffix != ".lock" and path.is_file():
                     self._upload_changed(path)
             for name in PASSING:

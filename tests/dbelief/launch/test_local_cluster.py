@@ -185,8 +185,8 @@ def test_the_exit_code_of_a_run_that_has_ended(
     assert cluster._exit_code(cast(Any, coordinator), interrupted) == wanted
 
 
-def test_a_stop_request_that_fails_is_reported_as_not_sent() -> None:
-    failures = [RuntimeFailure("no answer")]
+def test_a_stop_request_that_fails_is_reported_as_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [RuntimeFailure("no answer"), RuntimeFailure("no answer")]
 
     def call(method: str, request: Any) -> None:
         assert (method, request.reason) == ("Stop", "stopped by Ctrl-C")
@@ -194,4 +194,7 @@ def test_a_stop_request_that_fails_is_reported_as_not_sent() -> None:
             raise failures.pop()
 
     cluster, client = LocalCluster.__new__(LocalCluster), cast(Any, SimpleNamespace(call=call))
-    assert [cluster._ask_to_stop(client, "Ctrl-C") for _ in range(2)] == [False, True]
+    sent = [cluster._ask_to_stop(client, "Ctrl-C", first=number == 0) for number in range(3)]
+    assert sent == [False, False, True]
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned == ["Ctrl-C: the stop request to the coordinator failed, and is sent again: no answer"]

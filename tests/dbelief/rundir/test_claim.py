@@ -138,9 +138,10 @@ def test_of_many_threads_one_has_the_folder(start: Start) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        (claim,) = claims
-        (claim.folder / "mine").write_text("a run")
-        claim.release()
+        assert len(claims) == 1
+        assert os.path.samestat(os.stat(claims[0].folder / CLAIM), os.fstat(claims[0]._lock._file))
+        (claims[0].folder / "mine").write_text("a run")
+        claims[0].release()
 
 
 def test_a_folder_that_is_moved_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +187,12 @@ def test_a_forked_process_does_not_hold_the_folder(tmp_path: Path) -> None:
         os.read(go_on[0], 1)
         os._exit(0)
     os.read(ready[0], 1)
-    claim.close()  # as at the end of this process, which unlocks nothing itself
     try:
-        Claim.take(tmp_path, "b").release()
+        assert attempt(partial(Claim.take, tmp_path), "b") is None, "this process holds it"
+        claim.close()  # as at the end of this process, which unlocks nothing itself
+        other = attempt(partial(Claim.take, tmp_path), "b")
+        assert other is not None, "the forked process holds it"
+        other.release()
     finally:
         os.write(go_on[1], b"x")
         os.waitpid(pid, 0)

@@ -213,7 +213,7 @@ def _numbers(column: Any) -> np.ndarray:
     import pyarrow
 
     own = plain_type(column.type)
-    if pyarrow.types.is_decimal(own):  # by texts: pyarrow's own cast makes -99.99000000000001 of -99.99
+    if pyarrow.types.is_decimal(own):  # pyarrow's own cast makes -99.99000000000001 of -99.99
         column, own = column.cast(pyarrow.string()), pyarrow.float64()
     elif pyarrow.types.is_boolean(own):
         own = pyarrow.uint8()
