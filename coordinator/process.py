@@ -142,6 +142,7 @@ def _run_as_leader(
             place.shown(begun.folder),
             place.sets(begun.folder),
             writing.confirm,
+            place.moved,
         )
         service = CoordinatorService(runner)
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
@@ -165,6 +166,8 @@ def _run_as_leader(
             log.info(f"leaving job {job.name} ({state.value}) to the next coordinator")
         else:
             log.info(f"job {job.name} {state.value}: {begun.machine.outcome}")
+            if runner.unwritten is not None:
+                raise runner.unwritten
             if options.at_end == "wait":
                 interrupted.wait()
             else:

@@ -19,7 +19,7 @@ from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
-from dbelief.process.console import cause_of
+from dbelief.process.console import cause_of, format_error
 from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.events import EventLog
@@ -73,6 +73,8 @@ class EventLoop:
         The run's snapshot sets; None: those of the run folder.
     confirm
         Raises Deposed where another process writes the run's files by now.
+    moved
+        Why the run folder is not the run's any more; "" where it is. Called ten times a second.
 
     Attributes
     ----------
@@ -80,6 +82,9 @@ class EventLoop:
         The job with all fields, as a job file.
     held
         Requests for work that wait for some.
+    unwritten
+        The error by which the last summary was not written; the run is not closed then, and the next coordinator
+        writes it.
     """
 
     def __init__(
@@ -94,11 +99,12 @@ class EventLoop:
         where: str = "",
         sets: SetStorage | None = None,
         confirm: Callable[[], None] = lambda: None,
+        moved: Callable[[], str] = lambda: "",
     ) -> None:
         self.folder = folder
         self.where = where or str(folder)
         sets = sets or LocalSets(folder / "snapshots")
-        self._confirm_place = confirm
+        self._confirm_place, self._moved = confirm, moved
         self._pictures = pictures
         self.leadership = leadership
         self.speed = Speed(clock)
@@ -117,6 +123,7 @@ class EventLoop:
         self._written = 0  # the last of them that is persisted
         self._unqueued: deque[tuple[int, Action]] = deque()  # actions, each with the step to persist before it
         self._finished = runtime.event()
+        self.unwritten: WriteFailed | None = None
         self.held = HeldRequests()
         self.scaling = ReplicaScaling(machine.job)
         self.throughput = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
@@ -236,7 +243,7 @@ class EventLoop:
         Raises
         ------
         Deposed
-            Another coordinator leads the job now: nothing was changed.
+            Another coordinator leads the job now, or the run folder was moved: nothing was changed.
         """
         self._executor.start()
         try:
@@ -252,6 +259,8 @@ class EventLoop:
         stopping = False
         never = runtime.event()
         while not self._finished.is_set():
+            if reason := self._moved():
+                self.leadership.lose(reason)
             if self.leadership.lost:
                 raise Deposed(self.leadership.lost)
             with self.step() as (machine, now_s):
@@ -334,15 +343,26 @@ class EventLoop:
                 raise
             except DbeliefError as error:
                 log.warning(f"the leader lease could not be confirmed: {error}")
+        if reason := self._moved():
+            raise Deposed(reason)
         try:
             self._write_summary()
-            self._last_pass.flush(at_once=True)
-            self._reduction.flush(at_once=True)
-            if self._pictures:
-                draw_pictures(self.folder, self.folder, self._machine.job.name)
+            self._draw()
             with self._lock:
                 self._machine.finished = self._machine.commit_due = True
             with self.step():
                 pass
+        except WriteFailed as error:
+            self.unwritten = error
         finally:
             self._finished.set()  # a full disk must not keep the job from ending
+
+    def _draw(self) -> None:
+        """Write the files that are for display alone; without them the run is complete."""
+        try:
+            self._last_pass.flush(at_once=True)
+            self._reduction.flush(at_once=True)
+            if self._pictures:
+                draw_pictures(self.folder, self.folder, self._machine.job.name)
+        except Exception as error:  # matplotlib's own too, as of a broken font
+            log.error(f"{format_error(error)}; `dbelief report {self.where}` draws the pictures later")

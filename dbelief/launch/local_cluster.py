@@ -381,6 +381,9 @@ class LocalCluster:
 
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:
         """Whether the coordinator runs, or is restarted because it ended before it closed the run."""
+        if reason := self._place.moved():
+            terminate_all(self._children, grace_s=0.0)  # what they write now is in the way of the next run
+            raise RuntimeFailure(reason)
         closed = has_ended(self.folder)
         if coordinator.code is None or closed:
             return coordinator.code is None

@@ -111,6 +111,15 @@ class Claim:
                 raise
             return claim
 
+    def is_in_place(self) -> bool:
+        """Whether the folder is still at its path: a person may rename or remove it, and the claim goes with it."""
+        try:
+            return os.path.samestat(os.stat(self.folder), os.fstat(self._writer))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # of a network file system that does not answer
+            return True
+
     def name_run(self, run_id: int) -> None:
         """Record the id of the run that writes in the folder; without effect where the disk is full."""
         with suppress(OSError):

@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dbelief.errors import UserError
@@ -109,7 +109,9 @@ def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
     try:
         yield
     finally:
-        (folder / ADDRESS).unlink(missing_ok=True)
+        with suppress(OSError):
+            if (folder / ADDRESS).read_text() == address:  # else the folder was renamed, and this is the next run's
+                (folder / ADDRESS).unlink()
 
 
 def _move_aside(folder: Path) -> Path:

@@ -102,6 +102,10 @@ class RunPlace(Protocol):
         """
         ...
 
+    def moved(self) -> str:
+        """Why the folder that this process has claimed is not the run's any more; "" where it is. Cost: two stats."""
+        ...
+
     def release(self) -> None:
         """Free the folder that this process has claimed, if any."""
 
@@ -133,8 +137,13 @@ class RunPlace(Protocol):
 class _Claimed:
     """A local folder, which is claimed; its files need no upload."""
 
+    def __init__(self, moved: Callable[[], str]) -> None:
+        self._moved = moved
+
     def confirm(self) -> None:
         """See `Writing`."""
+        if why := self._moved():
+            raise Deposed(why)
 
     def finish(self) -> None:
         """See `Writing`."""
@@ -169,6 +178,15 @@ class LocalPlace:
             return None
         return self._keep(Claim.join(path, self._holder, run_id))
 
+    def moved(self) -> str:
+        """See `RunPlace`."""
+        if self._claim is None or self._claim.is_in_place():
+            return ""
+        return (
+            f"{self._claim.folder}: the run folder was renamed or removed while its run was active; where it is still "
+            f"there, `--resume` continues from its last snapshot set once it has its name again"
+        )
+
     def release(self) -> None:
         """See `RunPlace`."""
         if self._claim is not None:
@@ -183,7 +201,7 @@ class LocalPlace:
         """See `RunPlace`."""
         if self._claim is not None:
             self._claim.name_run(run_id)
-        yield _Claimed()
+        yield _Claimed(self.moved)
 
     def finish(self, folder: Path, keep: bool = False) -> None:
         """See `RunPlace`."""
@@ -243,6 +261,10 @@ class StoredPlace:
                 f"{self.where}: a run of this name is there; continue it with --resume, or give this one another name"
             )
         return self._work_folder()
+
+    def moved(self) -> str:
+        """See `RunPlace`. The hold of `writing` notices it."""
+        return ""
 
     def release(self) -> None:
         """See `RunPlace`. The prefix is held by `writing` alone."""

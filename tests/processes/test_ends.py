@@ -91,6 +91,21 @@ def test_a_terminal_that_is_closed_stops_with_a_set(operator: Operator, write_jo
     assert operator.summary("ends")["reason"] == "stopped by SIGHUP, as when its terminal is closed"
 
 
+def test_a_run_whose_folder_is_renamed_leaves_the_next_one_alone(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    job, runs = str(write_job(JOB)), operator.folder / "runs"
+    moved = operator.start("moved", "train", "--quiet", job)
+    operator.until_samples("ends", 100)
+    (runs / "ends").rename(runs / "other")
+    following = operator.start("following", "train", "--quiet", job, "--set", "limits.epochs=2")
+    assert moved.ends() == 1
+    assert f"{runs}/ends: the run folder was renamed or removed while its run was active" in moved.log.read_text()
+    assert following.ends() == 0, following.log.read_text()
+    assert operator.summary("ends")["epochs"] == 2
+    assert not (runs / "other" / "summary.json").exists()
+
+
 def test_a_script_that_cannot_start_ends_the_job_at_once(operator: Operator, write_job: Callable[[str], Path]) -> None:
     script = operator.folder / "script.py"
     script.write_text(MISSING)

@@ -25,7 +25,7 @@ from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.event_loop import EventLoop
 from coordinator.runtime.leader_lease import LEASE_TTL_S, LeaderLease
 from dbelief.checkpoint.snapshot_set import newest_count
-from dbelief.errors import Moved, Rejected, ResourceExhausted, RuntimeFailure, Unavailable, WriteFailed
+from dbelief.errors import Deposed, Moved, Rejected, ResourceExhausted, RuntimeFailure, Unavailable, WriteFailed
 from dbelief.monitor.status_table import taken
 from dbelief.process.clock import ManualClock
 from dbelief.process.log import DEBUG
@@ -305,8 +305,43 @@ def test_a_job_ends_though_its_curves_cannot_be_drawn(
         machine.fail("out of memory")
     carry_out(runner)
     assert runner._finished.is_set()
+    assert (runner.unwritten, world.machine.finished) == (None, True)
     assert world.machine.reason == "out of memory"
-    assert "FinishRun: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert "No space left on device; `dbelief report " in capsys.readouterr().err
+
+
+def test_a_run_whose_summary_cannot_be_written_is_not_closed(
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next coordinator writes it; this one must not end as if all were there."""
+
+    def fails(*_: object) -> None:
+        raise WriteFailed("summary.json: No space left on device")
+
+    monkeypatch.setattr(module, "write_summary", fails)
+    with runner.step() as (machine, _):
+        machine.fail("out of memory")
+    carry_out(runner)
+    assert runner._finished.is_set()
+    assert str(runner.unwritten) == "summary.json: No space left on device"
+    assert not world.machine.finished
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_run_folder_that_is_moved_ends_the_coordinator(
+    runner: EventLoop, world: World, tmp_path: Path, over: bool
+) -> None:
+    """Whatever it would write from then on is in the way of the next run of that name."""
+    runner._moved = lambda: "the run folder was renamed"
+    if over:
+        with runner.step() as (machine, _):
+            machine.fail("out of memory")
+        with pytest.raises(Deposed, match="the run folder was renamed"):
+            runner._finish()
+    with pytest.raises(Deposed, match="the run folder was renamed"):
+        runner._run(threading.Event(), leaves=False)
+    assert not (tmp_path / "summary.json").exists()
+    assert not world.machine.finished
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from dbelief.errors import RuntimeFailure, Unavailable, UserError, WriteFailed
+from dbelief.errors import Deposed, RuntimeFailure, Unavailable, UserError, WriteFailed
 from dbelief.job import Job, parse_job
 from dbelief.process.clock import ManualClock
+from dbelief.rundir.folder import ADDRESS, found_at
 from dbelief.rundir.place import LocalPlace, StoredPlace, place_of
 from dbelief.storage.backends import FolderBackend
 from dbelief.storage.object_store import ObjectStore
@@ -53,6 +55,32 @@ def begin(place: StoredPlace, run_id: int = 1, end: Callable[[Path], None] = lam
         (folder / "events.jsonl").write_text('{"event": "state"}\n')
         end(folder)
     return folder
+
+
+@pytest.mark.parametrize("away", [lambda path: path.rename(path.with_name("other")), shutil.rmtree])
+def test_a_folder_that_is_renamed_or_removed_while_it_is_written(tmp_path: Path, away: Callable[[Path], None]) -> None:
+    """The next run of that name is left alone by the one before."""
+    job = parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job")
+    place, following = place_of(job), place_of(job)
+    folder = place.prepare(resume=False)
+    with place.writing(folder, 1, ignore) as writing:
+        assert place.moved() == ""
+        writing.confirm()
+        away(folder)
+        assert following.prepare(resume=False) == folder
+        with pytest.raises(Deposed, match=f"{folder}: the run folder was renamed or removed while its run was active"):
+            writing.confirm()
+        assert following.moved() == ""
+    following.release()
+    place.release()
+
+
+def test_the_address_of_the_next_run_stays(tmp_path: Path) -> None:
+    job = parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job")
+    folder = place_of(job).prepare(resume=False)
+    with found_at(folder, "host:1", job):
+        (folder / ADDRESS).write_text("host:2")
+    assert (folder / ADDRESS).read_text() == "host:2"
 
 
 def test_an_output_that_is_a_folder_is_as_before(tmp_path: Path) -> None:
