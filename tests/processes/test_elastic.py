@@ -59,6 +59,7 @@ def test_a_worker_and_a_shard_may_die(operator: Operator, write_job: Callable[[s
     assert summary["test_accuracy"] > 0.94
 
 
+@pytest.mark.long
 def test_the_turns_of_a_dead_worker_pass(operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(JOB.format(strategy=TURNS, epochs=4, replicas=3)))
     operator.members(address, 2, 0)

@@ -54,7 +54,8 @@ def killed_and_joined(strategy: str, operator: Operator, write_job: Callable[[st
     assert summary["test_accuracy"] > 0.94
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(SGD, marks=pytest.mark.long), EASGD], ids=["sgd", "easgd"])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", [SGD, EASGD], ids=["sgd", "easgd"])
 def test_a_worker_is_killed_and_another_joins(
     strategy: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:

@@ -16,7 +16,7 @@ from dbelief.tools.replay import replay_run
 
 from .conftest import Operator
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 JOB = """
 name: logged
@@ -52,8 +52,8 @@ CODED = [
     ("strategy", "push", "pull"),
     [
         (DOWNPOUR, "one-bit", "bf16"),
-        *(pytest.param(one, "fp32", "fp32", marks=pytest.mark.long) for one in [DOWNPOUR, MEASGD, *LONG]),
-        *(pytest.param(*one, marks=pytest.mark.long) for one in CODED),
+        *((one, "fp32", "fp32") for one in [DOWNPOUR, MEASGD, *LONG]),
+        *CODED,
     ],
 )
 def test_a_logged_run_replays_bit_equal(
@@ -62,7 +62,6 @@ def test_a_logged_run_replays_bit_equal(
     assert_replays(operator, write_job(JOB.format(strategy=strategy, push=push, pull=pull)))
 
 
-@pytest.mark.long
 def test_a_logged_run_on_sparse_rows_replays_bit_equal(operator: Operator, write_job: Callable[[str], Path]) -> None:
     digits = load(DigitsData(source="digits"), Path()).train
     assert digits is not None
