@@ -16,7 +16,7 @@ from dbelief.monitor.status import JobLocation, get_status
 
 from .conftest import Operator, wait_for
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 JOB = """
 name: steered
@@ -44,7 +44,7 @@ def training(run: Path) -> list[int]:
     return sorted(m["id"] for m in told["members"] if m["role"] == "worker" and m["state"] == "training")
 
 
-@pytest.mark.parametrize("strategy", ["downpour", pytest.param("sync-sgd", marks=pytest.mark.long)])
+@pytest.mark.parametrize("strategy", ["downpour", "sync-sgd"])
 def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str], Path], strategy: str) -> None:
     operator.compute_wait_s = 0.05
     train = operator.start("train", "train", "--quiet", str(write_job(JOB.replace("STRATEGY", strategy))))
@@ -71,7 +71,6 @@ def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str]
     assert "worker-2 is started: 3 workers are wanted" in train.log.read_text()
 
 
-@pytest.mark.long
 def test_separate_workers_cannot_be_scaled_and_job_stops(operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(JOB.replace("STRATEGY", "downpour")))
     roles = operator.members(address, shards=1, workers=2)
