@@ -307,7 +307,7 @@ def test_memory_of_a_failed_push_is_left_to_the_follower(monkeypatch: pytest.Mon
         whole(job)
         for service in job.services:
             service.controller.deadline_s = 0.3
-        client = job.client(A, deadline_s=0.5, refresh=lambda: job.placement)
+        client = job.client(A, deadline_s=1.5, refresh=lambda: job.placement)
         values = client.array(job.placement.size)
         values[:] = 1.0
         client.push(values, job.held(0), Push(A, 1, np.float32(1)))
