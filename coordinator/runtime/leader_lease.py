@@ -89,7 +89,7 @@ class LeaderLease:
         return self._ended.is_set()
 
     def lose(self, reason: str) -> None:
-        """Note that another coordinator leads, as was found elsewhere."""
+        """Note that this coordinator leads no more, as was found elsewhere: another one does, or its files are gone."""
         self.lost = self.lost or reason
 
     def read_state(self) -> dict[str, bytes]:

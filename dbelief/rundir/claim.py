@@ -112,9 +112,15 @@ class Claim:
             return claim
 
     def is_in_place(self) -> bool:
-        """Whether the folder is still at its path: a person may rename or remove it, and the claim goes with it."""
+        """Whether the folder is still at its path: a person may rename or remove it, and the claim goes with it.
+
+        Cost: two stats, where it is.
+        """
         try:
-            return os.path.samestat(os.stat(self.folder), os.fstat(self._writer))
+            if os.path.samestat(os.stat(self.folder), os.fstat(self._writer)):
+                return True
+            # Some network file systems number a file anew at each look: the content of its claim decides there.
+            return (self.folder / CLAIM).read_bytes() == self._lock.content()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # of a network file system that does not answer
@@ -226,10 +232,14 @@ class _Lock:
     def read(self) -> dict[str, object]:
         """Its content; empty where it is new, or is being written."""
         try:
-            found = json.loads(os.pread(self._file, 4096, 0))
+            found = json.loads(self.content())
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
+
+    def content(self) -> bytes:
+        """Its content as it is written."""
+        return os.pread(self._file, 4096, 0)
 
     def write(self, content: dict[str, object]) -> None:
         """Replace its content."""

@@ -103,7 +103,7 @@ class RunPlace(Protocol):
         ...
 
     def moved(self) -> str:
-        """Why the folder that this process has claimed is not the run's any more; "" where it is. Cost: two stats."""
+        """Why the folder that this process has claimed is not the run's any more; "" where it is; cheap."""
         ...
 
     def release(self) -> None:

@@ -30,7 +30,11 @@ EPOCH = 1257
 COMPUTE_WAIT_S = 0.02
 
 
-def killed_and_joined(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", [SGD, EASGD], ids=["sgd", "easgd"])
+def test_a_worker_is_killed_and_another_joins(
+    strategy: str, operator: Operator, write_job: Callable[[str], Path]
+) -> None:
     """One of three is killed, and another joins; a shard is killed as well."""
     operator.compute_wait_s = COMPUTE_WAIT_S
     coordinator, address = operator.coordinator(write_job(JOB.format(strategy=strategy, epochs=8, replicas=3)))
@@ -52,14 +56,6 @@ def killed_and_joined(strategy: str, operator: Operator, write_job: Callable[[st
     assert summary["samples"] == 8 * EPOCH
     assert summary["pushes_trained_twice"] == 0
     assert summary["test_accuracy"] > 0.94
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("strategy", [SGD, EASGD], ids=["sgd", "easgd"])
-def test_a_worker_is_killed_and_another_joins(
-    strategy: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    killed_and_joined(strategy, operator, write_job)
 
 
 def test_stopped_worker_blocks_no_other(operator: Operator, write_job: Callable[[str], Path]) -> None:

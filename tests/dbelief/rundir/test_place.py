@@ -75,6 +75,15 @@ def test_a_folder_that_is_renamed_or_removed_while_it_is_written(tmp_path: Path,
     place.release()
 
 
+def test_a_file_system_that_numbers_files_anew_moves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_of(parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job"))
+    folder = place.prepare(resume=False)
+    monkeypatch.setattr("os.path.samestat", lambda one, other: False)
+    with place.writing(folder, 1, ignore) as writing:
+        writing.confirm()
+    place.release()
+
+
 def test_the_address_of_the_next_run_stays(tmp_path: Path) -> None:
     job = parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job")
     folder = place_of(job).prepare(resume=False)
