@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from coordinator import command as module
 from coordinator import process
-from dbelief.errors import Unavailable
+from coordinator.runtime import event_loop
+from dbelief.errors import Unavailable, WriteFailed
 from dbelief.process.clock import ManualClock
 from dbelief.registry import MemoryRegistry
 
@@ -49,6 +52,36 @@ def test_a_wait_for_the_registry_can_be_broken_off() -> None:
     with pytest.raises(Unavailable):
         process._wait_for_registry(Starting(clock, clock.now() + 1e9), "digits", 60.0, clock, interrupted)
     assert clock.now() == 3.0
+
+
+JOB = """
+name: ended
+model: {layers: [{dense: 2}], loss: square}
+data: {source: none}
+strategy: {name: downpour, batch: 1, rule: {name: sgd, rate: 1}}
+limits: {samples: 3}
+replicas: 0
+"""
+
+
+def test_a_summary_that_cannot_be_written_is_an_error_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise WriteFailed("summary.json: No space left on device")
+
+    monkeypatch.setattr(event_loop, "write_summary", fails)
+    (tmp_path / "job.yaml").write_text(f"{JOB}output: {tmp_path}/runs")
+    stopped = threading.Event()
+    monkeypatch.setattr(process, "sweep", lambda folder: stopped.set())  # once it leads
+    arguments = [str(tmp_path / "job.yaml"), "--listen", "127.0.0.1:0", "--registry", "memory:", "--no-pictures"]
+    monkeypatch.setattr(module, "interrupt_event", lambda: nullcontext(stopped))
+    for prepare in ("prepare_process", "limit_threads"):
+        monkeypatch.setattr(module, prepare, lambda *_: None)
+    done = CliRunner().invoke(module.command, arguments)
+    assert done.exit_code == 1
+    assert caplog.messages[-1] == "summary.json: No space left on device"
+    assert not (tmp_path / "runs" / "ended" / "address").exists()
 
 
 @pytest.mark.parametrize(
