@@ -52,14 +52,15 @@ settings.load_profile("dbelief")
 def _temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A temporary folder of this session, for its processes too: pytest's own folders stay where they are."""
     tmp_path_factory.getbasetemp()
-    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     folder = Path(tempfile.mkdtemp(prefix="tests-"))
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    yield folder
-    tempfile.tempdir = before
-    del os.environ["TMPDIR"]
-    os.environ |= {"TMPDIR": variable} if variable is not None else {}
-    shutil.rmtree(folder, ignore_errors=True)  # with what MPI leaves
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.setenv("TMPDIR", str(folder))
+        # mpiexec of MPICH writes the machine's topology into a file below /tmp, whatever TMPDIR is, and leaves it
+        # there where ranks are killed; not where a file with the topology is named, missing or not.
+        patch.setenv("HWLOC_XMLFILE", str(folder / "topology.xml"))
+        yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

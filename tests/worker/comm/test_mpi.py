@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import subprocess
 import sys
@@ -91,6 +92,19 @@ def test_a_message_of_another_length_is_refused(case: str, reason: str, tmp_path
     assert told.startswith(f"ValueError: {reason}"), said
     assert all(end.startswith(f"RankFailure: rank 1 died of {told}") for end in ends)
     assert code != 0
+
+
+@needs_mpi
+@pytest.mark.processes
+def test_mpiexec_writes_no_file_beside_the_temporary_folder() -> None:
+    """It removes the file at a good end, so that only a rank can see it."""
+    assert MPIEXEC is not None
+    pattern = "/tmp/hydra_hwloc_xmlfile_*"
+    before = set(glob.glob(pattern))
+    program = f"import glob; from mpi4py import MPI; print(*glob.glob({pattern!r}))"
+    command = [MPIEXEC, "-n", "1", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert set(done.stdout.split()) <= before
 
 
 def test_asking_pauses_longer_and_longer_and_ends_in_time() -> None:
