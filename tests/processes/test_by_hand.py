@@ -56,6 +56,7 @@ def test_every_role_by_hand(
 
 def with_one_killed(operator: Operator, job: Path) -> dict[str, Any]:
     """Run a job of 2 shards and 3 workers, one of which dies while it trains; the summary."""
+    operator.compute_wait_s = 0.02  # a fast machine would be done before the heartbeat's deadline
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
     operator.until_joined("hand", replicas=3)
@@ -83,7 +84,8 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
 
 @pytest.mark.long
 def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 18", shards=1, replicas=1))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=1, replicas=1))
+    operator.compute_wait_s = 0.01
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 1, 1)
     operator.until_samples("hand", 2_000)

@@ -45,6 +45,7 @@ def child(launcher: int, words: str) -> int:
 
 @pytest.mark.skipif(not embedded_available(), reason="without an embedded registry a coordinator's death is the end")
 def test_job_survives_one_kill_of_every_role(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    operator.compute_wait_s = 0.005
     train = operator.start("train", "train", str(write_job(JOB)))
     launcher = train.process.pid
     for turn, words in enumerate(("ps-1", "dbelief coordinator", "valkey-server", "worker-0"), start=1):
