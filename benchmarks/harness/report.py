@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
 
 
 def progress(row: dict[str, Any]) -> None:
@@ -27,19 +30,30 @@ def show(table: Table, figures: dict[str, Any], width: int | None = None) -> Non
 
 def print_figures(figures: dict[str, Any]) -> None:
     """Print all figures as one line of JSON, with `measured`: the command, the day and the processor."""
-    print(json.dumps({"measured": _origin(), **figures}))
+    print(json.dumps({"measured": origin(_command()), **figures}))
 
 
-def _origin() -> dict[str, Any]:
-    program, root = Path(sys.argv[0]).resolve(), Path(__file__).parents[2]
-    module = ".".join(program.relative_to(root).with_suffix("").parts) if program.is_relative_to(root) else program.name
-    arguments = [shlex.quote(argument) for argument in sys.argv[1:]]
+def origin(command: str) -> dict[str, Any]:
+    """What a measurement file says of its origin: command, day, processor, cores, commit ("+": with changes)."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=8"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     return {
-        "command": " ".join(["python -m", module, *arguments]),
+        "command": command,
         "day": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "commit": described.stdout.strip(),
     }
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]).resolve()
+    module = ".".join(program.relative_to(ROOT).with_suffix("").parts) if program.is_relative_to(ROOT) else program.name
+    return " ".join(["python -m", module, *map(shlex.quote, sys.argv[1:])])
 
 
 def _processor() -> str:

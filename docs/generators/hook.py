@@ -17,19 +17,12 @@ ROOT = Path(__file__).parents[2]
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "alerts": alerts.reference,
-    "candidates": measurements.candidates_table,
-    "churn": measurements.churn_table,
-    "churn_parts": measurements.churn_parts_table,
     "cli": cli.reference,
     "comparison_file": job_file.comparison_file,
     "errors": errors.reference,
     "events": events.reference,
     "job_file": job_file.job_file,
-    "kills": measurements.kills_table,
-    "lenet_step": measurements.step_table,
     "metrics": metrics.reference,
-    "peers": measurements.transfers_table,
-    "replicas": measurements.replicas_table,
     "summary": summary.reference,
     **{f"command_{name}": partial(measurements.command, name) for name in ("replicas", "kills", "peers", "lenet_step")},
 }
@@ -64,7 +57,7 @@ def with_file_names(markdown: str) -> str:
 def rank(page: str) -> float:
     """Weight of a page in searches: tasks come first, measurements and decisions last."""
     folder = page.rpartition("/")[0]
-    if page == "results.md" or folder == "decisions":
+    if folder in ("results", "decisions"):
         return 0.2
     return 4.0 if folder == "how-to" or page == "tutorial.md" else 1.0
 

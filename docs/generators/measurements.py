@@ -1,14 +1,23 @@
-"""Measured figures of the site: tables from the result files in docs/measurements/, which benchmarks print.
+"""Measurement files: what a command printed, its origin, and the tables that are made of it.
 
-A result file is the line of JSON that a benchmark prints, unchanged; its `measured` names the command, the day and the
-processor. `plots` draws the same files, so that no table disagrees with a picture.
+`docs/measurements/NAME.json` has the keys
+
+* `measured`: command, day, processor, cores, commit; `benchmarks.measure` runs the command again and writes the file anew.
+* `settings`: what the command does not say, in one sentence; `needs`: environment variables that it needs.
+* `minutes`: how long it takes.
+* `figures`: the line of JSON that the command printed. Where it prints none, `patterns` are regular expressions with named
+  groups, and each place of the output that fits one is a row of `figures.rows`.
+* `tables`: by name, "" for the only one, the recipe of a table (`Recipe`).
+
+Pictures (`plots`) and tables come from the same figures, so that none disagrees with another.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Sequence
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,243 +25,283 @@ from typing import Any
 from .tables import code, table
 
 FOLDER = Path(__file__).parents[1] / "measurements"
-FAULTS = {"none": "none", "worker": "a worker", "shard": "a shard", "coordinator": "the coordinator"}
-FAULTS |= {"registry": "the registry"}
-"""Processes that `benchmarks.faults.kills` kills, as they stand in tables and pictures."""
-WAYS = {"dbelief, tcp": "dbelief, TCP", "dbelief, shm": "dbelief, shared memory"}
-"""Ways of `benchmarks.wire.peers` under another name in tables and pictures."""
-TRANSFER_MIB = 64
-NEVER_S = 9_000.0
-"""A recovery time above it stands for a death after which the speed did not come back."""
-JOBS = {"mnist": "MNIST", "elastic": "elastic"}
-"""Jobs of `benchmarks.faults.churn`, as they stand in tables."""
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class ReplicaCount:
-    """Test accuracies, in percent, of all seeds at one number of replicas."""
+class Column:
+    """A column of a table.
 
-    replicas: int
-    accuracies: list[float]
-    staleness: float
-    wall_s: float
+    Attributes
+    ----------
+    head
+        Its title, with the unit.
+    text
+        A cell, as `str.format` makes it of a row. A field that is a list gives its items with commas between; one that is
+        missing or null makes the cell empty. Conversions: `Scaled`.
+    spread
+        By how much a number may differ when it is measured again: `"30 %"` of it, or `"0.2"` in the unit of the figures. "": not at all.
+    """
 
-    @property
-    def median(self) -> float:
-        """The median accuracy."""
-        return statistics.median(self.accuracies)
+    head: str
+    text: str
+    spread: str = ""
+
+    def near(self, old: float, new: float) -> bool:
+        """Whether a number measured again is within the spread of what was measured."""
+        if not self.spread:
+            return old == new
+        share = self.spread.endswith("%")
+        bound = abs(old) * float(self.spread[:-1]) / 100 if share else float(self.spread)
+        return abs(new - old) <= bound
+
+    def fields(self) -> list[str]:
+        """Names of the row's fields that the cell shows, as `str.format` writes them."""
+        return [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Runs in which a process of this role was killed: test accuracies in percent, and pushes lost of each."""
+class Recipe:
+    """How a table is made of a file's figures.
 
-    role: str
-    accuracies: list[float]
-    pushes_lost: list[int]
-    completed: int
+    Attributes
+    ----------
+    rows
+        Where the figures have a list of rows, or one row: keys with dots between; "": the figures are the row.
+    where
+        Only rows with these values are shown.
+    pivot
+        Three keys of the rows found, the row, the column and the value of a number: a row of the table has the first key, and a
+        field for each column.
+    words
+        Texts of rows, and what the table shows in their place.
+    """
+
+    columns: tuple[Column, ...]
+    rows: str = "rows"
+    where: Row | None = None
+    pivot: tuple[str, str, str] | None = None
+    words: Mapping[str, str] | None = None
+
+    def rows_of(self, figures: Any) -> list[Row]:
+        """The rows that the table shows."""
+        found = figures
+        for key in filter(None, self.rows.split(".")):
+            found = found[key]
+        rows = [found] if isinstance(found, dict) else list(found)
+        rows = [row for row in rows if all(row.get(key) == value for key, value in (self.where or {}).items())]
+        return _pivoted(rows, *self.pivot) if self.pivot else rows
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """Median milliseconds of a way to move `TRANSFER_MIB` MiB; None where it has no such operation."""
+class Measurement:
+    """A measurement file; the module describes its keys."""
 
-    way: str
-    pull_ms: float
-    put_ms: float | None
-    push_ms: float | None
+    name: str
+    measured: Mapping[str, Any]
+    figures: Mapping[str, Any]
+    tables: Mapping[str, Recipe]
+    settings: str = ""
+    needs: tuple[str, ...] = ()
+    minutes: float = 1.0
+    patterns: tuple[str, ...] = ()
+
+    def origin(self) -> str:
+        """Command, machine and settings, as a paragraph."""
+        found = self.measured
+        commit = f", commit {found['commit']}" if found.get("commit") else ""
+        place = f"{found['day']}, {found['cores']} cores, {found['processor']}{commit}."
+        return f"{code(found['command'])}; {place}{' ' if self.settings else ''}{self.settings}\n"
+
+    def table(self, name: str = "") -> str:
+        """A table in Markdown.
+
+        Raises
+        ------
+        ValueError
+            A column's field is in none of the rows, or there is no row.
+        """
+        recipe, cells = self.tables[name], self.cells(name)
+        if not cells:
+            raise ValueError(f"{self.name}: no row for the table {name!r}")
+        for number, column in enumerate(recipe.columns):
+            if not any(line[number] for line in cells):
+                raise ValueError(f"{self.name}: {column.text!r} fits none of the rows")
+        return table([column.head for column in recipe.columns], cells)
+
+    def cells(self, name: str = "") -> list[list[str]]:
+        """The texts of a table, row by row; a row must have more than its name."""
+        recipe = self.tables[name]
+        scaled = Scaled(recipe.words or {})
+        rows = [[scaled.cell(one.text, row) for one in recipe.columns] for row in recipe.rows_of(self.figures)]
+        return [row for row in rows if any(row[1:])]
 
 
-def load(name: str) -> dict[str, Any]:
-    """A result file.
+class Scaled(string.Formatter):
+    """Formats cells: lists, missing values, and conversions that scale a number.
+
+    `{x!m}`: times 1,000, `u` times 10^6, `c` times 100, `k` over 1,000, `M` over 10^6, `G` over 10^9, `i` over 2^20 (MiB);
+    `t`: the sum of a list.
+    """
+
+    SCALES: Mapping[str, float] = {"m": 1e3, "u": 1e6, "c": 1e2, "k": 1e-3, "M": 1e-6, "G": 1e-9, "i": 2.0**-20}
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        self.words = words
+
+    def cell(self, text: str, row: Row) -> str:
+        """A cell; "" where the row has no such field, or null in it."""
+        try:
+            return self.vformat(text, (), row)
+        except (KeyError, IndexError, _Missing):
+            return ""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        """See `string.Formatter`."""
+        if conversion == "t":
+            return sum(value) if value else None
+        if conversion not in self.SCALES:
+            return super().convert_field(value, conversion)
+        scale = self.SCALES[conversion]
+        return [scale * one for one in value] if isinstance(value, list) else value if value is None else scale * value
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """See `string.Formatter`."""
+        if value is None:
+            raise _Missing
+        if isinstance(value, list):
+            return ", ".join(format(one, format_spec) for one in value)
+        if isinstance(value, str) and not format_spec:
+            return self.words.get(value, value)
+        return super().format_field(value, format_spec)
+
+
+class _Missing(Exception):
+    """A field is null."""
+
+
+def _pivoted(rows: Sequence[Row], of_row: str, of_column: str, of_value: str) -> list[Row]:
+    """See `Recipe.pivot`; of two values of one place the first counts."""
+    found: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(row[of_row], {of_row: row[of_row]}).setdefault(str(row[of_column]), row[of_value])
+    return list(found.values())
+
+
+def names() -> list[str]:
+    """All measurement files."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load(name: str) -> Measurement:
+    """A measurement file.
 
     Raises
     ------
     ValueError
-        The file is not the output of a benchmark.
+        It is no measurement file; the message names the file and the key.
     """
     path = FOLDER / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text())
-    if not found.get("measured", {}).get("command"):
-        raise ValueError(f"{path}: has no measured.command; redirect the standard output of a benchmark into it")
-    return found
-
-
-def replica_counts(found: dict[str, Any]) -> list[ReplicaCount]:
-    """Rows of `benchmarks.accuracy.replicas`, by number of replicas."""
-    counts = sorted({row["replicas"] for row in found["runs"]})
-    grouped = {count: [row for row in found["runs"] if row["replicas"] == count] for count in counts}
-    return [
-        ReplicaCount(
-            count,
-            [100 * row["test_accuracy"] for row in rows],
-            statistics.mean(row["staleness_mean"] for row in rows),
-            statistics.median(row["wall_s"] for row in rows),
-        )
-        for count, rows in grouped.items()
-    ]
-
-
-def faults(found: dict[str, Any]) -> list[Fault]:
-    """Rows of `benchmarks.faults.kills`, by role in the order of `FAULTS`."""
-    grouped = {role: [row for row in found["runs"] if row["role"] == role] for role in FAULTS}
-    return [
-        Fault(
-            role,
-            [100 * row["test_accuracy"] for row in rows if row["test_accuracy"] is not None],
-            [row["pushes_lost"] for row in rows],
-            sum(row["code"] == 0 for row in rows),
-        )
-        for role, rows in grouped.items()
-        if rows
-    ]
-
-
-def transfers(found: dict[str, Any]) -> list[Transfer]:
-    """Rows of `benchmarks.wire.peers` of `TRANSFER_MIB` MiB, fastest pull first; the socket without load."""
-    times: dict[str, dict[str, float]] = {}
-    for row in found["ways"]:
-        if row["mib"] == TRANSFER_MIB and row["what"] in ("pull", "put", "push"):
-            times.setdefault(row["way"], {}).setdefault(row["what"], row["p50_ms"])
-    ways = [_transfer(way, took) for way, took in times.items() if "pull" in took]
-    return sorted(ways, key=lambda way: way.pull_ms)
-
-
-def _transfer(way: str, took: dict[str, float]) -> Transfer:
-    name = WAYS.get(way, way)
-    if way in WAYS:
-        return Transfer(name, took["pull"], took["put"], took["push"])
-    return Transfer(name, took["pull"], took["push"], None)  # a baseline's push only stores, as a put does
-
-
-def replicas_table() -> str:
-    """Test accuracy by number of replicas."""
-    found = load("replicas")
-    rows = replica_counts(found)
-    seeds = [f"seed {seed}" for seed in sorted({row["seed"] for row in found["runs"]})]
-    head = ("replicas", *seeds, "median", "against one", "staleness, versions", "wall, median")
-    lines = [
-        (
-            str(row.replicas),
-            *_percent(row.accuracies),
-            f"**{row.median:.2f}**",
-            f"{row.median - rows[0].median:+.2f}",
-            f"{row.staleness:.2f}",
-            f"{row.wall_s:.0f} s",
-        )
-        for row in rows
-    ]
-    return origin(found) + table(head, lines)
-
-
-def kills_table() -> str:
-    """Test accuracy after a process was killed."""
-    found = load("kills")
-    rows = faults(found)
-    calm = statistics.median(rows[0].accuracies)
-    head = ("process killed", "runs", "completed", "test accuracy, each run", "median against none", "pushes lost")
-    lines = [
-        (
-            FAULTS[row.role],
-            str(len(row.pushes_lost)),
-            str(row.completed),
-            ", ".join(_percent(row.accuracies)),
-            "" if row.role == "none" else f"{statistics.median(row.accuracies) - calm:+.2f}",
-            ", ".join(map(str, row.pushes_lost)),
-        )
-        for row in rows
-    ]
-    return origin(found) + table(head, lines)
-
-
-def churn_table() -> str:
-    """Speed, recovery, accuracy and losses of jobs whose processes die all the time."""
-    found = load("churn")
-    head = ["system, job, plan", "runs", "kills", "samples/s kept: median, each", "speed back: p50, p99"]
-    head += ["the same moments without kills", "accuracy, points", "pushes lost"]
-    lines = [
-        (
-            f"{row['system']}, {JOBS[row['job']]}, {row['plan']}",
-            f"{row['repeats']} of {row['seconds']:g} s",
-            str(row["kills"]),
-            f"**{row['ratio']:.0%}**: {', '.join(f'{after / before:.0%}' for before, after in row['speeds'])}",
-            _recovery(row["recovery"]),
-            _recovery(row["noise"]),
-            "" if row["points"] is None else f"{row['points']:+.2f}",
-            f"{sum(row['pushes_lost']):,} of {sum(row['pushes']):,}" if row["pushes"] else "",
-        )
-        for row in found["results"]
-    ]
-    return origin(found) + table(head, lines)
-
-
-def churn_parts_table() -> str:
-    """Recovery times of the same jobs by the part of the killed process."""
-    rows = load("churn")["results"]
-    parts = sorted({part for row in rows for part in row["parts"]})
-    head = ("process killed", *(f"{row['system']}, {JOBS[row['job']]}, {row['plan']}" for row in rows))
-    lines = [(part, *(_counted(row["parts"].get(part)) for row in rows)) for part in parts]
-    return table(head, lines)
-
-
-def transfers_table() -> str:
-    """Milliseconds of one transfer, beside other libraries."""
-    found = load("peers")
-    head = ("way", f"pull of {TRANSFER_MIB} MiB, ms", "put, ms", "push with Adagrad, ms")
-    lines = [(way.way, *map(_ms, (way.pull_ms, way.put_ms, way.push_ms))) for way in transfers(found)]
-    return origin(found) + table(head, lines)
-
-
-def step_table() -> str:
-    """Milliseconds of LeNet's step, beside torch's."""
-    found = load("lenet_step")
-    lines = [("dbelief", _ms(found["step_ms"])), ("torch", _ms(found["torch_ms"]))]
-    return (
-        origin(found)
-        + table((f"loss and gradient of {found['batch']} images", "ms of processor time, median"), lines)
-        + f"\nMedian over pairs of steps: {found['over_torch']:.2f} of torch's time.\n"
-    )
-
-
-def candidates_table() -> str:
-    """Start-up of own code and of libraries."""
-    found = load("candidates")
-    head = ("for", "code", "ms of processor time", "MiB", "threads")
-    lines = [
-        (row["subject"], row["name"], f"{1e3 * row['cpu_s']:.1f}", f"{row['mib']:.1f}", f"{row['threads']:.0f}")
-        for row in found["results"]
-    ]
-    return origin(found) + table(head, lines)
+    try:
+        return parse(name, json.loads(path.read_text()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: not a measurement file: {error!r}") from None
 
 
 def command(name: str) -> str:
-    """The command of a result file, as a paragraph."""
-    return f"Measured by {code(load(name)['measured']['command'])}.\n"
+    """The command of a measurement file, as a paragraph."""
+    return f"Measured by {code(load(name).measured['command'])}.\n"
 
 
-def origin(found: dict[str, Any]) -> str:
-    """The command of a result file, its day and machine, as a paragraph."""
-    measured = found["measured"]
-    return f"{code(measured['command'])}, {measured['day']}, {measured['cores']} cores, {measured['processor']}.\n\n"
-
-
-def _counted(times: dict[str, Any] | None) -> str:
-    """Number of deaths, and `_recovery`."""
-    return "" if times is None else f"{times['deaths']}: {_recovery(times)}"
-
-
-def _recovery(times: dict[str, Any]) -> str:
-    """The p50 and p99 of a recovery time; "never": the run ended first."""
-    if times["p50_s"] is None:
-        return ""
-    return ", ".join(
-        "never" if seconds > NEVER_S else f"{seconds:.1f} s" for seconds in (times["p50_s"], times["p99_s"])
+def parse(name: str, found: Mapping[str, Any]) -> Measurement:
+    """A measurement of what a file holds."""
+    return Measurement(
+        name,
+        {key: found["measured"][key] for key in ("command", "day", "processor", "cores", "commit")},
+        found["figures"],
+        {key: _recipe(**recipe) for key, recipe in found["tables"].items()},
+        found.get("settings", ""),
+        tuple(found.get("needs", ())),
+        found.get("minutes", 1.0),
+        tuple(found.get("patterns", ())),
     )
 
 
-def _percent(values: Iterable[float]) -> Sequence[str]:
-    return [f"{value:.2f}" for value in values]
+def _recipe(columns: Sequence[Sequence[str]], **more: Any) -> Recipe:
+    return Recipe(tuple(Column(*column) for column in columns), **more)
 
 
-def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+def figures_in(output: str, patterns: Sequence[str]) -> dict[str, Any]:
+    """Figures that a command printed: its last line that is a JSON object, or rows of all that fits the patterns.
+
+    Raises
+    ------
+    ValueError
+        There is neither.
+    """
+    if patterns:
+        places = [found for pattern in patterns for found in re.finditer(pattern, output, re.MULTILINE)]
+        if not places:
+            raise ValueError(f"the output has nothing like {' or '.join(patterns)}")
+        return {"rows": [{key: _number(text) for key, text in found.groupdict().items()} for found in places]}
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            figures: dict[str, Any] = json.loads(line)
+            figures.pop("measured", None)
+            return figures
+    raise ValueError("the output has no line of JSON")
+
+
+def _number(text: str | None) -> Any:
+    bare = (text or "").replace(",", "")
+    if re.fullmatch(r"[-+]?\d+", bare):
+        return int(bare)
+    return float(bare) if re.fullmatch(r"[-+]?\d*\.\d+(e[-+]?\d+)?", bare) else text
+
+
+def compared(old: Measurement, new: Measurement) -> Iterator[tuple[str, str, str, bool]]:
+    """What was measured again, cell by cell: (row and column, the cell in the file, now, whether within the spread).
+
+    Raises
+    ------
+    ValueError
+        A table has another number of rows.
+    """
+    for name, recipe in old.tables.items():
+        rows = zip(recipe.rows_of(old.figures), recipe.rows_of(new.figures), strict=True)
+        texts = Scaled(recipe.words or {})
+        for before, now in rows:
+            for column in recipe.columns:
+                near = all(_near(column, field, before, now) for field in column.fields())
+                place = f"{texts.cell(recipe.columns[0].text, before)}: {column.head}"
+                yield place, texts.cell(column.text, before), texts.cell(column.text, now), near
+
+
+def _near(column: Column, field: str, before: Row, now: Row) -> bool:
+    try:
+        old, new = (string.Formatter().get_field(field, (), row)[0] for row in (before, now))
+    except (KeyError, IndexError, TypeError):
+        return True  # an empty cell
+    if isinstance(old, list) or isinstance(new, list):
+        return True  # all runs; the row has their median too
+    if isinstance(old, int | float) and isinstance(new, int | float):
+        return column.near(old, new)
+    return bool(old == new)
+
+
+def text_of(found: Mapping[str, Any]) -> str:
+    """The text of a measurement file: a key a line, and each item of a list of figures on a line of its own."""
+    keys = [
+        f" {json.dumps(key)}: {_laid_out(value, {'figures': 2, 'tables': 3}.get(key, 0))}"
+        for key, value in found.items()
+    ]
+    return "{\n" + ",\n".join(keys) + "\n}\n"
+
+
+def _laid_out(value: Any, depth: int, indent: str = "  ") -> str:
+    if not depth or not value or not isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(indent + json.dumps(one, ensure_ascii=False) for one in value) + f"\n{indent[1:]}]"
+    items = [f"{indent}{json.dumps(key)}: {_laid_out(one, depth - 1, indent + ' ')}" for key, one in value.items()]
+    return "{\n" + ",\n".join(items) + f"\n{indent[1:]}}}"

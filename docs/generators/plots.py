@@ -25,38 +25,45 @@ _TEXT: dict[Any, Any] = {
 
 def replicas() -> Figure:
     """Test accuracy against the number of replicas, with the staleness of each."""
-    rows = measurements.replica_counts(measurements.load("replicas"))
+    found = measurements.load("replicas").figures
+    rows = [(row, [100 * run["test_accuracy"] for run in _runs(found, row, "replicas")]) for row in found["results"]]
     figure, axes = _new(3.4)
     at = range(len(rows))
-    for number, row in zip(at, rows, strict=True):
-        axes.plot([number] * len(row.accuracies), row.accuracies, "o", color=BLUE, markersize=7, alpha=0.55)
-    axes.plot(at, [row.median for row in rows], color=ORANGE, marker="D", linewidth=1.5, markersize=6)
-    axes.annotate("median", (at[-1], rows[-1].median), (10, -3), textcoords="offset points", color=ORANGE)
-    axes.set_xticks(at, [f"{row.replicas}\nstaleness {row.staleness:.1f}" for row in rows])
+    for number, (_, accuracies) in zip(at, rows, strict=True):
+        axes.plot([number] * len(accuracies), accuracies, "o", color=BLUE, markersize=7, alpha=0.55)
+    medians = [row["median"] for row, _ in rows]
+    axes.plot(at, medians, color=ORANGE, marker="D", linewidth=1.5, markersize=6)
+    axes.annotate("median", (at[-1], medians[-1]), (10, -3), textcoords="offset points", color=ORANGE)
+    axes.set_xticks(at, [f"{row['replicas']}\nstaleness {row['staleness']:.1f}" for row, _ in rows])
     axes.set_xlim(-0.4, len(rows) - 0.4)
     axes.set_xlabel("replicas; mean staleness in versions")
     axes.set_ylabel("test accuracy (%)")
-    every = [value for row in rows for value in row.accuracies]
+    every = [value for _, accuracies in rows for value in accuracies]
     axes.set_ylim(min(every) - 0.3, max(every) + 0.3)
     return figure
 
 
 def kills() -> Figure:
     """Test accuracy of every run in which a process was killed."""
-    rows = measurements.faults(measurements.load("kills"))
+    found = measurements.load("kills").figures
+    rows = [(row["role"], _runs(found, row, "role")) for row in found["results"]]
+    all_accuracies = [
+        [100 * run["test_accuracy"] for run in runs if run["test_accuracy"] is not None] for _, runs in rows
+    ]
     figure, axes = _new(3.0)
-    reference = statistics.median(rows[0].accuracies)
+    reference = statistics.median(all_accuracies[0])
     axes.axvline(reference, color=QUIET, linewidth=1.0, linestyle=(0, (4, 3)))
-    for number, row in enumerate(rows):
-        axes.plot(row.accuracies, [number] * len(row.accuracies), "o", color=_colour(number), markersize=8, alpha=0.6)
-    axes.set_yticks(range(len(rows)), [measurements.FAULTS[row.role] for row in rows])
+    for number, accuracies in enumerate(all_accuracies):
+        axes.plot(accuracies, [number] * len(accuracies), "o", color=_colour(number), markersize=8, alpha=0.6)
+    axes.set_yticks(range(len(rows)), [role for role, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_ylabel("process killed")
-    every = [value for row in rows for value in row.accuracies]
+    every = [value for accuracies in all_accuracies for value in accuracies]
     axes.set_xlim(min(every) - 0.4, max(every) + 0.4)
     axes.set_xlabel("test accuracy (%) of each run; dashed: median without a kill")
     other = axes.secondary_yaxis("right")
-    other.set_yticks(range(len(rows)), [f"{row.completed} of {len(row.pushes_lost)} completed" for row in rows])
+    completed = [f"{sum(run['code'] == 0 for run in runs)} of {len(runs)} completed" for _, runs in rows]
+    other.set_yticks(range(len(rows)), completed)
     other.spines["right"].set_visible(False)
     other.tick_params(length=0)
     axes.grid(axis="x", color="#E6E6E6")
@@ -65,15 +72,14 @@ def kills() -> Figure:
 
 def speed() -> Figure:
     """Milliseconds of a transfer and of a step, beside other libraries."""
-    ways = measurements.transfers(measurements.load("peers"))
-    step = measurements.load("lenet_step")
+    peers, step = measurements.load("peers"), measurements.load("lenet_step").figures
+    ways = peers.tables[""].rows_of(peers.figures)
     figure = Figure(figsize=(8.0, 0.42 * (2 * len(ways)) + 1.6), layout="constrained", facecolor="white")
     pull, put, one = figure.subplots(3, 1, height_ratios=[len(ways), len(ways), 2])
-    size = f"{measurements.TRANSFER_MIB} MiB"
-    _bars(pull, f"pull {size} of parameters", [(way.way, way.pull_ms) for way in ways])
-    stored = [(way.way, way.put_ms) for way in ways]
-    stored += [(f"{way.way}, with Adagrad", way.push_ms) for way in ways if way.push_ms]
-    _bars(put, f"store {size} on the other process", stored)
+    _bars(pull, "pull 64 MiB of parameters", [(way["way"], way.get("pull")) for way in ways])
+    stored = [(way["way"], way.get("put", way.get("push"))) for way in ways]  # a push of others only stores
+    stored += [(f"{way['way']}, with Adagrad", way.get("push")) for way in ways if "put" in way]
+    _bars(put, "store 64 MiB on the other process", stored)
     images = f"LeNet, loss and gradient of {step['batch']} images, one core"
     _bars(one, images, [("dbelief", step["step_ms"]), ("torch", step["torch_ms"])])
     one.set_xlabel("milliseconds, median; shorter is faster")
@@ -111,6 +117,11 @@ def _bars(axes: Axes, title: str, rows: list[tuple[str, float | None]]) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=DARK)
     calm(axes)
     axes.grid(visible=False)
+
+
+def _runs(found: Mapping[str, Any], row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Runs of a benchmark that belong to a row of its results."""
+    return [run for run in found["runs"] if run[key] == row[key]]
 
 
 def _new(height: float) -> tuple[Figure, Axes]:

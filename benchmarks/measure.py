@@ -1,0 +1,115 @@
+"""A measurement again: runs the command of a measurement file, compares, and writes the file anew.
+
+    make measure SUBJECT=small_step              docs/measurements/small_step.json, and the tables that show it
+    make measure SUBJECT=small_step ARGS=--check compares only
+    make measure                                 all subjects, with their minutes
+
+Exit code 1 if the command failed, or if a number is not within the spread that its column states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness.options import new_parser
+from benchmarks.harness.report import origin
+from docs.generators import measurements, results
+from docs.generators.measurements import Measurement
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 4.0
+"""Deadline of a command, as a multiple of the time that its file states."""
+
+
+def main() -> int:
+    """Measure one subject, or list all."""
+    parser = new_parser(__doc__)
+    parser.add_argument("subject", nargs="?", help="name of a file in docs/measurements")
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    arguments = parser.parse_args()
+    if not arguments.subject:
+        return _list()
+    if arguments.subject not in measurements.names():
+        parser.error(f"no subject {arguments.subject!r}; there are {', '.join(measurements.names())}")
+    return _measure(measurements.load(arguments.subject), check=arguments.check)
+
+
+def _list() -> int:
+    for name in measurements.names():
+        found = measurements.load(name)
+        print(f"{name:28} {found.minutes:6g} min  {found.measured['command']}")
+    return 0
+
+
+def _measure(old: Measurement, *, check: bool) -> int:
+    missing = [name for name in old.needs if not os.environ.get(name)]
+    if missing:
+        print(f"{old.name}: needs the environment variable {', '.join(missing)}", file=sys.stderr)
+        return 1
+    try:
+        figures = measurements.figures_in(_output(old), old.patterns)
+    except (ValueError, subprocess.SubprocessError) as error:
+        print(f"{old.name}: {error}", file=sys.stderr)
+        return 1
+    new = dataclasses.replace(old, figures=figures, measured=origin(old.measured["command"]))
+    near = _compare(old, new)
+    if not check:
+        _write(new)
+        results.main()
+    return 0 if near else 1
+
+
+def _output(old: Measurement) -> str:
+    """What the command prints, on both streams, its standard output last.
+
+    Raises
+    ------
+    subprocess.SubprocessError
+        It failed, or took more than `LONGEST` times as long as its file states.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    began_s = time.monotonic()
+    done = subprocess.run(
+        ["bash", "-c", old.measured["command"]],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60 * LONGEST * old.minutes,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        raise subprocess.SubprocessError(f"exit code {done.returncode}\n{done.stderr[-2000:]}")
+    print(f"{old.name}: {(time.monotonic() - began_s) / 60:.1f} min", file=sys.stderr)
+    return f"{done.stderr}\n{done.stdout}"
+
+
+def _compare(old: Measurement, new: Measurement) -> bool:
+    """Print each number of the tables beside the file's; whether all are within their spread."""
+    shown = Table("what", "in the file", "now", "within the spread")
+    good = True
+    for place, before, now, near in measurements.compared(old, new):
+        shown.add_row(place, before, now, "yes" if near else "NO")
+        good = good and near
+    Console(stderr=True).print(shown)
+    return good
+
+
+def _write(new: Measurement) -> None:
+    path = measurements.FOLDER / f"{new.name}.json"
+    found: dict[str, Any] = json.loads(path.read_text())
+    path.write_text(measurements.text_of({**found, "measured": new.measured, "figures": new.figures}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
