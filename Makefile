@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -105,6 +105,9 @@ bench: .venv/ready-to-develop ## every benchmark, one after the other
 	@$(BIN)/dbelief bench kernels
 	@set -e; for script in $$(grep -rl --include="*.py" "^if __name__" benchmarks | sort); do \
 		echo "== $$script"; $(BIN)/python -m $$(echo $${script%.py} | tr / .); done
+
+measure: .venv/ready-to-develop ## a measurement again: make measure SUBJECT=small_step (ARGS=--check: compare only); no SUBJECT: all names
+	@$(BIN)/python -m benchmarks.measure $(SUBJECT) $(ARGS)
 
 bench-kernels: .venv/ready-to-develop ## block-local kernels against one dense product, on the GPU where there is one
 	@$(BIN)/dbelief bench kernels $(ARGS)

@@ -2,11 +2,11 @@
 
 `docs/measurements/NAME.json` has the keys
 
-* `measured`: command, day, processor, cores, commit; `benchmarks.measure` runs the command again and writes the file anew.
+* `measured`: command, day, processor, cores, commit. `benchmarks.measure` runs the command and writes the file anew.
 * `settings`: what the command does not say, in one sentence; `needs`: environment variables that it needs.
 * `minutes`: how long it takes.
-* `figures`: the line of JSON that the command printed. Where it prints none, `patterns` are regular expressions with named
-  groups, and each place of the output that fits one is a row of `figures.rows`.
+* `figures`: the line of JSON that the command printed. Where it prints none, `patterns` are regular expressions with
+  named groups, and each place of the output that fits one is a row of `figures.rows`.
 * `tables`: by name, "" for the only one, the recipe of a table (`Recipe`).
 
 Pictures (`plots`) and tables come from the same figures, so that none disagrees with another.
@@ -37,10 +37,11 @@ class Column:
     head
         Its title, with the unit.
     text
-        A cell, as `str.format` makes it of a row. A field that is a list gives its items with commas between; one that is
-        missing or null makes the cell empty. Conversions: `Scaled`.
+        A cell, as `str.format` makes it of a row. A field that is a list gives its items with commas between; one that
+        is missing or null makes the cell empty. Conversions: `Scaled`.
     spread
-        By how much a number may differ when it is measured again: `"30 %"` of it, or `"0.2"` in the unit of the figures. "": not at all.
+        By how much a number may differ when it is measured again: `"30 %"` of it, or `"0.2"` in the unit of the
+        figures. "": not at all.
     """
 
     head: str
@@ -71,8 +72,8 @@ class Recipe:
     where
         Only rows with these values are shown.
     pivot
-        Three keys of the rows found, the row, the column and the value of a number: a row of the table has the first key, and a
-        field for each column.
+        Three keys of the rows found, the row, the column and the value of a number: a row of the table has the first
+        key, and a field for each column.
     words
         Texts of rows, and what the table shows in their place.
     """
@@ -140,8 +141,8 @@ class Measurement:
 class Scaled(string.Formatter):
     """Formats cells: lists, missing values, and conversions that scale a number.
 
-    `{x!m}`: times 1,000, `u` times 10^6, `c` times 100, `k` over 1,000, `M` over 10^6, `G` over 10^9, `i` over 2^20 (MiB);
-    `t`: the sum of a list.
+    `{x!m}`: times 1,000, `u` times 10^6, `c` times 100, `k` over 1,000, `M` over 10^6, `G` over 10^9, `i` over 2^20
+    (MiB); `t`: the sum of a list.
     """
 
     SCALES: Mapping[str, float] = {"m": 1e3, "u": 1e6, "c": 1e2, "k": 1e-3, "M": 1e-6, "G": 1e-9, "i": 2.0**-20}
@@ -267,7 +268,7 @@ def compared(old: Measurement, new: Measurement) -> Iterator[tuple[str, str, str
     ValueError
         A table has another number of rows.
     """
-    for name, recipe in old.tables.items():
+    for recipe in old.tables.values():
         rows = zip(recipe.rows_of(old.figures), recipe.rows_of(new.figures), strict=True)
         texts = Scaled(recipe.words or {})
         for before, now in rows:

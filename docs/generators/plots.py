@@ -73,7 +73,8 @@ def kills() -> Figure:
 def speed() -> Figure:
     """Milliseconds of a transfer and of a step, beside other libraries."""
     peers, step = measurements.load("peers"), measurements.load("lenet_step").figures
-    ways = peers.tables[""].rows_of(peers.figures)
+    recipe = peers.tables[""]
+    ways = [{**way, "way": (recipe.words or {}).get(way["way"], way["way"])} for way in recipe.rows_of(peers.figures)]
     figure = Figure(figsize=(8.0, 0.42 * (2 * len(ways)) + 1.6), layout="constrained", facecolor="white")
     pull, put, one = figure.subplots(3, 1, height_ratios=[len(ways), len(ways), 2])
     _bars(pull, "pull 64 MiB of parameters", [(way["way"], way.get("pull")) for way in ways])

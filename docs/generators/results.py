@@ -2,8 +2,8 @@
 
     python -m docs.generators.results      writes all tables of docs/results anew
 
-A page has `<!-- table: NAME -->`, or `<!-- table: NAME PART -->`, above each table and `<!-- end -->` below it. The first one of
-a file begins with the file's command, machine and settings.
+A page has `<!-- table: NAME -->`, or `<!-- table: NAME PART -->`, above each table and `<!-- end -->` below it. The
+first table of a file begins with the file's command, machine and settings.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def with_tables(page: str) -> str:
 def unfounded(page: str, *others: str) -> Iterator[str]:
     """Figures in the text of a page that stand in none of its tables, nor in these other texts.
 
-    A figure is a number with a decimal point, or one before a unit. Numbers in code spans and headings are none; whole
-    numbers without a unit, as of shards, are settings. A figure with fewer decimals than a table's stands for its rounding.
+    A figure is a number with a decimal point, or one that a unit follows. Numbers in code spans and headings are none;
+    whole numbers without a unit, as of shards, are settings. One with fewer decimals than the table's is its rounding.
     """
     made = [found["made"] for found in _BLOCK.finditer(page)]
     known = {_value(text) for source in (*made, *others) for text in _NUMBER.findall(source)}

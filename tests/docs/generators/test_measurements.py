@@ -1,4 +1,4 @@
-"""Tables and pictures of the measured figures come from the same result files."""
+"""Measurement files: what a command printed becomes figures, tables and pictures, and is compared with its spread."""
 
 from __future__ import annotations
 
@@ -10,111 +10,154 @@ from typing import Any
 import pytest
 
 from docs.generators import measurements, plots
+from docs.generators.measurements import Column, Measurement, figures_in, parse
 
 MEASURED = {
     "command": "python -m benchmarks.some.thing",
     "day": "2026-01-02",
     "processor": "A processor",
     "cores": 2,
+    "commit": "12345678",
 }
 
 
-def _accuracy(replicas: int, seed: int, accuracy: float) -> dict[str, Any]:
-    row = {"replicas": replicas, "seed": seed, "test_accuracy": accuracy}
-    return {**row, "staleness_mean": replicas - 1.0, "wall_s": 10.0 * replicas}
+def _measurement(figures: Any, columns: list[list[str]], **recipe: Any) -> Measurement:
+    table = {"columns": columns, **recipe}
+    return parse("thing", {"measured": MEASURED, "settings": "Medians.", "figures": figures, "tables": {"": table}})
 
 
-def _kill(role: str, accuracy: float | None, code: int = 0, lost: int = 0) -> dict[str, Any]:
-    return {"role": role, "test_accuracy": accuracy, "code": code, "pushes_lost": lost}
-
-
-def _way(way: str, what: str, ms: float, mib: int = measurements.TRANSFER_MIB) -> dict[str, Any]:
-    return {"way": way, "what": what, "p50_ms": ms, "mib": mib}
-
-
-def _churn(plan: str, ratio: float, parts: dict[str, Any]) -> dict[str, Any]:
-    row = {"system": "dbelief", "job": "mnist", "plan": plan, "seconds": 60.0, "repeats": 2, "kills": 9, "ratio": ratio}
-    row |= {"speeds": [[100.0, 90.0], [100.0, 94.0]], "points": 0.02, "pushes": [1_000, 1_000], "pushes_lost": [0, 3]}
-    times = {"deaths": 9, "p50_s": 0.0, "p99_s": 4.2}
-    return {**row, "recovery": times, "noise": {"deaths": 0, "p50_s": None, "p99_s": None}, "parts": parts}
-
-
-RESULTS: dict[str, dict[str, Any]] = {
-    "replicas": {"runs": [_accuracy(n, seed, 0.98 + n / 1000 + seed / 10_000) for n in (1, 4) for seed in (0, 1, 2)]},
-    "kills": {"runs": [_kill("none", 0.95), _kill("shard", 0.96, lost=7), _kill("shard", None, code=1, lost=3)]},
-    "churn": {
-        "results": [
-            _churn("a", 0.92, {"worker": {"deaths": 4, "p50_s": 1.0, "p99_s": 4.2}}),
-            _churn("b", 0.71, {"registry": {"deaths": 1, "p50_s": 0.0, "p99_s": 0.0}}),
-        ]
-    },
-    "lenet_step": {"batch": 32, "step_ms": 9.04, "torch_ms": 13.37, "over_torch": 0.71},
-    "peers": {
-        "ways": [
-            _way("socket", "pull", 20.0),
-            _way("socket", "push", 21.0),
-            _way("dbelief, shm", "pull", 5.0),
-            _way("dbelief, shm", "push", 9.0),
-            _way("dbelief, shm", "put", 6.0),
-            _way("dbelief, shm", "pull", 77.0, mib=1),
-            _way("socket", "pull", 99.0),  # measured once more, beside a library that keeps cores busy
-        ]
-    },
-}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, found in RESULTS.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"measured": MEASURED, **found}))
-    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
-    return tmp_path
-
-
-def test_accuracy_by_replicas() -> None:
-    text = measurements.replicas_table()
-    assert text.startswith("`python -m benchmarks.some.thing`, 2026-01-02, 2 cores, A processor.\n\n")
-    assert "| 4 | 98.40 | 98.41 | 98.42 | **98.41** | +0.30 | 3.00 | 40 s |" in text
-
-
-def test_a_run_that_did_not_complete_is_counted_and_has_no_accuracy() -> None:
-    assert "| a shard | 2 | 1 | 96.00 | +1.00 | 7, 3 |" in measurements.kills_table()
-
-
-def test_a_baselines_push_stands_beside_a_put() -> None:
-    lines = measurements.transfers_table().splitlines()[-2:]
-    assert lines == ["| dbelief, shared memory | 5.0 | 6.0 | 9.0 |", "| socket | 20.0 | 21.0 |  |"]
-
-
-def test_deaths_over_all_roles() -> None:
-    line = measurements.churn_table().splitlines()[-1]
-    assert line == ("| dbelief, MNIST, b | 2 of 60 s | 9 | **71%**: 90%, 94% | 0.0 s, 4.2 s |  | +0.02 | 3 of 2,000 |")
-    assert measurements.churn_parts_table().splitlines()[-2:] == [
-        "| registry |  | 1: 0.0 s, 0.0 s |",
-        "| worker | 4: 1.0 s, 4.2 s |  |",
-    ]
-
-
-def test_step_beside_torch() -> None:
-    assert "| torch | 13.4 |" in measurements.step_table()
-
-
-def test_a_file_that_no_benchmark_made_is_refused(folder: Path) -> None:
-    (folder / "kills.json").write_text(json.dumps(RESULTS["kills"]))
-    with pytest.raises(ValueError, match=r"kills\.json: has no measured\.command"):
-        measurements.kills_table()
+def test_origin_has_command_machine_and_settings() -> None:
+    text = _measurement({}, []).origin()
+    assert text == "`python -m benchmarks.some.thing`; 2026-01-02, 2 cores, A processor, commit 12345678. Medians.\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "texts"),
+    ("row", "text", "cell"),
     [
-        ("replicas", ["staleness 3.0", "test accuracy"]),
-        ("kills", ["a shard", "1 of 2 completed"]),
-        ("speed", ["dbelief, shared memory", "20.0", "9.0", "13.4"]),
+        ({"s": 0.00149}, "{s!m:.1f}", "1.5"),
+        ({"s": 2**20 * 3}, "{s!i:.0f} MiB", "3 MiB"),
+        ({"s": [0.1, 0.25]}, "{s!c:.0f}", "10, 25"),
+        ({"s": [3, 4]}, "{s!t}", "7"),
+        ({"s": []}, "{s!t}", ""),
+        ({"s": None}, "{s:.1f}", ""),
+        ({}, "{s:.1f}", ""),
+        ({"s": {"p50": 1.26}}, "{s[p50]:.1f}", "1.3"),
+        ({"s": "shm"}, "{s}", "shared memory"),
+        ({"s": 0.971}, "{s:.0%}", "97%"),
     ],
 )
-def test_a_picture_shows_the_numbers_of_its_table(name: str, texts: list[str]) -> None:
+def test_cells(row: dict[str, Any], text: str, cell: str) -> None:
+    rows = [{"name": "a", "always": 1, **row}]
+    found = _measurement(
+        {"rows": rows}, [["name", "{name}"], ["", "{always}"], ["", text]], words={"shm": "shared memory"}
+    )
+    assert found.cells() == [["a", "1", cell]]
+
+
+def test_rows_are_chosen_and_pivoted() -> None:
+    ways = [
+        {"way": way, "what": what, "mib": mib, "ms": ms}
+        for way, what, mib, ms in (
+            ("a", "pull", 64, 5.0),
+            ("a", "push", 64, 9.0),
+            ("b", "pull", 64, 7.0),
+            ("a", "pull", 1, 77.0),
+            ("b", "pull", 64, 99.0),  # measured once more, beside a library that keeps cores busy
+            ("c", "reply", 64, 1.0),
+        )
+    ]
+    found = _measurement(
+        {"inner": {"ways": ways}},
+        [["way", "{way}"], ["pull", "{pull:.1f}"], ["push", "{push:.1f}"]],
+        rows="inner.ways",
+        where={"mib": 64},
+        pivot=["way", "what", "ms"],
+    )
+    assert found.table().splitlines()[2:] == ["| a | 5.0 | 9.0 |", "| b | 7.0 |  |"]
+
+
+def test_figures_may_be_the_row_itself() -> None:
+    assert _measurement({"ms": 3.0}, [["", "one"], ["", "{ms:.1f}"]], rows="").cells() == [["one", "3.0"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"), [([], "no row for the table"), ([{"name": "a", "x": 1}], "'{y}' fits none of the rows")]
+)
+def test_a_recipe_that_fits_nothing_is_refused(rows: list[Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        _measurement({"rows": rows}, [["name", "{name}"], ["x", "{x}"], ["y", "{y}"]]).table()
+
+
+def test_figures_are_the_last_line_of_json() -> None:
+    assert figures_in('{"a": 1}\nnoise\n{"measured": {}, "b": 2}\nmore\n', ()) == {"b": 2}
+    with pytest.raises(ValueError, match="no line of JSON"):
+        figures_in("noise\n", ())
+
+
+def test_figures_by_pattern() -> None:
+    output = "== 1,234 passed, 3 skipped in 12.5s ==\n== 5 passed, 0 skipped in 1.0s ==\n"
+    pattern = r"== (?P<passed>[\d,]+) passed, (?P<skipped>\d+) (?P<what>\w+) in (?P<seconds>[\d.]+)s"
+    rows = figures_in(output, (pattern,))["rows"]
+    assert rows == [
+        {"passed": 1234, "skipped": 3, "what": "skipped", "seconds": 12.5},
+        {"passed": 5, "skipped": 0, "what": "skipped", "seconds": 1.0},
+    ]
+    with pytest.raises(ValueError, match="nothing like"):
+        figures_in("noise", (pattern,))
+
+
+@pytest.mark.parametrize(
+    ("spread", "old", "new", "near"),
+    [
+        ("30 %", 10, 12.9, True),
+        ("30 %", 10, 13.1, False),
+        ("0.2", 98.1, 98.29, True),
+        ("0.2", 98, 98.3, False),
+        ("", 5, 5, True),
+        ("", 5, 6, False),
+    ],
+)
+def test_spread(spread: str, old: float, new: float, near: bool) -> None:
+    assert Column("x", "{x}", spread).near(old, new) == near
+
+
+def test_what_is_measured_again_is_compared_cell_by_cell() -> None:
+    columns = [["way", "{way}"], ["ms", "{s!m:.1f}", "10 %"], ["runs", "{runs}"]]
+    old, new = (_measurement({"rows": [{"way": "a", "s": s, "runs": r}]}, columns) for s, r in ((1.0, 3), (1.05, 4)))
+    assert list(measurements.compared(old, new)) == [
+        ("a: way", "a", "a", True),
+        ("a: ms", "1000.0", "1050.0", True),
+        ("a: runs", "3", "4", False),
+    ]
+    more = _measurement({"rows": [{"way": "a"}, {"way": "b"}]}, columns)
+    with pytest.raises(ValueError, match="longer"):
+        list(measurements.compared(old, more))
+
+
+def test_a_file_keeps_what_it_holds(tmp_path: Path) -> None:
+    found = {"measured": MEASURED, "figures": {"n": 1, "rows": [{"a": 1}, {"b": "µ"}]}, "tables": {"": {"columns": []}}}
+    text = measurements.text_of(found)
+    assert json.loads(text) == found
+    assert '   {"a": 1},\n' in text
+
+
+def test_a_file_that_no_benchmark_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kills.json").write_text(json.dumps({"figures": {}, "tables": {}}))
+    monkeypatch.setattr(measurements, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match=r"kills\.json: not a measurement file: KeyError\('measured'\)"):
+        measurements.load("kills")
+
+
+@pytest.mark.parametrize("name", plots.PICTURES)
+def test_a_picture_shows_the_numbers_of_its_file(name: str) -> None:
     drawn = plots.svg(name)
     assert drawn == plots.svg(name), "the same files give the same picture"
     written = re.findall(r">([^<>]+)</t(?:ext|span)>", drawn)
-    assert not [text for text in texts if not any(text in line for line in written)], written
+    staleness = [f"staleness {row['staleness']:.1f}" for row in measurements.load("replicas").figures["results"]]
+    step = measurements.load("lenet_step").figures
+    wanted = {
+        "replicas": [*staleness, "test accuracy"],
+        "kills": ["registry", "3 of 3 completed"],
+        "speed": [f"{step['step_ms']:.1f}", f"{step['torch_ms']:.1f}", "dbelief, shared memory"],
+    }
+    assert not [text for text in wanted[name] if not any(text in line for line in written)], written
