@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -79,19 +80,25 @@ def _output(old: Measurement) -> str:
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     began_s = time.monotonic()
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-c", old.measured["command"]],
         cwd=ROOT,
         env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60 * LONGEST * old.minutes,
         stdin=subprocess.DEVNULL,
-    )
-    if done.returncode:
-        raise subprocess.SubprocessError(f"exit code {done.returncode}\n{done.stderr[-2000:]}")
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=60 * LONGEST * old.minutes)
+        except BaseException:  # its children too: they hold the ends of the pipes
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise subprocess.SubprocessError(f"exit code {process.returncode}\n{errors[-2000:]}")
     print(f"{old.name}: {(time.monotonic() - began_s) / 60:.1f} min", file=sys.stderr)
-    return f"{done.stderr}\n{done.stdout}"
+    return f"{errors}\n{output}"
 
 
 def _compare(old: Measurement, new: Measurement) -> bool:

@@ -99,9 +99,10 @@ def main() -> None:
         rows[-1] |= exported(seed, arguments.replicas, source)
         report.progress(rows[-1])
     ways = [way for way in rows[0] if way != "seed"]
+    means = {way: statistics.mean(row[way] for row in rows) for way in ways}
     table = Table(*ways)
-    table.add_row(*(f"{100 * statistics.mean(row[way] for row in rows):.2f} %" for way in ways))
-    report.show(table, {"rows": rows, "replicas": arguments.replicas})
+    table.add_row(*(f"{100 * mean:.2f} %" for mean in means.values()))
+    report.show(table, {"means": means, "rows": rows, "replicas": arguments.replicas})
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ import json
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import checkout, options
+from benchmarks.harness import checkout, options, report
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, build_network
@@ -43,18 +42,21 @@ def one_layer(golden: dict[str, np.ndarray], case: str) -> tuple[str, float, flo
     about = json.loads(str(golden[f"about.{case}"]))
     layer, work = LAYERS[about["kind"]](**about["options"]), Workspace(select_backend("cpu"))
     x, y, dy = (np.ascontiguousarray(golden[f"{name}.{case}"]) for name in ("x", "y", "dy"))
-    points = [x, *(golden[f"p{i}.{case}"] for i in range(len(layer.tensors)))]
+    count = len(layer.tensors)
+    points, expected = ([golden[f"{name}{i}.{case}"] for i in range(count)] for name in "pd")
+    if f"dx.{case}" in golden:  # whole numbers have no gradient
+        points, expected = [*points, x], [*expected, golden[f"dx.{case}"]]
     found, gradients = np.empty_like(y), [np.empty_like(point) for point in points]
 
     def value(moved: list[np.ndarray]) -> float:
-        layer.forward(work, moved[0], moved[1:], found)
+        layer.forward(work, moved[count] if len(moved) > count else x, moved[:count], found)
         return float(np.vdot(dy, found))
 
     value(points)
     errors = [far(found, y)]
-    layer.backward(work, x, found, dy, points[1:], gradients[1:], gradients[0])
-    errors += [far(gradients[0], golden[f"dx.{case}"])]
-    errors += [far(gradient, golden[f"d{i}.{case}"]) for i, gradient in enumerate(gradients[1:])]
+    dx = gradients[count] if len(gradients) > count else None
+    layer.backward(work, x, found, dy, points[:count], gradients[:count], dx)
+    errors += [far(gradient, number) for gradient, number in zip(gradients, expected, strict=True)]
 
     rng, quotients = np.random.default_rng(0), []
     for _ in range(5):
@@ -126,19 +128,27 @@ def main() -> None:
     with np.load(GOLDEN) as file:
         golden = dict(file)
     cases = [name.partition(".")[2] for name in golden if name.startswith("about.")]
-    table = Table("layer", "from torch", "from difference quotients")
-    for kind, torch, quotient in (one_layer(golden, case) for case in cases):
-        table.add_row(kind, f"{torch:.1e}", f"{quotient:.1e}")
-    Console().print(table)
-
-    table = Table(f"{count} networks, each on 9 grids", "loss", "gradients")
+    layers: list[dict[str, Any]] = [
+        dict(zip(("kind", "torch", "quotients"), one_layer(golden, case), strict=True)) for case in cases
+    ]
     rng = np.random.default_rng(1)
     networks = [drawn(rng) for _ in range(count)]
     grids = [Grid(rows, columns) for rows in (1, 2, 3) for columns in (1, 2, 3)]
+    results: list[dict[str, Any]] = [
+        {"what": "outputs and gradients = torch's", "float64": max(row["torch"] for row in layers)},
+        {"what": "gradients = difference quotients", "float64": max(row["quotients"] for row in layers)},
+        {"what": "loss on a grid = one rank's"},
+        {"what": "gradients on a grid = one rank's"},
+    ]
     for dtype in (np.float64, np.float32):
-        errors = [on_a_grid(layers, shape, grid, dtype) for layers, shape in networks for grid in grids]
-        table.add_row(np.dtype(dtype).name, *(f"{max(error):.1e}" for error in zip(*errors, strict=True)))
-    Console().print(table)
+        errors = [on_a_grid(*one, grid, dtype) for one in networks for grid in grids]
+        for row, error in zip(results[2:], zip(*errors, strict=True), strict=True):
+            row[np.dtype(dtype).name] = max(error)
+
+    table = Table(f"largest errors, {len(cases)} layers, {count} networks on {len(grids)} grids", "float64", "float32")
+    for row in results:
+        table.add_row(row["what"], *(f"{row[name]:.1e}" if name in row else "" for name in ("float64", "float32")))
+    report.show(table, {"networks": count, "results": results, "layers": layers})
 
 
 if __name__ == "__main__":

@@ -77,7 +77,10 @@ def main() -> None:
         ]
         table.add_row(str(count), *map(cell, mine))
         results += mine
-    report.show(table, {"results": results, "runs": rows})
+    by_way = [
+        {"way": way, **{f"at_{one['replicas']}": one["median"] for one in results if one["way"] == way}} for way in ways
+    ]
+    report.show(table, {"by_way": by_way, "results": results, "runs": rows})
 
 
 if __name__ == "__main__":

@@ -198,13 +198,14 @@ def main() -> None:
         for seed in arguments.seeds:
             rows.append({"script": name, "seed": seed, **{way: WAYS[way](name, seed, source) for way in ways}})
             report.progress(rows[-1])
-    table = Table("script", "mean", *ways)
+    table, means = Table("script", "mean", *ways), []
     for name in arguments.scripts:
         mine = [row for row in rows if row["script"] == name]
         for figure in ("accuracy", "loss"):
-            means = (statistics.mean(row[way][figure] for row in mine) for way in ways)
-            table.add_row(name, figure, *(f"{mean:.4f}" for mean in means))
-    report.show(table, {"rows": rows})
+            found = {way: statistics.mean(row[way][figure] for row in mine) for way in ways}
+            means.append({"script": name, "figure": figure, **found})
+            table.add_row(name, figure, *(f"{mean:.4f}" for mean in found.values()))
+    report.show(table, {"means": means, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -151,6 +151,15 @@ def compared(rows: list[dict[str, Any]], numbers: int) -> list[dict[str, Any]]:
     return found
 
 
+def by_way(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each way: seconds and share of the formula at so many ranks, as `at_8`."""
+    return [
+        {"way": name}
+        | {key: {f"at_{row['ranks']}": row.get(key) for row in same} for key in ("seconds", "over_formula")}
+        for (name,), same in timing.grouped(results, "way").items()
+    ]
+
+
 def off(row: dict[str, Any]) -> bool:
     """Whether a sum is not what its formula says."""
     if row["formula_s"] is None:
@@ -235,7 +244,7 @@ def main() -> None:
         draw(results, chosen)
     pairs, wrong = order(results, chosen.numbers, Link(**link))
     print(f"dbelief plan puts {pairs} pairs in order, not so measured: {', '.join(wrong) or 'none'}", file=sys.stderr)
-    found = {"results": results, "planned_pairs": pairs, "planned_wrongly": wrong}
+    found = {"by_way": by_way(results), "results": results, "planned_pairs": pairs, "planned_wrongly": wrong}
     shape = {"rate_mbit": chosen.rate, "numbers": chosen.numbers, "chunk": CHUNK}
     report.show(table(results, chosen), {**shape, **link, **found}, width=160)
     raise SystemExit(1 if wrong or any(map(off, results)) else 0)

@@ -120,7 +120,15 @@ def main() -> None:
         shown.add_row(
             form, *(f"{1e3 * by_case[form, ranks]:.1f} ({100 * share:.1f} %)" for ranks, share in by_ranks.items())
         )
-    report.show(shown, {"over": over, "seconds": rows, "efficiency": found}, width=120)
+    results = [
+        {
+            "form": form,
+            "seconds": {f"at_{ranks}": by_case[form, ranks] for ranks in by_ranks},
+            "efficiency": {f"at_{ranks}": share for ranks, share in by_ranks.items()},
+        }
+        for form, by_ranks in found.items()
+    ]
+    report.show(shown, {"over": over, "results": results}, width=120)
     missed = not chosen.rate and any(found[form].get(8, 1.0) < least for form, least in LEAST.items())
     sys.exit(1 if missed else 0)
 

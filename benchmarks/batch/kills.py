@@ -124,7 +124,8 @@ def summarize(rows: list[dict[str, Any]]) -> bool:
             f"{furthest:.1e}",
             "; ".join(filter(None, wrong)),
         )
-    report.show(table, {"loss": loss, "results": results, "runs": rows}, width=160)
+    killed = [result for result in results if result["role"] != "none"]
+    report.show(table, {"loss": loss, "killed": killed, "results": results, "runs": rows}, width=160)
     return all(result["good"] == result["runs"] for result in results)
 
 

@@ -111,7 +111,15 @@ def main() -> None:
             str(row["iterations"]),
             row["digest"],
         )
-    report.show(table, {"optimum": reference.best, "evaluations": reference.evaluations, "results": rows}, width=120)
+    worst = {
+        "pairs": len(rows),
+        "models": len({row["digest"] for row in rows}),
+        "gradient_off": max(row["gradient_off"] for row in rows),
+        "loss_off": max(row["loss_off"] for row in rows),
+        "evaluations": max(row["evaluations"] for row in rows),
+        "scipy": reference.evaluations,
+    }
+    report.show(table, {"optimum": reference.best, "worst": worst, "results": rows}, width=120)
     good = all(
         row["gradient_off"] <= GRADIENT
         and row["loss_off"] <= LOSS

@@ -153,9 +153,11 @@ def show(results: list[dict[str, Any]], data_mb: float, vector_mb: float) -> boo
     table = Table("strategy", "process", "peak, MB", f"with {FEW} rows, MB", "more, MB", "over the sparse data")
     more = []
     for row in results:
+        row["over_data"] = {}
         for process, peak in row["peak_mb"].items():
             base = row["base_mb"][process]
             more.append((peak - base) / data_mb)
+            row["over_data"][process] = more[-1]
             table.add_row(row["strategy"], process, f"{peak}", f"{base}", f"{peak - base:.1f}", f"{more[-1]:.2f}")
     off = [abs(row["loss"] / row["scipy"] - 1) for row in results]
     off += [abs(row["reported"] / row["scipy"] - 1) for row in results if row["reported"] is not None]

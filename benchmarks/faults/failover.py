@@ -1,6 +1,6 @@
 """Failover of replicated shards under load: the pause of pushes, and whether any push is lost or counts twice.
 
-    python -m benchmarks.faults.failover [--kills 20] [--shards 2] [--clients 3] [--parameters 200k] [--seed 0] [--json]
+    python -m benchmarks.faults.failover [--kills 20] [--shards 2] [--clients 3] [--parameters 200k] [--seed 0]
 
 A coordinator, two processes for each shard, and clients with custom loops that push gradients of small whole numbers as
 fast as they can, by plain SGD at rate 1: so the parameters, whatever the order, are minus the sum of all pushes,
@@ -8,14 +8,13 @@ exactly. One process after another gets SIGKILL, a leader or a follower of some 
 is started at once, which has to wait for its place: the coordinator detects the death by the lease only. The next kill
 follows when all shards have their followers again.
 
-Reported are: the longest push of each kill, from its call to its acknowledgement, over all clients; and in the end how
-many numbers of the parameters differ from the sum of the clients' own logs of acknowledged pushes.
+Reported are: the longest push of each kill, from its call to its acknowledgement, over all clients, which is the time
+of the failover where a leader was killed; and in the end how many numbers of the parameters differ from the sum of the clients' own logs of acknowledged pushes.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import signal
 import statistics
@@ -26,14 +25,14 @@ import time
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import dbelief
-from benchmarks.harness import options, runs
+from benchmarks.harness import options, report, runs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 
+ROLES = ("leader", "follower")
 LIMIT_S = 60.0
 SETTLES_S = 2.0
 """Duration of undisturbed pushes before each kill."""
@@ -131,7 +130,7 @@ def measure(kills: int, shards: int, clients: int, parameters: int, seed: int) -
             for _ in range(kills):
                 leaders, followers = runs.wait_for(servers.standing, "all shards to be followed", LIMIT_S)
                 time.sleep(SETTLES_S)
-                role = rng.choice(["leader", "follower"])
+                role = rng.choice(ROLES)
                 victim = rng.choice(leaders if role == "leader" else followers)
                 at_s = time.monotonic()
                 servers.kill(victim)
@@ -151,6 +150,7 @@ def measure(kills: int, shards: int, clients: int, parameters: int, seed: int) -
             left = run.end()
     quiet = [seconds for one in pushing for _, seconds in one.took]
     return {
+        "roles": [by_role(role, [row["longest_s"] for row in rows if row["killed"] == role]) for role in ROLES],
         "kills": rows,
         "shards": shards,
         "clients": clients,
@@ -168,22 +168,25 @@ def _longest(pushing: list[Pushing], since_s: float) -> float:
     return max(seconds for one in pushing for began_s, seconds in one.took if began_s + seconds >= since_s)
 
 
+def by_role(role: str, longest: list[float]) -> dict[str, Any]:
+    """The longest pushes after the kills of a role."""
+    median = statistics.median(longest) if longest else None
+    return {"killed": role, "kills": len(longest), "median_s": median, "longest_s": max(longest, default=None)}
+
+
 def show(found: dict[str, Any]) -> None:
-    """Print the figures as a table."""
-    table = Table("killed", "kills", "longest push, median", "longest of all")
-    for role in ("leader", "follower"):
-        longest = [row["longest_s"] for row in found["kills"] if row["killed"] == role]
-        if longest:
-            median = f"{statistics.median(longest):.2f} s"
-            table.add_row(role, str(len(longest)), median, f"{max(longest):.2f} s")
-    console = Console()
-    console.print(table)
-    console.print(
+    """Print the figures."""
+    title = (
         f"{found['acknowledged']:,} pushes of {found['parameters']:,} numbers acknowledged by {found['shards']} shards "
         f"to {found['clients']} clients; undisturbed {found['median_push_s'] * 1e3:.1f} ms each; "
         f"{found['wrong_numbers']} numbers differ from the clients' logs, "
         f"{found['reported_lost']} pushes reported as lost"
     )
+    table = Table("killed", "kills", "longest push, median", "longest of all", title=title)
+    for row in found["roles"]:
+        if row["kills"]:
+            table.add_row(row["killed"], str(row["kills"]), f"{row['median_s']:.2f} s", f"{row['longest_s']:.2f} s")
+    report.show(table, found)
 
 
 def main() -> None:
@@ -193,13 +196,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = measure(arguments.kills, arguments.shards, arguments.clients, arguments.parameters, arguments.seed)
-    if arguments.json:
-        print(json.dumps(found))
-    else:
-        show(found)
+    show(found)
     if found["wrong_numbers"] or found["reported_lost"] or found["left"]:
         sys.exit(1)
 

@@ -1,6 +1,6 @@
 """A long job with workers that join and leave: growth of its processes' memory, and resources that are left behind.
 
-    python -m benchmarks.faults.soak [--minutes 20] [--workers 6] [--parameters 300k] [--seed 0] [--json]
+    python -m benchmarks.faults.soak [--minutes 20] [--workers 6] [--parameters 300k] [--seed 0]
 
 A coordinator, two shards with a follower each, and up to six workers at a time, each a process of its own with a loop
 of its own: it pulls and pushes for a while, by a codec and over a transport (shared memory or TCP) drawn for it, and
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import random
 import signal
@@ -28,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import checkout, options, runs
+from benchmarks.harness import checkout, options, report, runs
 from dbelief.job.wire import Wire
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.client import Client
 from dbelief.training.session import JobContext, Session
@@ -44,6 +43,7 @@ AWAY_S = 0.5, 10.0
 SETTLING = 0.25
 """Share of the time that is not counted: caches fill, and each codec is used for the first time."""
 _FIELDS = ("RssAnon", "RssFile", "Threads")
+ROLES = ("coordinator", "leader", "follower")
 WIRES: tuple[dict[str, Any], ...] = (
     {"push": "fp32", "pull": "fp32"},
     {"push": "fp16", "pull": "fp16"},
@@ -119,6 +119,22 @@ class Swarm:
                 process.wait()
 
 
+def following(address: str) -> set[int]:
+    """Processes of the shards' followers."""
+    client = CoordinatorClient(address)
+    try:
+        members = client.call("Status", wire.StatusRequest()).members
+        return {int(member.name.rpartition(":")[2]) for member in members if member.state == "following"}
+    finally:
+        client.close()
+
+
+def _role(pid: int, who: str, followers: set[int]) -> str:
+    if who == "coordinator":
+        return who
+    return "follower" if pid in followers else "leader"
+
+
 def seen(pid: int) -> dict[str, int]:
     """Memory, files and threads of a process."""
     own, libraries, threads = (runs.status_kib(pid, name) for name in _FIELDS)
@@ -149,6 +165,7 @@ def measure(minutes: float, workers: int, parameters: int, seed: int) -> dict[st
                     looks.append({who: seen(process.pid) for who, process in watched.items()})
                     looks[-1]["/dev/shm"] = {"blocks": len(list(Path("/dev/shm").glob("dbelief-*")))}
                 time.sleep(0.1)
+            followers = following(address[1]) if coordinator.poll() is None else set()
         finally:
             swarm.end()
             coordinator.send_signal(signal.SIGTERM)
@@ -163,7 +180,13 @@ def measure(minutes: float, workers: int, parameters: int, seed: int) -> dict[st
         "failed": swarm.failed,
         "pushes": status.get("pushes"),
         "pushes_lost": status.get("pushes_lost"),
-        "processes": {who: _course(looks, who) for who in ("coordinator", *shards)},
+        "processes": sorted(
+            (
+                {"process": _role(process.pid, who, followers), **_course(looks, who)}
+                for who, process in (("coordinator", coordinator), *shards.items())
+            ),
+            key=lambda row: ROLES.index(row["process"]),
+        ),
         "most_blocks": max(look["/dev/shm"]["blocks"] for look in looks),
         "blocks_left": blocks,
         "left": left,
@@ -187,11 +210,16 @@ def _course(looks: list[dict[str, dict[str, int]]], who: str) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print the figures as a table."""
-    table = Table("process", "resident", "slope", "of its own", "slope", "files", "threads")
-    for who, row in found["processes"].items():
+    """Print the figures."""
+    title = (
+        f"{found['minutes']:g} minutes, {found['started']} workers came, {found['killed']} of them were killed; "
+        f"{found['pushes']:,} pushes, {found['pushes_lost']} lost; /dev/shm: at most {found['most_blocks']} names at a "
+        f"look, {found['blocks_left']} left at the end"
+    )
+    table = Table("process", "resident", "slope", "of its own", "slope", "files", "threads", title=title)
+    for row in found["processes"]:
         table.add_row(
-            who,
+            row["process"],
             f"{row['resident_mib']:.1f} MiB",
             f"{row['resident_slope']:+.2%}",
             f"{row['own_mib']:.1f} MiB",
@@ -199,15 +227,7 @@ def show(found: dict[str, Any]) -> None:
             f"{row['files_before']:.0f} → {row['files_after']:.0f}",
             f"{row['threads_before']:.0f} → {row['threads_after']:.0f}",
         )
-    console = Console()
-    console.print(table)
-    console.print(
-        f"{found['minutes']:g} minutes, {found['started']} workers came, {found['killed']} of them were killed; "
-        f"{found['pushes']:,} pushes, {found['pushes_lost']} lost; /dev/shm: at most {found['most_blocks']} names at a "
-        f"look, {found['blocks_left']} left at the end"
-    )
-    for line in [*found["failed"], *found["left"]]:
-        console.print(line)
+    report.show(table, found)
 
 
 def main() -> None:
@@ -216,7 +236,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--parameters", type=int, default=300_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
@@ -224,10 +243,7 @@ def main() -> None:
         work(address, int(which), bool(int(shares)), int(seed))
         return
     found = measure(arguments.minutes, arguments.workers, arguments.parameters, arguments.seed)
-    if arguments.json:
-        print(json.dumps(found))
-    else:
-        show(found)
+    show(found)
     if found["failed"] or found["left"] or found["blocks_left"]:
         sys.exit(1)
 

@@ -17,12 +17,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import options
+from benchmarks.harness import options, report
 from benchmarks.harness.runs import COMMAND
 
 JOB = """name: same
@@ -82,12 +81,15 @@ def main() -> None:
     arguments = parser.parse_args()
     table = Table("starts", "delay, s", "tries", "one runs, one is refused", "the first one runs")
     wrong = 0
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="dbelief-") as name:
         earlier = Path(name) / "earlier"
         earlier.mkdir()
         (earlier / "job.yaml").write_text(JOB)
         assert end_of(start(earlier, resume=False)).code == 0
         for kind in arguments.kinds:
+            delays_s = [float(delay) for delay in arguments.delays]
+            rights, firsts = [], []
             for delay in arguments.delays:
                 right = first = 0
                 for number in range(arguments.tries):
@@ -102,7 +104,12 @@ def main() -> None:
                     shutil.rmtree(folder)
                 table.add_row(kind, delay, str(arguments.tries), str(right), str(first))
                 wrong += arguments.tries - right
-    Console().print(table)
+                rights.append(right)
+                firsts.append(first)
+            tries = arguments.tries * len(delays_s)
+            counts = {"right": sum(rights), "right_each": rights, "first_each": firsts}
+            found.append({"kind": kind, "delays_s": delays_s, "tries": tries, **counts})
+    report.show(table, {"starts": found})
     sys.exit(wrong > 0)
 
 

@@ -18,10 +18,9 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import options
+from benchmarks.harness import options, report
 from benchmarks.harness.runs import COMMAND
 from dbelief.rundir.events import read_events
 
@@ -121,12 +120,14 @@ def main() -> None:
     parser.add_argument("--kinds", type=options.words, default="well,data,script,start,file")
     arguments = parser.parse_args()
     table = Table("end", "seconds to the shell, median", "most", "last line")
+    found = []
     for kind in arguments.kinds:
         ends = [one_end(kind) for _ in range(arguments.runs)]
         seconds = [end[0] for end in ends]
         print(f"{kind}: {[round(one, 2) for one in seconds]}: {ends[0][1]}", file=sys.stderr, flush=True)
+        found.append({"kind": kind, "median_s": statistics.median(seconds), "most_s": max(seconds)})
         table.add_row(kind, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", ends[0][1])
-    Console(width=200).print(table)
+    report.show(table, {"runs": arguments.runs, "ends": found}, width=200)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ def main() -> None:
         median = statistics.median(accuracies)
         base = median if base is None else base
         lost, twice = sum(s.members_lost for s in summaries), sum(s.pushes_trained_twice for s in summaries)
-        results.append({"way": way, "accuracies": accuracies, "median": median, "against_train": median - base})
+        figures = {"way": way, "accuracies": accuracies, "median": median, "against_train": median - base}
+        results.append({**figures, "members_lost": lost, "pushes_trained_twice": twice})
         table.add_row(
             way, report.two_digits(accuracies), f"{median:.2f}", f"{median - base:+.2f}", str(lost), str(twice)
         )

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import checkout, options, report
 
@@ -178,8 +180,8 @@ def shells() -> list[Surrounding]:
     ]  # fmt: skip
 
 
-def run(one: Surrounding, folder: Path, overrides: Sequence[str]) -> bool:
-    """Train in it, and print its line; whether it is as wanted."""
+def run(one: Surrounding, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Train in it, and print its line; its figures, and whether it is as wanted."""
     work = folder / one.below
     (folder / "tmp").mkdir(parents=True)
     work.mkdir(parents=True, exist_ok=True)
@@ -216,8 +218,23 @@ def run(one: Surrounding, folder: Path, overrides: Sequence[str]) -> bool:
     left = sorted({path.name for path in (folder / "tmp").iterdir()} - {f"dbelief-{one.owner or os.geteuid()}"})
     right = code == one.code and re.search(one.line, lines[-1]) is not None and not left
     mark, rest = "" if right else "WRONG ", f"left {', '.join(left)}; " if left else ""
-    report.progress({"name": one.name, "exit": code, "s": round(seconds, 1), "line": f"{mark}{rest}{lines[-1][:200]}"})
-    return right
+    row = {"name": one.name, "exit": code, "s": round(seconds, 1)}
+    report.progress({**row, "line": f"{mark}{rest}{lines[-1][:200]}"})
+    return {**row, "right": right}
+
+
+def by_kind(kind: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of a kind of surroundings; seconds of those in which the job trains."""
+    seconds = [row["s"] for row in rows if row["exit"] == 0]
+    return {
+        "kind": kind,
+        "surroundings": len(rows),
+        "right": sum(row["right"] for row in rows),
+        "trained": len(seconds),
+        "refused": len(rows) - len(seconds),
+        "median_s": statistics.median(seconds) if seconds else None,
+        "most_s": max(seconds, default=None),
+    }
 
 
 def main() -> None:
@@ -225,18 +242,26 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of names")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
-    plain = Surrounding("none")
-    every = [plain, *proxies(), *folders(), *users(), *limits(), *shells()]
-    chosen = [one for one in every if not arguments.only or any(part in one.name for part in arguments.only)]
-    wrong = []
+    kinds = {
+        "none": [Surrounding("none")],
+        "proxies": proxies(),
+        "folders and paths": folders(),
+        "users and homes": users(),
+        "limits and mounts": limits(),
+        "variables, locales, signals": shells(),
+    }
+    rows: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="around-", dir="/var/tmp") as scratch:
         os.chmod(scratch, 0o755)
-        for number, one in enumerate(chosen):
+        for number, (kind, one) in enumerate((kind, one) for kind, every in kinds.items() for one in every):
+            if arguments.only and not any(part in one.name for part in arguments.only):
+                continue
             if one.needs_root and os.geteuid() != 0:
                 report.progress({"name": one.name, "skipped": "needs root"})
-            elif not run(one, Path(scratch) / str(number), arguments.overrides):
-                wrong.append(one.name)
-    report.print_figures({"surroundings": len(chosen), "wrong": wrong})
+            else:
+                rows.setdefault(kind, []).append(run(one, Path(scratch) / str(number), arguments.overrides))
+    wrong = [row["name"] for mine in rows.values() for row in mine if not row["right"]]
+    report.print_figures({"kinds": [by_kind(kind, mine) for kind, mine in rows.items()], "wrong": wrong})
     raise SystemExit(bool(wrong))
 
 

@@ -22,10 +22,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import checkout, options, runs
+from benchmarks.harness import checkout, options, report, runs
 from dbelief.rundir.events import read_events
 
 JOB = checkout.EXAMPLES / "mnist_lenet.yaml"
@@ -80,13 +79,13 @@ def main() -> None:
             found[way].append(milliseconds(fields, given.batch, given.samples))
             print(f"round {number + 1}, {way}: {found[way][-1]:.1f} ms", file=sys.stderr)
     table = Table("way", "ms for a step", "range", "against one", box=None)
-    base = statistics.median(found["one"])
+    base, results = statistics.median(found["one"]), []
     for way, times in found.items():
-        median = statistics.median(times)
-        table.add_row(
-            way, f"{median:.1f}", f"{min(times):.1f} to {max(times):.1f}", f"{base / median:.2f} times as fast"
-        )
-    Console().print(table)
+        row = {"median_ms": statistics.median(times), "least_ms": min(times), "most_ms": max(times)}
+        results.append({"way": way, **row, "speed_up": base / row["median_ms"]})
+        spread, ratio = f"{row['least_ms']:.1f} to {row['most_ms']:.1f}", f"{base / row['median_ms']:.2f} times as fast"
+        table.add_row(way, f"{row['median_ms']:.1f}", spread, ratio)
+    report.show(table, {"batch": given.batch, "results": results})
 
 
 if __name__ == "__main__":
