@@ -112,9 +112,9 @@ def summarize(rows: list[dict[str, Any]]) -> bool:
         kept = [row["iterations"] - row["back"] for row in mine]
         back = [row["back"] for row in mine]
         good = wrong.count("")
-        results.append(
-            {"role": role, "runs": len(mine), "good": good, "iterations": kept, "back": back, "loss_off": furthest}
-        )
+        ends = {"least_iterations": min(kept), "most_iterations": max(kept), "loss_off": furthest}
+        counts = {"runs": len(mine), "good": good, "rolled_back": sum(back)}
+        results.append({"role": role, **counts, **ends})
         table.add_row(
             role,
             str(len(mine)),

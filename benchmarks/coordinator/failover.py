@@ -58,12 +58,14 @@ def main() -> None:
             mine.append(one(members))
             report.progress(mine[-1])
     table = Table("members", "first s", "all s", "lost", "status ms")
+    medians = []
     for members, mine in rows.items():
         middle = {name: statistics.median(row[name] for row in mine) for name in ("first_s", "all_s", "status_ms")}
         lost = sum(row["lost"] for row in mine)
         figures = (f"{middle[name]:.2f}" for name in ("first_s", "all_s"))
         table.add_row(str(members), *figures, str(lost), f"{middle['status_ms']:.1f}")
-    report.show(table, {"rows": [row for mine in rows.values() for row in mine]})
+        medians.append({"members": members, **middle, "lost": lost})
+    report.show(table, {"medians": medians, "rows": [row for mine in rows.values() for row in mine]})
 
 
 if __name__ == "__main__":

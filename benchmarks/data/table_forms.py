@@ -147,7 +147,7 @@ def main() -> None:
         found = rows[-1]
         shown.add_row(found["form"], f"{found['auc']:.6f}", f"{found['predicted']:.6f}", str(found["notes"]))
     shown.add_row("scikit-learn", f"{auc:.6f}", "", "")
-    report.show(shown, {"rows": rows, "scikit-learn": auc})
+    report.show(shown, {"rows": [*rows, {"form": "scikit-learn", "auc": auc}]})
 
 
 if __name__ == "__main__":

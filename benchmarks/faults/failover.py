@@ -8,8 +8,9 @@ exactly. One process after another gets SIGKILL, a leader or a follower of some 
 is started at once, which has to wait for its place: the coordinator detects the death by the lease only. The next kill
 follows when all shards have their followers again.
 
-Reported are: the longest push of each kill, from its call to its acknowledgement, over all clients, which is the time
-of the failover where a leader was killed; and in the end how many numbers of the parameters differ from the sum of the clients' own logs of acknowledged pushes.
+Reported are: the longest push of each kill, from its call to its acknowledgement, over all clients (the failover's time
+where a leader is killed); and in the end how many numbers of the parameters differ from the sum of the clients' own
+logs of acknowledged pushes.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Servers:
 def measure(kills: int, shards: int, clients: int, parameters: int, seed: int) -> dict[str, Any]:
     """All figures."""
     rng = random.Random(seed)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with runs.temporary_run("failover") as run:
         job = run.own_loops(parameters, {"name": "sgd", "rate": 1.0})
         coordinator, address = run.coordinator({**job, "shards": shards, "replication": 2}, LIMIT_S)

@@ -19,9 +19,9 @@ from dbelief.rpc.grpc_settings import limit_threads
 limit_threads(1)  # a core for each rank
 
 import numpy as np  # noqa: E402
-from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from benchmarks.harness import report  # noqa: E402
 from benchmarks.harness.options import new_parser  # noqa: E402
 from dbelief.arrays.backend import select_backend  # noqa: E402
 from dbelief.nn import Batch, build_network  # noqa: E402
@@ -122,13 +122,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rates", default="1000,300,100", help="Mbit/s")
     arguments = parser.parse_args()
-    table = Table("Mbit/s", "with overlap, ms", "without, ms", "with / without", "quartiles")
+    table = Table("network", "with overlap, ms", "without, ms", "with / without", "quartiles")
+    rows: list[dict[str, Any]] = []
     for rate in [np.inf, *map(float, arguments.rates.split(","))]:
         overlapped, plain = measure(arguments.steps, rate * 1e6 / 8)
-        low, middle, high = np.quantile(overlapped / plain, [0.25, 0.5, 0.75])
-        times = (f"{1e3 * np.median(taken):.1f}" for taken in (overlapped, plain))
-        table.add_row("unlimited" if np.isinf(rate) else f"{rate:g}", *times, f"{middle:.3f}", f"{low:.3f}-{high:.3f}")
-    Console().print(table)
+        low, middle, high = map(float, np.quantile(overlapped / plain, [0.25, 0.5, 0.75]))
+        network = "unlimited" if np.isinf(rate) else f"{rate:g} Mbit/s"
+        times_s = {"with_s": float(np.median(overlapped)), "without_s": float(np.median(plain))}
+        rows.append({"network": network, **times_s, "ratio": middle, "low": low, "high": high})
+        times = (f"{1e3 * taken:.1f}" for taken in times_s.values())
+        table.add_row(network, *times, f"{middle:.3f}", f"{low:.3f}-{high:.3f}")
+    report.show(table, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -205,19 +205,32 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["network"], -row["rate_mbit"], -row["samples"], row["ranks"]))
 
 
-def full_speed(cases: list[str], results: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+def by_ranks(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each network and rate: speed-ups in the order of the numbers of ranks."""
+    found = []
+    for same in timing.grouped(results, "network", "rate_mbit").values():
+        keys = ("ranks", "seconds", "speed_up", "model_speed_up", "overlapping_speed_up", "measured_over_model")
+        found.append(
+            {"network": same[0]["network"], "rate_mbit": same[0]["rate_mbit"]}
+            | {key: [row[key] for row in same] for key in keys}
+        )
+    return found
+
+
+def full_speed(cases: list[str], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The model's speed-ups for machines and links SLOWER times as fast, and messages that cost what they cost here."""
     alpha_s = statistics.median(row["alpha_s"] for row in results)
     beta_s = min(row["beta_s"] for row in results) / SLOWER
-    found: dict[str, dict[int, float]] = {}
+    found: list[dict[str, Any]] = []
     for case in cases:
         name, samples = case.split(":")
+        found.append({"network": name})
         alone_s = waits_s(cut(built(name).stages, GRIDS[1]), int(samples), 1) / SLOWER
         for ranks, grid in FULL_GRIDS.items():
             parts = cut(built(name).stages, grid)
             talk_s = sum(passage.seconds(alpha_s, beta_s) for passage in exchanges(parts, int(samples)))
             step_s = waits_s(parts, int(samples), ranks) / SLOWER + talk_s
-            found.setdefault(case, {})[ranks] = round(alone_s / step_s, 2)
+            found[-1][f"ranks_{ranks}"] = round(alone_s / step_s, 2)
     return found
 
 
@@ -261,9 +274,8 @@ def main() -> None:
     results = compared(rows)
     at_full_speed = full_speed(chosen.cases, results)
     print(f"the model's speed-ups at full speed, by ranks: {at_full_speed}", file=sys.stderr)
-    report.show(
-        table(results), {"flop_per_s": FLOP_PER_S, "at_full_speed": at_full_speed, "results": results}, width=160
-    )
+    lists = {"at_full_speed": at_full_speed, "by_ranks": by_ranks(results), "results": results}
+    report.show(table(results), {"flop_per_s": FLOP_PER_S, **lists}, width=160)
 
 
 if __name__ == "__main__":

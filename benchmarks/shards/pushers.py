@@ -145,10 +145,10 @@ def main() -> None:
     words = parser.parse_args()
     rows = asyncio.run(_measure(words.parameters, words.pushers, words.rate, words.seconds, words.rounds))
     table = Table("pushers", "processor time, ms", "delay, median", "99 %", "threads", "memory, MiB")
-    found = {}
+    found = []
     for (count,), some in timing.grouped(rows, "pushers").items():
-        found[count] = timing.medians(some, *FIGURES)
-        table.add_row(str(count), *(f"{found[count][name]:.4g}" for name in FIGURES))
+        found.append({"pushers": count, **timing.medians(some, *FIGURES)})
+        table.add_row(str(count), *(f"{found[-1][name]:.4g}" for name in FIGURES))
     report.show(table, {"medians": found, "rows": rows})
 
 

@@ -115,6 +115,7 @@ def measure(mib: int, count: int, folder: Path) -> dict[str, Any]:
         {
             "kind": kind,
             "set": how == "set",
+            "during": "a set" if how == "set" else "no set",
             "pushes": len(found[kind, how]),
             "p50_ms": float(np.percentile(found[kind, how], 50)) * 1e3,
             "p99_ms": float(np.percentile(found[kind, how], 99)) * 1e3,
@@ -138,11 +139,11 @@ def measure(mib: int, count: int, folder: Path) -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> None:
     """Print the figures as a table, and as JSON."""
-    table = Table("pushed", "a set is written", "pushes", "p50 ms", "p99 ms", "longest ms")
+    table = Table("pushed", "while there is written", "pushes", "p50 ms", "p99 ms", "longest ms")
     table.title = f"{found['mib']} MiB and Adagrad's state, {found['rounds']} rounds"
     for row in found["pushes"]:
         times = (f"{row[name]:.2f}" for name in ("p50_ms", "p99_ms", "longest_ms"))
-        table.add_row(row["kind"], "yes" if row["set"] else "no", str(row["pushes"]), *times)
+        table.add_row(row["kind"], row["during"], str(row["pushes"]), *times)
     console = Console(stderr=True, width=120)
     sets = ", ".join(f"{how} {s:.2f}" for how, s in found["set_s_per_gib"].items())
     alone = ", ".join(f"{name} {s:.2f}" for name, s in found["parts_s_per_gib"].items())

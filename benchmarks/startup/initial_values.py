@@ -28,6 +28,7 @@ SHARDS = 2
 FEATURES, HIDDEN, CLASSES = 10_000, 25_000, 10
 DEADLINE_S = 300.0
 SMALL = 0
+FIGURES = ("took_s", "workers_cpu_s", "shards_cpu_s", "peak_mib")
 PYTHON = """
 import numpy as np
 
@@ -113,7 +114,8 @@ def main() -> None:
         for millions in (SMALL, arguments.millions):
             found = [measure(arguments.kind, millions, workers) for _ in range(arguments.runs)]
             middle = [statistics.median(column) for column in zip(*found, strict=True)]
-            rows.append({"millions": millions, "workers": workers, "runs": found})
+            medians = dict(zip(FIGURES, middle, strict=True))
+            rows.append({"millions": millions, "workers": workers, **medians, "runs": found})
             table.add_row(f"{millions} M" if millions else "few", str(workers), *(f"{one:.1f}" for one in middle))
     report.show(table, {"cores": os.cpu_count(), "kind": arguments.kind, "rows": rows})
 

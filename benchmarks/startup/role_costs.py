@@ -5,7 +5,7 @@
 A coordinator, two shards and one worker train handwritten digits (64-32-10, mini-batches of 16, a fetch and a push for
 each). Processor time, user and system, is read from /proc/PID/stat: when the job has begun to train, and again after
 some seconds; mini-batches are counted by the coordinator. Threads and resident memory of one process are read when the
-job has begun. Medians over the runs.
+job has begun. Medians over the runs; in the printed JSON, times too are those of one shard.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import options, runs
+from benchmarks.harness import options, report, runs
 from dbelief.monitor.status import to_dict
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 
@@ -93,11 +92,15 @@ def main() -> None:
     more = ["--no-shared-memory"] * arguments.no_shared_memory
     rows = [measure(arguments.seconds, more) for _ in range(arguments.runs)]
     table = Table("role", "until it trains, s", "a mini-batch, ms", "threads", "MiB", box=None)
+    roles = []
     for role in ROLES:
         begun, step, threads, mib = (statistics.median(row[role][index] for row in rows) for index in range(4))
         figures = f"{begun:.2f}", f"{step:.2f}", f"{threads:.0f}", f"{mib:.1f}"
         table.add_row("two shards" if role == "ps" else role, *figures)
-    Console().print(table)
+        count = 2 if role == "ps" else 1
+        each = {"begun_s": begun / count, "step_ms": step / count, "threads": round(threads), "mib": mib}
+        roles.append({"role": role, **each})
+    report.show(table, {"roles": roles})
 
 
 if __name__ == "__main__":

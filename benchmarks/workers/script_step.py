@@ -118,9 +118,19 @@ def main() -> None:
                 model = by_model(Path(folder), parameters, options.steps)
                 rounds.append((model, *by_script(Path(folder), parameters, options.steps)))
         ratios = sorted(script / model for model, _, script in rounds)
-        rows.append({"parameters": parameters, "rounds": rounds, "ratio": statistics.median(ratios)})
+        medians_s = [statistics.median(times) for times in zip(*rounds, strict=True)]
+        rows.append(
+            {
+                "parameters": parameters,
+                "rounds": rounds,
+                **dict(zip(("model_s", "first_s", "script_s"), medians_s, strict=True)),
+                "ratio": statistics.median(ratios),
+                "least": ratios[0],
+                "most": ratios[-1],
+            }
+        )
         report.progress(rows[-1])
-        own, first, other = (f"{1_000 * statistics.median(times):.3f}" for times in zip(*rounds, strict=True))
+        own, first, other = (f"{1_000 * seconds:.3f}" for seconds in medians_s)
         spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         table.add_row(f"{parameters:,}", own, other, f"{statistics.median(ratios):.2f}", spread, first)
     report.show(table, {"rows": rows})

@@ -18,6 +18,9 @@ memory, without a message.
 `--peers`: an interpreter that has torch and Ray: the default step by each of them (`step_peer.py`). The processor time
 of Ray's processes, which are no children of the one that starts them, is not measured.
 `--job`: another job of Downpour.
+
+In the figures a peer's `ours_samples_per_s_x` and `ours_cpu_s_x` are the ratios of shared memory, with the first number
+of shards, to it: medians over the rounds.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ PEER = Path(__file__).with_name("step_peer.py")
 PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
 WORKERS, PEER_BATCH = 4, 100
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
+Row = dict[str, float]
 
 
 def processor_s() -> float:
@@ -155,6 +159,22 @@ def views_of(shapes: Mapping[str, np.ndarray], flat: np.ndarray) -> dict[str, np
     return {name: part.reshape(values.shape) for (name, values), part in zip(shapes.items(), parts, strict=True)}
 
 
+def over_peers(rows: Mapping[tuple[str, ...], list[Row]], shards: int) -> dict[tuple[str, ...], Row]:
+    """By peer, the ratios of shared memory with so many shards to it, medians over the rounds."""
+    ours = rows[next(iter(WAYS)), str(shards), ""]
+    return {
+        key: {
+            f"ours_{name}_x": statistics.median(
+                mine[name] / theirs[name] for mine, theirs in zip(ours, its, strict=True)
+            )
+            for name in ("samples_per_s", "cpu_s")
+            if name in its[0]
+        }
+        for key, its in rows.items()
+        if key[0] in PEERS
+    }
+
+
 def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -200,7 +220,11 @@ def main() -> None:
             [f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}", f"{row['of_floor']:.2f}"] if "cpu_s" in row else [""] * 3
         )
         table.add_row(*key, f"{row['samples_per_s']:,.0f}", *cpu)
-    report.show(table, {"rows": [{"way": key, "rounds": mine, **medians[key]} for key, mine in rows.items()]})
+    over = over_peers(rows, arguments.shards[0])
+    report.show(
+        table,
+        {"rows": [{"way": key, "rounds": mine, **medians[key], **over.get(key, {})} for key, mine in rows.items()]},
+    )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from typing import Any
 from .tables import code, table
 
 FOLDER = Path(__file__).parents[1] / "measurements"
+USUAL_CORES = 2
+"""Cores of the machine, which tables do not repeat."""
 Row = Mapping[str, Any]
 
 
@@ -110,8 +112,8 @@ class Measurement:
     def origin(self) -> str:
         """Command, machine and settings, as a paragraph."""
         found = self.measured
-        commit = f", commit {found['commit']}" if found.get("commit") else ""
-        place = f"{found['day']}, {found['cores']} cores, {found['processor']}{commit}."
+        cores = "" if found["cores"] == USUAL_CORES else f", {found['cores']} cores"
+        place = f"{found['day']}, {found['processor']}{cores}, {found['commit']}."
         return f"{code(found['command'])}; {place}{' ' if self.settings else ''}{self.settings}\n"
 
     def table(self, name: str = "") -> str:

@@ -25,8 +25,8 @@ def required(description: str | None, what: str) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a cell's text is one line."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines) + "\n"
+    lines = [f"| {' | '.join(map(_cell, line))} |\n" for line in (head, *rows)]
+    return "".join([lines[0], f"|{'---|' * len(head)}\n", *lines[1:]])
 
 
 def code(text: str) -> str:

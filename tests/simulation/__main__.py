@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
                 return 1
         if len(results) % 100 == 0:
             print(f"{len(results)} of {len(seeds)} seeds", file=sys.stderr, flush=True)
-    print(_table(results, f"all{_ways(options).options}"))
+    print(_table(results))
     failed = [result for result in results if result.violations]
     for result in failed[:3]:
         _replay_smallest(result.seed, _ways(options))
@@ -112,14 +112,14 @@ def _replay_smallest(seed: int, ways: Ways) -> None:
     print(f"\n{smallest}\n  {violations}\n  python -m tests.simulation --replay {seed}{ways.options} --faults '{kept}'")
 
 
-def _table(results: Sequence[Result], of_all: str) -> str:
-    """Figures by job, and of all seeds under the name `of_all`."""
-    lines = [f"{'job':20} {'seeds':>6} {'faults':>7} {'restores':>8} {'pushes':>7} {'cpu s':>6}  violations"]
+def _table(results: Sequence[Result]) -> str:
+    """Figures by job, and of all seeds."""
+    lines = [f"{'job':18} {'seeds':>6} {'faults':>7} {'restores':>8} {'pushes':>7} {'cpu s':>6}  violations"]
     for name in (*JOBS, ""):
         mine = [one for one in results if name in ("", one.job)]
         if mine:
             lines.append(
-                f"{name or of_all:20} {len(mine):6} {sum(len(one.kinds) for one in mine):7} "
+                f"{name or 'all':18} {len(mine):6} {sum(len(one.kinds) for one in mine):7} "
                 f"{sum(one.restores for one in mine):8} {statistics.median(one.pushes for one in mine):7.0f} "
                 f"{statistics.median(one.cpu_s for one in mine):6.2f}  {sum(bool(one.violations) for one in mine)}"
             )

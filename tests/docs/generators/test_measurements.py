@@ -28,7 +28,7 @@ def _measurement(figures: Any, columns: list[list[str]], **recipe: Any) -> Measu
 
 def test_origin_has_command_machine_and_settings() -> None:
     text = _measurement({}, []).origin()
-    assert text == "`python -m benchmarks.some.thing`; 2026-01-02, 2 cores, A processor, commit 12345678. Medians.\n"
+    assert text == "`python -m benchmarks.some.thing`; 2026-01-02, A processor, 12345678. Medians.\n"
 
 
 @pytest.mark.parametrize(

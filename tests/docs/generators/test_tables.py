@@ -4,7 +4,7 @@ from docs.generators.tables import Undocumented, plain, required, table
 
 
 def test_a_cell_may_hold_a_bar() -> None:
-    assert table(("a", "b"), [("x|y", "z")]) == "| a | b |\n| --- | --- |\n| x\\|y | z |\n"
+    assert table(("a", "b"), [("x|y", "z")]) == "| a | b |\n|---|---|\n| x\\|y | z |\n"
 
 
 def test_a_description_is_one_line_and_not_empty() -> None:
