@@ -27,12 +27,14 @@ def show(table: Table, figures: dict[str, Any], width: int | None = None) -> Non
 
 def print_figures(figures: dict[str, Any]) -> None:
     """Print all figures as one line of JSON, with `measured`: the command, the day and the processor."""
-    print(json.dumps({"measured": _origin(), **figures}))
+    print(json.dumps({"measured": origin(), **figures}))
 
 
-def _origin() -> dict[str, Any]:
+def origin() -> dict[str, Any]:
+    """The command of this process, the day, and the processor."""
     program, root = Path(sys.argv[0]).resolve(), Path(__file__).parents[2]
     module = ".".join(program.relative_to(root).with_suffix("").parts) if program.is_relative_to(root) else program.name
+    module = module.removesuffix(".__main__")
     arguments = [shlex.quote(argument) for argument in sys.argv[1:]]
     return {
         "command": " ".join(["python -m", module, *arguments]),
