@@ -18,18 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from benchmarks.device import machine, runner, surroundings, table
+from benchmarks.device import machine, table
+from benchmarks.device.check import BAD, check
 from benchmarks.device.findings import Findings
-from benchmarks.device.parts import PARTS, PATIENCE, Part, chosen
-from benchmarks.harness import options, report
+from benchmarks.device.parts import PARTS, Part, chosen
+from benchmarks.harness import options
 from dbelief.process.console import cli_errors, format_error
 
 
@@ -60,22 +58,6 @@ def run_here(part: Part, found: Findings, small: bool) -> None:
         raise SystemExit(1) from None
 
 
-def check(parts: list[Part], stand_in: bool, logs: Path | None) -> dict[str, Any]:
-    """Run the parts; everything that was measured."""
-    added = surroundings.variables(stand_in)
-    asked = [sys.executable, "-m", "benchmarks.device", "--describe"]
-    measured = {**report.origin(), **machine.ask(asked, {**os.environ, **added}), "commit": machine.commit()}
-    rows = []
-    for part in parts:
-        print(f"{part.name}: {part.about}", file=sys.stderr, flush=True)
-        bound_s = part.bound_s * (PATIENCE if stand_in else 1.0)
-        row = runner.run(part, lambda file, part=part: runner.command(part, stand_in, file), bound_s, logs, added)
-        if "output" in row:
-            print("\n".join(row["output"]), file=sys.stderr)
-        rows.append(row)
-    return {"measured": measured, "stand_in": stand_in, "parts": rows}
-
-
 def main() -> None:
     """Run the command."""
     words = parse()
@@ -92,7 +74,7 @@ def main() -> None:
         print(json.dumps(results))
     else:
         words.json.write_text(json.dumps(results, indent=1) + "\n")
-    raise SystemExit(int(any(row["state"] in ("failed", "timeout") for row in results["parts"])))
+    raise SystemExit(int(any(row["state"] in BAD for row in results["parts"])))
 
 
 with cli_errors():
