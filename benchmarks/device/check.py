@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def check(parts: Iterable[Part], stand_in: bool, logs: Path | None) -> dict[str,
     for part in parts:
         print(f"{part.name}: {part.about}", file=sys.stderr, flush=True)
         bound_s = part.bound_s * (PATIENCE if stand_in else 1.0)
-        row = runner.run(part, lambda file, part=part: runner.command(part, stand_in, file), bound_s, logs, added)
+        row = runner.run(part, partial(runner.command, part, stand_in), bound_s, logs, added)
         if "output" in row:
             print("\n".join(row["output"]), file=sys.stderr)
         rows.append(row)

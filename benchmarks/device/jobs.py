@@ -44,7 +44,7 @@ class Example:
 EXAMPLES = {
     "digits": Example({"limits__epochs": 10}, {"limits__samples": 640}),
     "mnist": Example({"limits__epochs": 2}, {"limits__samples": 2_000}, mnist=True),
-    "mnist_lenet": Example({"limits__samples": 20_000}, {"limits__samples": 640}, mnist=True),
+    "mnist_lenet": Example({"limits__samples": 12_800}, {"limits__samples": 640}, mnist=True),
     "autoencoder": Example({"limits__epochs": 2}, {"limits__epochs": 1}, images=((6_000, 32), (200, 20))),
 }
 

@@ -32,6 +32,14 @@ def program(text: str) -> Callable[[Path], Sequence[str]]:
     return lambda file: [sys.executable, "-c", text, str(file)]
 
 
+def state_of(pid: int) -> str:
+    """State of a process as Linux has it: "S" where it sleeps, "Z" where it is dead; "" where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def writing(*rows: dict[str, Any], end: str = "") -> Callable[[Path], Sequence[str]]:
     """A part that finds these, and ends so."""
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
@@ -72,7 +80,9 @@ def test_a_part_past_its_bound_ends_with_all_its_processes(tmp_path: Path) -> No
     assert time.monotonic() - began_s < 120
     assert (row["state"], row["reason"]) == ("timeout", "still at work after 5 s")
     (child,) = row["output"]
-    assert not Path(f"/proc/{child}").exists()
+    assert state_of(int(child)) in ("", "Z"), (
+        "whether the first process of a container waits for orphans is its own affair"
+    )
     assert row["figures"] == [FOUND], "what was found before is kept, but for a line that was not finished"
 
 
@@ -116,9 +126,9 @@ def test_findings_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def test_numbers_that_are_missing_are_not_close() -> None:
     findings.check_close("accuracy", 0.5, 0.51, 0.02)
-    for numbers in ((0.5, 0.6), (None, 0.6), (0.5, float("nan"))):
+    for found, wanted in ((0.5, 0.6), (None, 0.6), (0.5, float("nan"))):
         with pytest.raises(AssertionError, match="accuracy"):
-            findings.check_close("accuracy", *numbers, 0.02)
+            findings.check_close("accuracy", found, wanted, 0.02)
 
 
 def test_tests_are_counted_from_pytests_report(tmp_path: Path) -> None:
