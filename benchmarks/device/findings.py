@@ -18,7 +18,7 @@ class Findings:
         self._path = path
 
     def figure(self, what: str, value: float, unit: str = "", beside: Mapping[str, float | None] | None = None) -> None:
-        """Add a measurement, and by name what it is to be compared with, in the same unit."""
+        """Add a measurement, and by name what it is to be compared with: in its unit, or a share as the name says."""
         known = {name: float(number) for name, number in (beside or {}).items() if number is not None}
         self._add({"what": what, "value": float(value), "unit": unit, "beside": known})
 

@@ -7,7 +7,8 @@ from benchmarks.device.findings import Findings, check_close
 from benchmarks.harness import checkout
 from dbelief.rundir.summary import Summary
 
-LARGE, SMALL = {"limits__epochs": 20}, {"limits__samples": 3_200, "limits__epochs": 20}
+LARGE, SMALL = {"limits__epochs": 40}, {"limits__samples": 3_200}
+"""Long enough for the replica that joins later."""
 REPLICAS = 2
 
 
