@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
 
 ##@ Everyday
 
@@ -85,6 +85,9 @@ test-containers: .venv/ready-to-develop ## image and compose file in real contai
 test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host, nodes killed; root and Debian's Slurm and munge
 	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
 	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
+
+check-device: .venv/ready-to-develop ## all that needs a CUDA device, and measurements, 8 minutes; without one: ARGS=--stand-in
+	@$(BIN)/python -m benchmarks.device $(ARGS)
 
 simulate: .venv/ready-to-develop ## whole clusters under seeds, virtual time and faults: make simulate ARGS="--seeds 1000"
 	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(ARGS)

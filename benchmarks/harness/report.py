@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -30,30 +31,33 @@ def show(table: Table, figures: dict[str, Any], width: int | None = None) -> Non
 
 def print_figures(figures: dict[str, Any]) -> None:
     """Print all figures as one line of JSON, with `measured`: the command, the day and the processor."""
-    print(json.dumps({"measured": origin(_command()), **figures}))
+    print(json.dumps({"measured": origin(own_command()), **figures}))
 
 
 def origin(command: str) -> dict[str, Any]:
-    """What a measurement file says of its origin: command, day, processor, cores, commit ("+": with changes)."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=8"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    """What a measurement file has of its origin: command, day, processor, cores, and commit."""
     return {
         "command": command,
         "day": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "commit": described.stdout.strip(),
+        "commit": _commit(),
     }
 
 
-def _command() -> str:
+def _commit() -> str:
+    """The commit that is checked out, with "+" where files differ from it; "" where this is no repository of Git."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+", "--abbrev=8"]
+    if shutil.which("git") is None:
+        return ""
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def own_command() -> str:
+    """The command of this process."""
     program = Path(sys.argv[0]).resolve()
     module = ".".join(program.relative_to(ROOT).with_suffix("").parts) if program.is_relative_to(ROOT) else program.name
-    return " ".join(["python -m", module, *map(shlex.quote, sys.argv[1:])])
+    return " ".join(["python -m", module.removesuffix(".__main__"), *map(shlex.quote, sys.argv[1:])])
 
 
 def _processor() -> str:

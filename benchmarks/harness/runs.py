@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,9 +124,11 @@ class Run:
         """Start one `dbelief` command; its output goes to a file of this name."""
         return self.start_program(name, [*prefix, *COMMAND, *arguments])
 
-    def start_program(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start any program as a process of this run."""
-        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary)}
+    def start_program(
+        self, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start any program as a process of this run, with more variables in its environment."""
+        environment = {**os.environ, **(more or {}), MARK: self.mark, "TMPDIR": str(self.temporary)}
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

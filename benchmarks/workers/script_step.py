@@ -1,11 +1,13 @@
 """What `sync.step` of a PyTorch script costs, beside the fetch and push of as many parameters by a job's own model.
 
     python -m benchmarks.workers.script_step [--rounds 5] [--parameters 100000 1000000 10000000] [--steps 300]
+                                             [--device cuda]
 
 One replica and one shard, which share memory; Downpour with Adagrad. Both ways take their turn in every round. The
 model's time is that of the phases "fetch" and "push" of its worker, for each step; the script's is that of `sync.step`
 alone, without what its loop computes. Its first step, which seeks the loss scalers of the process, is a column of its
-own.
+own, and so is the plain step: `optimizer.step()` and `zero_grad()` of the same optimiser and parameters, without a job.
+With `--device cuda` the script's parameters are on a GPU; every step is timed until the device has completed it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -57,7 +60,23 @@ from torch.utils.data import DataLoader, TensorDataset
 import dbelief
 
 torch.set_num_threads(1)
-w = torch.nn.Parameter(torch.zeros({parameters}))
+settle = torch.cuda.synchronize if "{device}" == "cuda" else lambda: None
+
+
+def weights():
+    return torch.nn.Parameter(torch.zeros({parameters}, device="{device}"))
+
+
+def seconds(w, step):
+    w.grad.fill_(0.001)
+    settle()
+    began_s = time.perf_counter()
+    step()
+    settle()
+    return time.perf_counter() - began_s
+
+
+w = weights()
 module = torch.nn.Module()
 module.register_parameter("w", w)
 dataset = TensorDataset(torch.zeros({steps}, 1))
@@ -65,13 +84,31 @@ steps_s = []
 with dbelief.join() as job:
     sync = dbelief.torch.Sync(job, module, torch.optim.Adagrad([w], lr=0.01))
     for _ in DataLoader(dataset, batch_sampler=job.sampler(dataset, 1)):
-        w.grad.fill_(0.001)
-        began_s = time.perf_counter()
-        sync.step(1.0, samples=1)
-        steps_s.append(time.perf_counter() - began_s)
+        steps_s.append(seconds(w, lambda: sync.step(1.0, samples=1)))
+
+alone = weights()
+alone.grad = torch.zeros_like(alone)
+optimizer = torch.optim.Adagrad([alone], lr=0.01)
+
+
+def plain():
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+plain_s = [seconds(alone, plain) for _ in steps_s]
+means = [sum(taken[1:]) / (len(taken) - 1) for taken in (steps_s, plain_s)]
 with open("spent.json", "w") as file:
-    json.dump([steps_s[0], sum(steps_s[1:]) / (len(steps_s) - 1)], file)
+    json.dump([steps_s[0], *means], file)
 """
+
+
+class Times(NamedTuple):
+    """Seconds of `sync.step` at the first step of a script, and at each of the others; and of a plain step."""
+
+    first_s: float
+    step_s: float
+    plain_s: float
 
 
 def by_model(folder: Path, parameters: int, steps: int) -> float:
@@ -85,14 +122,13 @@ def by_model(folder: Path, parameters: int, steps: int) -> float:
     return float(phases["fetch"] + phases["push"]) / steps
 
 
-def by_script(folder: Path, parameters: int, steps: int) -> tuple[float, float]:
-    """Seconds of `sync.step` for the first step of a script, and for each of the others."""
-    (folder / "script.py").write_text(SCRIPT.format(parameters=parameters, steps=steps))
+def by_script(folder: Path, parameters: int, steps: int, device: str) -> Times:
+    """Times of a script whose parameters are on a device of torch, "cpu" or "cuda"."""
+    (folder / "script.py").write_text(SCRIPT.format(parameters=parameters, steps=steps, device=device))
     data = f"{{source: script, train: {steps}}}"
     (folder / "job.yaml").write_text(JOB.format(model="{source: script}", data=data, steps=steps))
     _run(folder, "run", "--quiet", "--job", "job.yaml", "script.py")
-    first, others = json.loads((folder / "spent.json").read_text())
-    return float(first), float(others)
+    return Times(*json.loads((folder / "spent.json").read_text()))
 
 
 def _run(folder: Path, *words: str) -> None:
@@ -107,32 +143,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     needs_torch()
     rows = []
-    table = Table("parameters", "model ms", "script ms", "script / model", "of the rounds", "first step, ms")
+    table = Table(
+        "parameters", "model ms", "script ms", "script / model", "of the rounds", "first step, ms", "plain step, ms"
+    )
     for parameters in options.parameters:
         rounds = []
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 model = by_model(Path(folder), parameters, options.steps)
-                rounds.append((model, *by_script(Path(folder), parameters, options.steps)))
-        ratios = sorted(script / model for model, _, script in rounds)
+                rounds.append((model, *by_script(Path(folder), parameters, options.steps, options.device)))
+        ratios = sorted(script / model for model, _, script, _ in rounds)
         medians_s = [statistics.median(times) for times in zip(*rounds, strict=True)]
         rows.append(
             {
                 "parameters": parameters,
                 "rounds": rounds,
-                **dict(zip(("model_s", "first_s", "script_s"), medians_s, strict=True)),
+                **dict(zip(("model_s", "first_s", "script_s", "plain_s"), medians_s, strict=True)),
                 "ratio": statistics.median(ratios),
                 "least": ratios[0],
                 "most": ratios[-1],
             }
         )
         report.progress(rows[-1])
-        own, first, other = (f"{1_000 * seconds:.3f}" for seconds in medians_s)
+        own, first, other, plain = (f"{1_000 * seconds:.3f}" for seconds in medians_s)
         spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        table.add_row(f"{parameters:,}", own, other, f"{statistics.median(ratios):.2f}", spread, first)
+        table.add_row(f"{parameters:,}", own, other, f"{statistics.median(ratios):.2f}", spread, first, plain)
     report.show(table, {"rows": rows})
 
 

@@ -23,6 +23,7 @@ from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.optim import make_rule
 from dbelief.process.console import cli_errors
+from dbelief.tools.bench.kernels import device_name
 
 
 def drawn(backend: Backend, shape: tuple[int, ...]) -> Any:
@@ -54,31 +55,38 @@ def update(model: SparseAutoencoder, batch: int, rounds: int, backend: Backend) 
     return [timing.seconds(step) for _ in range(rounds + 1)][1:]
 
 
-def main() -> None:
-    parser = options.new_parser(__doc__)
-    for name, value in {"side": 132, "window": 32, "maps": 18, "batch": 96, "rounds": 5}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    arguments = parser.parse_args()
-    backend = select_backend(arguments.device)
-    eq1 = Eq1(window=arguments.window, maps=arguments.maps)
-    model = SparseAutoencoder((arguments.side, arguments.side, arguments.maps), eq1, backend)
+SIZES = {"side": 132, "window": 32, "maps": 18, "batch": 96, "rounds": 5}
+"""Those of the third stack, and how often it is updated."""
+
+
+def measure(side: int, window: int, maps: int, batch: int, rounds: int, backend: Backend) -> dict[str, Any]:
+    """Time updates of the layer of such a size; the figures."""
+    model = SparseAutoencoder((side, side, maps), Eq1(window=window, maps=maps), backend)
     weights = math.prod(model.blocks.w_shape)
-    times = update(model, arguments.batch, arguments.rounds, backend)
-    median_s, operations = statistics.median(times), 10 * weights * arguments.batch
-    device = backend.xp.cuda.runtime.getDeviceProperties(0)["name"].decode() if backend.name == "cupy" else "cpu"
-    row = {
-        "device": device,
+    times = update(model, batch, rounds, backend)
+    median_s, operations = statistics.median(times), 10 * weights * batch
+    return {
+        "device": device_name(backend),
         "weights": weights,
-        "batch": arguments.batch,
+        "batch": batch,
         "median_s": median_s,
         "seconds": times,
         "operations": operations,
         "operations_per_s": operations / median_s,
     }
+
+
+def main() -> None:
+    parser = options.new_parser(__doc__)
+    for name, value in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    arguments = parser.parse_args()
+    sizes = {name: getattr(arguments, name) for name in SIZES}
+    row = measure(**sizes, backend=select_backend(arguments.device))
     table = Table("device", "weights", "batch", "median s", "Tflop/s", title="One update")
-    tera = f"{operations / median_s / 1e12:.3g}"
-    table.add_row(device, f"{weights:,}", str(arguments.batch), f"{median_s:.3g}", tera)
+    tera = f"{row['operations_per_s'] / 1e12:.3g}"
+    table.add_row(row["device"], f"{row['weights']:,}", str(row["batch"]), f"{row['median_s']:.3g}", tera)
     report.show(table, row)
 
 

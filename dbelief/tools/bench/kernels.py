@@ -53,7 +53,13 @@ class Timed:
 
 
 def measure(
-    blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math = "float32"
+    blocks: Blocks,
+    batch: int,
+    rounds: int,
+    backend: Backend,
+    threads: int,
+    math: Math = "float32",
+    side: int | None = None,
 ) -> dict[str, Timed]:
     """Time the kernels of one layer, with the given multiplication method (`make_kernels`).
 
@@ -65,19 +71,22 @@ def measure(
         Each times the tall product and every kernel once; one more round comes first and is not counted.
     threads
         Of BLAS, on the host.
+    side
+        Of the square product; None: `SQUARE`, which measures the peak.
     """
     with threadpool_limits(threads if backend.name == "numpy" else None, "blas"):
-        return _measure(blocks, batch, rounds, backend, threads, math)
+        return _measure(blocks, batch, rounds, backend, threads, math, side or SQUARE[backend.name])
 
 
-def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math) -> dict[str, Timed]:
+def _measure(
+    blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math, side: int
+) -> dict[str, Timed]:
     xp, k = backend.xp, blocks.fan_in
     kernels = make_kernels(blocks, batch, backend, math=math)
     w, x, y = (_drawn(backend, shape) for shape in (blocks.w_shape, blocks.x_shape(batch), blocks.y_shape(batch)))
     x2, y2 = (xp.concatenate([a, a], axis=-1) for a in (x, y))
     given, norms, to_w = xp.empty_like(x), xp.empty(blocks.norms_shape, np.float32), xp.empty_like(w)
     tall_w, tall_x, tall_y = w.reshape(-1, k), _drawn(backend, (k, batch)), xp.empty_like(y).reshape(-1, batch)
-    side = SQUARE[backend.name]
     square, product = _drawn(backend, (side, side)), xp.empty((side, side), np.float32)
     turns: dict[str, Callable[[], Any]] = {
         "tall": lambda: xp.matmul(tall_w, tall_x, out=tall_y),
@@ -89,7 +98,7 @@ def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads:
         "dxt2": lambda: kernels.backward_weight(y2, x2, to_w),
         "norms": lambda: kernels.row_norms(w, norms),
     }
-    seconds = _in_turns(turns, rounds, backend, time.thread_time if threads == 1 else time.perf_counter)
+    seconds = in_turns(turns, rounds, backend, time.thread_time if threads == 1 else time.perf_counter)
     tall, base = seconds["tall"], blocks.flops(batch)
     peak, bandwidth = 2 * side**3 / min(seconds["square"]), 2 * w.nbytes / min(seconds["copy"])
     moved = {"wx": w.nbytes + x.nbytes + y.nbytes, "dxt2": w.nbytes + x2.nbytes + y2.nbytes, "norms": w.nbytes}
@@ -112,9 +121,13 @@ def _drawn(backend: Backend, shape: tuple[int, ...]) -> Any:
 Clock = Callable[[], float]
 
 
-def _in_turns(
-    turns: dict[str, Callable[[], Any]], rounds: int, backend: Backend, clock: Clock
+def in_turns(
+    turns: dict[str, Callable[[], Any]], rounds: int, backend: Backend, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
+    """Time each of these once in every round, after one that is not counted: seconds by name, in the rounds' order.
+
+    On the host they are those of the clock, on a GPU those of the device.
+    """
     seconds = [{name: _seconds(turn, backend, clock) for name, turn in turns.items()} for _ in range(1 + rounds)][1:]
     return {name: [one[name] for one in seconds] for name in turns}
 

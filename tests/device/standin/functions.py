@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,12 @@ class Functions:
         ufuncs["add"].at = self._add_at  # type: ignore[attr-defined]
         types = {name: getattr(np, name) for name in TYPES}
         tricks = Module("cupy.lib.stride_tricks", as_strided=self._as_strided)
+        random = Module("cupy.random", default_rng=lambda seed: Module("Generator", standard_normal=self._drawn(seed)))
         return {
             **types, **ufuncs, **own,
             "max": functools.partial(self._largest, np.max), "min": functools.partial(self._largest, np.min),
             "ndarray": ndarray, "inf": np.inf, "nan": np.nan, "newaxis": None,
-            "lib": Module("cupy.lib", stride_tricks=tricks),
+            "lib": Module("cupy.lib", stride_tricks=tricks), "random": random,
         }  # fmt: skip
 
     def _ufunc(
@@ -133,6 +135,11 @@ class Functions:
 
     def frombuffer(self, buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> ndarray:
         return self.asarray(np.frombuffer(buffer, dtype, count, offset))
+
+    def _drawn(self, seed: int) -> Callable[..., ndarray]:
+        """`standard_normal` of a generator: NumPy's numbers, since CuPy's are a matter of its version."""
+        rng = np.random.default_rng(seed)
+        return lambda shape, dtype=np.float64: self.asarray(rng.standard_normal(shape, dtype))
 
     def _send(self, made: ndarray, host: np.ndarray) -> None:
         """Copy by pinned memory of CuPy's own, which it frees when it has seen that the copy is complete.
