@@ -24,9 +24,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.device import machine, table
+from benchmarks.device.bounds import PARTS, Part, chosen
 from benchmarks.device.check import BAD, check
 from benchmarks.device.findings import Findings
-from benchmarks.device.parts import PARTS, Part, chosen
 from benchmarks.harness import options
 from dbelief.process.console import cli_errors, format_error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.device import machine, runner, surroundings
-from benchmarks.device.parts import PATIENCE, Part
+from benchmarks.device.bounds import PATIENCE, Part
 from benchmarks.harness import report
 
 BAD = ("failed", "timeout")

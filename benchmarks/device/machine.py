@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks.device.parts import DESCRIPTION_S
+from benchmarks.device.bounds import DESCRIPTION_S
 from benchmarks.harness import checkout
 from dbelief.arrays.backend import device_bytes, select_backend
 from dbelief.tools.bench.kernels import device_name

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.device import findings
-from benchmarks.device.parts import Part
+from benchmarks.device.bounds import Part
 from benchmarks.harness import runs
 
 State = Literal["ok", "failed", "timeout", "skipped"]

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.device import check, findings, machine, marked_tests, runner, table
-from benchmarks.device.parts import ALL_S, DESCRIPTION_S, PARTS, Part, chosen
+from benchmarks.device import check, findings, machine, runner, table
+from benchmarks.device.bounds import ALL_S, DESCRIPTION_S, PARTS, Part, chosen
+from benchmarks.device.parts import marked_tests
 
 PART = Part("memory", 60.0, "a program of the test")
 FOUND = {"what": "one", "value": 1.0, "unit": "s", "beside": {"host": 2.0}}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.device.parts import ALL_S, PARTS
+from benchmarks.device.bounds import ALL_S, PARTS
 from benchmarks.harness import checkout
 
 

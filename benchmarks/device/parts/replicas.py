@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.device import jobs
 from benchmarks.device.findings import Findings, check_close
+from benchmarks.device.parts import jobs
 from benchmarks.harness import checkout
 from dbelief.rundir.summary import Summary
 

@@ -25,7 +25,7 @@ class Part:
     Attributes
     ----------
     module
-        Name of the module in this folder whose `measure(found, small)` is the part.
+        Name of the module in `parts` whose `measure(found, small)` is the part.
     bound_s
         Seconds after which its process is ended.
     about
@@ -39,7 +39,7 @@ class Part:
 
     def measure(self, found: Findings, small: bool) -> None:
         """Run it in this process, at sizes for a device, or small ones; what it raises is its failure."""
-        import_module(f"benchmarks.device.{self.module or self.name}").measure(found, small)
+        import_module(f"benchmarks.device.parts.{self.module or self.name}").measure(found, small)
 
 
 PARTS = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.device import jobs
 from benchmarks.device.findings import Findings, check_close
+from benchmarks.device.parts import jobs
 from benchmarks.harness import checkout, timing
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn import Batch, Network, build_network
