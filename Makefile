@@ -151,6 +151,9 @@ lock: .venv-tools/ready ## make deploy/packaging/lock.txt from pyproject.toml; t
 		--python-version 3.11 --generate-hashes --only-binary :all: --custom-compile-command "make lock" \
 		--output-file deploy/packaging/lock.txt $(ARGS) - > /dev/null
 
+audit: .venv-tools/ready ## known vulnerabilities of the locked packages; asks the package index: SECURITY.md has the answers
+	@PYTHONPATH=. .venv-tools/bin/python -m deploy.packaging.audit $(ARGS)
+
 dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
 	@$(BIN)/python deploy/grafana/make.py
 

@@ -1,4 +1,4 @@
-"""The part of `lock.txt` that an installation needs, with hashes: `pip install --require-hashes -r` takes what this prints.
+"""The part of `lock.txt` that an installation needs, with hashes, as `pip install --require-hashes -r` takes it.
 
     python deploy/packaging/locked.py run dev        a part is `run`, `build`, an extra or a group of pyproject.toml
     python deploy/packaging/locked.py --all          the requirements of all parts, of which `make lock` makes the lock
