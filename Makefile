@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit dashboards
+.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm simulate model conformance histories bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit dashboards
 
 ##@ Everyday
 
@@ -35,6 +35,11 @@ lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and import-lin
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+hooks: ## have git run `make lint` before each commit of this clone
+	@hook=$$(git rev-parse --git-path hooks)/pre-commit; mkdir -p "$$(dirname "$$hook")"; \
+	if [ -e "$$hook" ] && ! grep -q 'make --silent lint' "$$hook"; then echo "$$hook exists: add \`make lint\` to it" >&2; exit 1; fi; \
+	printf '#!/bin/sh\nexec make --silent lint\n' > "$$hook" && chmod +x "$$hook" && echo "$$hook runs \`make lint\`"
 
 docs: .venv/ready-to-document ## build the documentation site into .cache/site, offline and strictly
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
