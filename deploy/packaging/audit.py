@@ -31,7 +31,7 @@ ANSWERS = ROOT / "SECURITY.md"
 
 def rounds(locked: Iterable[Pin]) -> Iterator[dict[str, str]]:
     """Versions by package; several, because a package with markers has several versions, and pip-audit takes one."""
-    left = [tuple(pin.lines.split()[0].split("==")) for pin in locked]
+    left = [(pin.name, pin.version) for pin in locked]
     while left:
         taken = dict(reversed(left))
         yield dict(sorted(taken.items()))

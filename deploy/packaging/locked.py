@@ -32,6 +32,11 @@ class Pin:
     lines: str
     needed_by: frozenset[str]
 
+    @property
+    def version(self) -> str:
+        """The one version that it allows."""
+        return self.lines.split()[0].partition("==")[2]
+
 
 def project() -> dict[str, Any]:
     """The content of pyproject.toml."""
