@@ -1,4 +1,4 @@
-# Everything made here lies in .venv, .venv-extras, .cache, runs and dist; nothing else of the machine is touched.
+# Everything made here lies in .venv, .venv-extras, .venv-tools, .cache, runs and dist; nothing else of the machine is touched.
 PYTHON ?= python3
 ARGS :=
 BIN := .venv/bin
@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package dashboards
+.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit dashboards
 
 ##@ Everyday
 
@@ -35,6 +35,11 @@ lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and import-lin
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+hooks: ## have git run `make lint` before each commit of this clone
+	@hook=$$(git rev-parse --git-path hooks)/pre-commit; mkdir -p "$$(dirname "$$hook")"; \
+	if [ -e "$$hook" ] && ! grep -q 'make --silent lint' "$$hook"; then echo "$$hook exists: add \`make lint\` to it" >&2; exit 1; fi; \
+	printf '#!/bin/sh\nexec make --silent lint\n' > "$$hook" && chmod +x "$$hook" && echo "$$hook runs \`make lint\`"
 
 docs: .venv/ready-to-document ## build the documentation site into .cache/site, offline and strictly
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
@@ -58,8 +63,8 @@ verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/pb/*_pb2* match 
 	@cd .cache/protos && diff -ru committed made/dbelief/rpc/pb || \
 		{ echo "dbelief/rpc/pb is not what protos/ says: run \`make protos\`" >&2; exit 1; }
 
-clean: ## remove .venv, .venv-extras, caches and dist; runs/ stays
-	rm -rf .venv .venv-extras .cache dist
+clean: ## remove .venv, .venv-extras, .venv-tools, caches and dist; runs/ stays
+	rm -rf .venv .venv-extras .venv-tools .cache dist
 	find benchmarks coordinator dbelief examples ps_server tests worker -name __pycache__ -prune -exec rm -rf {} +
 
 ##@ Longer tests
@@ -144,6 +149,7 @@ bench-snapshots: .venv/ready-to-develop ## pushes with and without a snapshot se
 image: ## build the image of all roles, dbelief:latest, with podman or docker; EXTRAS=s3,parquet adds extras
 	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) $(if $(EXTRAS),--build-arg EXTRAS=$(EXTRAS)) \
 		-f $(FILE) -t $(IMAGE) $(ARGS) .
+	@echo "$(IMAGE): its Python packages, as CycloneDX JSON, are in /opt/dbelief/sbom.json"
 
 package: .venv/ready-to-develop ## build and check the source archive, and the wheel from it, into dist/: always the same bytes
 	@rm -rf dist && mkdir -p .cache
@@ -151,27 +157,54 @@ package: .venv/ready-to-develop ## build and check the source archive, and the w
 	@$(BIN)/twine check --strict dist/*
 	@cd dist && sha256sum *
 
+lock: .venv-tools/ready ## make deploy/packaging/lock.txt from pyproject.toml; the newest versions: make lock ARGS=--upgrade
+	@.venv-tools/bin/python deploy/packaging/locked.py --all | .venv-tools/bin/uv pip compile --quiet --universal \
+		--python-version 3.11 --generate-hashes --only-binary :all: --custom-compile-command "make lock" \
+		--output-file deploy/packaging/lock.txt $(ARGS) - > /dev/null
+
+audit: .venv-tools/ready ## known vulnerabilities of the locked packages; asks the package index: SECURITY.md has the answers
+	@PYTHONPATH=. .venv-tools/bin/python -m deploy.packaging.audit $(ARGS)
+
 dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
 	@$(BIN)/python deploy/grafana/make.py
 
-# Installed once, and again when pyproject.toml changed. The install is editable: what is edited is what runs.
-.venv/ready-to-run: EXTRAS :=
-.venv/ready-to-develop: EXTRAS := [dev]
-.venv/ready-to-document: EXTRAS := [docs]
-.venv/ready-to-run .venv/ready-to-develop .venv/ready-to-document: pyproject.toml
+# $(call install,ENVIRONMENT,PARTS): packages of these parts as deploy/packaging/lock.txt has them. The marks of an
+# environment are older than the lock after a change of it, so that packages are installed again.
+LOCKED := pyproject.toml deploy/packaging/lock.txt
+define install
+@test -x $(1)/bin/pip || $(PYTHON) -m venv $(1)
+@$(1)/bin/python deploy/packaging/locked.py $(2) > $(1)/needed.txt
+@$(1)/bin/pip install -qq -r $(1)/needed.txt
+endef
+
+# Editable: what is edited is what runs. Its build takes setuptools from the environment, which has the locked one.
+define install-dbelief
+@$(1)/bin/pip install -qq --no-deps --no-build-isolation --editable .
+endef
+
+.venv/ready-to-run: PARTS :=
+.venv/ready-to-develop: PARTS := dev
+.venv/ready-to-document: PARTS := docs
+.venv/ready-to-run .venv/ready-to-develop .venv/ready-to-document: $(LOCKED)
 	$(check-python)
-	@echo "installing dbelief$(EXTRAS) into .venv (once; about a minute)"
-	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@$(BIN)/pip install -qq --editable '.$(EXTRAS)'
+	@echo "installing dbelief$(PARTS:%=[%]) into .venv (once; about a minute)"
+	$(call install,.venv,build run $(PARTS))
+	$(call install-dbelief,.venv)
 	@touch .venv/ready-to-run $@
 
 # Apart from .venv, in which `make test` shows that nothing else needs an extra. Where torch's default build is one for
 # GPUs, install the CPU's there before, or name it: make test-extras TORCH=FILE.whl
-.venv-extras/ready: pyproject.toml
+.venv-extras/ready: $(LOCKED)
 	$(check-python)
 	@echo "installing dbelief with torch and all other extras into .venv-extras (once; some minutes)"
-	@test -x .venv-extras/bin/pip || $(PYTHON) -m venv .venv-extras
-	@.venv-extras/bin/pip install -qq --editable '.[dev,torch,tensorboard,mlflow,parquet,images,s3,storage-tests]' $(TORCH) tensorboard
+	$(call install,.venv-extras,build run dev tensorboard mlflow parquet images s3 storage-tests)
+	$(call install-dbelief,.venv-extras)
+	@.venv-extras/bin/pip install -qq $(TORCH) tensorboard
+	@touch $@
+
+.venv-tools/ready: $(LOCKED)
+	$(check-python)
+	$(call install,.venv-tools,tools)
 	@touch $@
 
 define check-python

@@ -119,7 +119,8 @@ def test_what_is_skipped_without_an_extra_is_marked() -> None:
 
 def test_every_dependency_is_explained() -> None:
     project = PROJECT["project"]
-    needed = sum(project["optional-dependencies"].values(), project["dependencies"])
+    groups = (*project["optional-dependencies"].values(), *PROJECT["dependency-groups"].values())
+    needed = sum(groups, project["dependencies"])
     names = {re.split(r"[<>=;\[ ]", line)[0] for line in needed}
     explained = re.findall(r"^\| `([^`]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE)
     assert sorted(explained) == sorted(names)

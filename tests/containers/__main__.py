@@ -8,6 +8,7 @@ failed. Whatever it starts has a name of its own, and ends with it.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -18,10 +19,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.packaging.locked import LOCK, closure, name_of, parts, pins
+from deploy.packaging.locked import project as pyproject
+
 from .project import ROOT, STORED, Project, run, started, wait_for
 from .store import SETTINGS, store
 
-IMAGE, IMAGE_S3 = "localhost/dbelief-test:latest", "localhost/dbelief-test:s3"
+IMAGE, IMAGE_S3, IMAGE_AGAIN = (f"localhost/dbelief-test:{tag}" for tag in ("latest", "s3", "again"))
 JOB = "mnist"
 SERVICES = ("certs", "registry", "coordinator", "standby", "ps", "worker", "prometheus")
 OURS = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3", "worker_4")
@@ -54,9 +58,14 @@ class Checks:
         print(f"{'ok  ' if good else 'FAIL'} {what}{told}", flush=True)
 
 
+def _build(image: str, *settings: str, options: str = "--quiet") -> None:
+    names = (f"IMAGE={image}", "ENGINE=podman", f"ARGS={options}", *settings)
+    run("make", "-C", ROOT, "image", *names, timeout_s=2_400)
+
+
 def _image(checks: Checks) -> None:
     begun_s = time.monotonic()
-    run("make", "-C", ROOT, "image", f"IMAGE={IMAGE}", "ENGINE=podman", "ARGS=--quiet", timeout_s=1_200)
+    _build(IMAGE)
     size = int(run("podman", "image", "inspect", "--format", "{{.Size}}", IMAGE)) / 1e6
     checks.check("the image builds", True, f"{size:.0f} MB, {time.monotonic() - begun_s:.0f} s")
 
@@ -78,8 +87,28 @@ def _image(checks: Checks) -> None:
 
 
 def _image_with_s3() -> str:
-    run("make", "-C", ROOT, "image", f"IMAGE={IMAGE_S3}", "ENGINE=podman", "EXTRAS=s3", "ARGS=--quiet", timeout_s=1_200)
+    _build(IMAGE_S3, "EXTRAS=s3")
     return IMAGE_S3
+
+
+def _packages(image: str) -> dict[str, str]:
+    """Versions of the packages that the SBOM of an image names."""
+    inside = ("podman", "run", "--rm", "--network", "none", "--entrypoint", "cat", image, "/opt/dbelief/sbom.json")
+    return {name_of(package["name"]): package["version"] for package in json.loads(run(*inside))["components"]}
+
+
+def _locked(checks: Checks) -> None:
+    """The image built twice, the second time without any layer of the first."""
+    _build(IMAGE)
+    begun_s = time.monotonic()
+    _build(IMAGE_AGAIN, options="--quiet --no-cache")
+    took_s, first, second = time.monotonic() - begun_s, _packages(IMAGE), _packages(IMAGE_AGAIN)
+    checks.check(
+        "the image built again has the same packages", first == second, f"{len(first)} packages, {took_s:.0f} s"
+    )
+    needed = closure(pins(LOCK.read_text()), parts(pyproject())["run"])
+    others = set(first.items()) - {(pin.name, pin.version) for pin in needed}
+    checks.check("they are the lock's, and dbelief", {name for name, _ in others} == {"dbelief"}, others)
 
 
 def _little_shared_memory(checks: Checks) -> None:
@@ -255,7 +284,9 @@ def _stored(checks: Checks, project: Project) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-containers", description=__doc__)
     parser.add_argument(
-        "--only", choices=["image", "shm", "undisturbed", "killed", "stored"], help="this part alone; default: all"
+        "--only",
+        choices=["image", "locked", "shm", "undisturbed", "killed", "stored"],
+        help="this part alone; default: all",
     )
     only = parser.parse_args().only
     if os.geteuid() or shutil.which("podman") is None or "DBELIEF_DATA" not in os.environ:
@@ -266,6 +297,7 @@ def main() -> int:
     name = f"dbelief-test-{os.getpid()}"
     parts: dict[str, Callable[[], None]] = {
         "image": lambda: _image(checks),
+        "locked": lambda: _locked(checks),
         "shm": lambda: _little_shared_memory(checks),
         "undisturbed": lambda: _undisturbed(checks, Project(name, IMAGE, {})),
         "killed": lambda: _killed(checks, Project(f"{name}-k", IMAGE, {})),

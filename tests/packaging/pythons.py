@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+from deploy.packaging.locked import project, pythons
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ("train", "job.yaml", "--quiet", "--set", "limits.epochs=10")
@@ -46,12 +47,6 @@ class Run:
             f"installed in {self.install_s:.1f} s, --help in {self.help_s:.2f} s, "
             f"trained in {self.train_s:.1f} s, test accuracy {100 * self.accuracy:.2f} %"
         )
-
-
-def supported() -> list[str]:
-    """Versions that the package's classifiers name."""
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    return [found[1] for line in classifiers if (found := re.fullmatch(r"Programming Language .* (3\.\d+)", line))]
 
 
 def interpreter(version: str) -> Path | None:
@@ -117,7 +112,7 @@ def main(versions: list[str]) -> int:
     """Check versions, by default those of the classifiers; the exit code."""
     (wheel,) = (ROOT / "dist").glob("*.whl")
     code = 0
-    for version in versions or supported():
+    for version in versions or pythons(project()):
         python = interpreter(version)
         if python is None:
             print(f"{version}: skipped: no python{version} on PATH, and none of pyenv", flush=True)

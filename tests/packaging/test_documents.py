@@ -5,6 +5,10 @@ import runpy
 import tomllib
 from pathlib import Path
 
+from coordinator.job import persistence
+from dbelief.checkpoint import shard_file, snapshot_set
+from dbelief.data.files import scan_cache
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
@@ -28,3 +32,13 @@ def test_the_index_has_every_decision_under_its_title() -> None:
         file: title for title, file in re.findall(r"\[(\d+: [^]]+)\]\(([\w.-]+)\)", (folder / "index.md").read_text())
     }
     assert listed == titles
+
+
+def test_the_page_of_versions_has_the_formats_of_the_code() -> None:
+    page = (DOCS / "reference" / "versions.md").read_text()
+    assert dict(re.findall(r"^\| ([^|]+) \| (\d+) \|", page, re.MULTILINE)) == {
+        "snapshot set": str(snapshot_set.FORMAT),
+        "state in the registry": str(persistence.FORMAT),
+        "cache of scanned data": str(scan_cache.FORMAT),
+    }
+    assert shard_file.FORMAT == snapshot_set.FORMAT
