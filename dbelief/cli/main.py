@@ -113,13 +113,13 @@ def train_command(
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
-        from dbelief.launch.site import Loopback
+        from dbelief.launch.site import LoopbackSite
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides)
-        code = run_job(job_file, fields, resume, quiet, page, shared_memory, Loopback(server), pictures)
+        code = run_job(job_file, fields, resume, quiet, page, shared_memory, LoopbackSite(server), pictures)
     raise SystemExit(code)
 
 
@@ -159,14 +159,14 @@ def run_command(
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:
-        from dbelief.launch.site import Loopback
+        from dbelief.launch.site import LoopbackSite
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides) | ({"replicas": str(workers)} if workers else {})
         command = [sys.executable, *script] if script[0].endswith(".py") else [*script]
-        site = Loopback(server)
+        site = LoopbackSite(server)
         code = run_job(job_file, fields, resume, quiet, page, shared_memory, site, pictures, command)
     raise SystemExit(code)
 

@@ -22,9 +22,9 @@ from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
 from .downpour import Downpour
-from .downpour import Settings as DownpourSettings
+from .downpour import DownpourSettings as DownpourSettings
 from .elastic import Elastic
-from .elastic import Settings as ElasticSettings
+from .elastic import ElasticSettings as ElasticSettings
 from .group import GroupTrainer, ShardAccess
 from .group_methods import AllreduceEasgd, AllreduceSgd
 from .sandblaster import BundleReporter, BundleWorker

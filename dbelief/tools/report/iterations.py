@@ -15,7 +15,7 @@ from .plot_style import (
     BLUE,
     GREEN,
     QUIET,
-    Evaluations,
+    EvaluationCurves,
     Series,
     draw_accuracy,
     draw_loss,
@@ -31,7 +31,7 @@ class Iterations:
 
     def __init__(self) -> None:
         self.loss, self.gradient_norm = Series(), Series()
-        self.evaluations = Evaluations()
+        self.evaluations = EvaluationCurves()
         self.passes: list[tuple[float, float]] = []  # iteration, seconds; several to an iteration
         self.marks = Marks()
         self._done = 0

@@ -18,7 +18,7 @@ from dbelief.rundir.folder import LAST_PASS, REDUCTION
 from .drawing import import_matplotlib
 
 if TYPE_CHECKING:
-    from .reduction import Reduction
+    from .reduction import ReductionReport
 
 
 def load_drawing_code() -> None:
@@ -71,7 +71,7 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
     return drawn
 
 
-def read_reduction(run: Path) -> Reduction | None:
+def read_reduction(run: Path) -> ReductionReport | None:
     """The reduction that a run's workers use; None where they use none, or have not run one yet.
 
     Raises
@@ -80,10 +80,10 @@ def read_reduction(run: Path) -> Reduction | None:
         The file cannot be read.
     """
     import_matplotlib()
-    from .reduction import Reduction
+    from .reduction import ReductionReport
 
     path = run / REDUCTION
-    return Reduction(_fields(path, "edges", "reduction")) if path.exists() else None
+    return ReductionReport(_fields(path, "edges", "reduction")) if path.exists() else None
 
 
 def _fields(path: Path, needed: str, what: str) -> dict[str, object]:

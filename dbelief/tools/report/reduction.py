@@ -34,7 +34,7 @@ class Edge(NamedTuple):
     seconds: float
 
 
-class Reduction:
+class ReductionReport:
     """The content of `reduction.json`.
 
     Attributes
@@ -82,7 +82,7 @@ class Reduction:
         return Group(Text(f"\nsums: {self.described()}; each step"), table)
 
 
-def draw_reduction(reduction: Reduction, path: Path, title: str) -> None:
+def draw_reduction(reduction: ReductionReport, path: Path, title: str) -> None:
     """Draw a node for each worker and an arrow for each used connection; the one with the longest wait is orange.
 
     Parameters
@@ -126,7 +126,7 @@ def _around(ranks: int) -> list[tuple[float, float]]:
     return [(1.6 * math.sin(angle), math.cos(angle)) for angle in angles]
 
 
-def _below_each_other(reduction: Reduction) -> list[tuple[float, float]]:
+def _below_each_other(reduction: ReductionReport) -> list[tuple[float, float]]:
     """Positions in a tree: rank 0 on top, and each rank below the rank nearest to rank 0 that it sends its sum to."""
     ranks = len(reduction.replicas)
     near: dict[int, set[int]] = {rank: set() for rank in range(ranks)}
