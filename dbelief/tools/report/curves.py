@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .iterations import Iterations, draw_iterations
-from .marks import Marks
-from .panels import Panel, draw_panels, figure_of
+from .panels import Marks, Panel, draw_panels, figure_of
 from .plot_style import BLUE, GREEN, QUIET, EvaluationCurves, Series, draw_accuracy, draw_loss
 
 _FEW = 10  # a line of so few points could be too short to be seen without markers

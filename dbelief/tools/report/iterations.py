@@ -9,8 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .marks import Marks
-from .panels import Panel, draw_panels, figure_of
+from .panels import Marks, Panel, draw_panels, figure_of
 from .plot_style import (
     BLUE,
     GREEN,

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from pydantic import BaseModel, ConfigDict, Field
 
 from dbelief.monitor.format import plural
-from dbelief.tools.report.time_shares import SHARES, shares
+from dbelief.tools.report.text_report import SHARES, shares
 
 from .record import Record, key_of
 

@@ -17,7 +17,7 @@ from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import cause_of, interrupt_event
 from dbelief.rundir.claim import claimed
 from dbelief.rundir.summary import Summary, read_summary
-from dbelief.tools.report.drawing import import_matplotlib
+from dbelief.tools.report.pictures import import_matplotlib
 from dbelief.url import Url
 
 from .grid import GridPoint, points
