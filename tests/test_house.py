@@ -65,6 +65,23 @@ def _is_name(dotted: str) -> bool:
     return False
 
 
+def test_public_classes_have_names_of_their_own() -> None:
+    """But a section of a job file and what it builds may share a word, and the programs' options."""
+    places: dict[str, set[str]] = {}
+    for path in _sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(_where(path))
+    places["Options"] -= {f"{program}/process.py" for program in PROGRAMS}
+    twice = {}
+    for name, files in places.items():
+        sections = {file for file in files if file.startswith("dbelief/job/")}
+        if len(files - sections) > 1 or len(sections) > 1:
+            twice[name] = files
+    assert len(places) > 500, "so few classes cannot be right"
+    assert twice == {}
+
+
 def test_programs_know_no_name_of_their_own() -> None:
     """A program's folder is `worker` in the tree and `dbelief.worker` installed: no import may spell either."""
     own = {*PROGRAMS, *(f"dbelief.{program}" for program in PROGRAMS)}

@@ -27,7 +27,7 @@ from dbelief.errors import RuntimeFailure
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 from dbelief.tools.bench.baselines import Socket
 from dbelief.tools.bench.control_socket import Line
-from dbelief.tools.bench.interleave import Way
+from dbelief.tools.bench.interleave import MeasuredWay
 from dbelief.tools.bench.peers import run_peer
 from dbelief.tools.bench.wire import measure_size, measure_ways
 from dbelief.tools.bench.wire_table import ways_table
@@ -47,7 +47,7 @@ class Other:
 
     name: str
     package: str
-    make: Callable[[ExitStack, Path], Way]
+    make: Callable[[ExitStack, Path], MeasuredWay]
     busy: bool
 
 
@@ -63,9 +63,9 @@ def installed(largest_mib: int, missing: dict[str, str]) -> list[Other]:
     return found
 
 
-def begin(stack: ExitStack, folder: Path, others: Sequence[Other], missing: dict[str, str]) -> list[Way]:
+def begin(stack: ExitStack, folder: Path, others: Sequence[Other], missing: dict[str, str]) -> list[MeasuredWay]:
     """The baselines that start; the others are recorded in `missing`."""
-    ways: list[Way] = []
+    ways: list[MeasuredWay] = []
     for other in others:
         try:
             ways.append(other.make(stack, folder))

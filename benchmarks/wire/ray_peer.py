@@ -42,11 +42,11 @@ class Ray:
         self._driver.ask({"folder": str(folder), "store": max(STORE_LEAST, STORE_BLOCKS * largest)})
 
     def prepare(self, size: int) -> None:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         self._driver.ask({"bytes": size})
 
     def turn(self, what: str) -> float:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         return float(self._driver.ask(what))
 
 

@@ -42,11 +42,11 @@ class Gloo:
         self._ranks = _two(stack, folder, "gloo")
 
     def prepare(self, size: int) -> None:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         self._both({"bytes": size})
 
     def turn(self, what: str) -> float:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         return float(self._both(what))
 
     def _both(self, message: Any) -> Any:
@@ -94,11 +94,11 @@ class TorchRpc:
         self._caller, _ = _two(stack, folder, "torch-rpc")
 
     def prepare(self, size: int) -> None:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         self._caller.ask({"bytes": size})
 
     def turn(self, what: str) -> float:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         return float(self._caller.ask(what))
 
 

@@ -105,7 +105,7 @@ def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """Running figures of one job.
 
     Attributes

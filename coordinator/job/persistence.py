@@ -43,7 +43,7 @@ _BEFORE = (State.EMPTY, State.INITIALISING)
 _LAYOUT, _PLACEMENT = TypeAdapter(Layout), TypeAdapter(Placement)
 
 
-class Table(NamedTuple):
+class RowKind(NamedTuple):
     """One kind of rows.
 
     Attributes
@@ -94,9 +94,9 @@ def _replica_row(machine: JobMachine, replica: int) -> Any:
 
 
 TABLES = (
-    Table("member", lambda machine: (machine.members.latest,), _member_row),
-    Table("lease", lambda machine: (machine.leases.outstanding,), _lease_row),
-    Table(
+    RowKind("member", lambda machine: (machine.members.latest,), _member_row),
+    RowKind("lease", lambda machine: (machine.leases.outstanding,), _lease_row),
+    RowKind(
         "incarnation",
         lambda machine: (
             machine.leases.reached,
@@ -108,7 +108,7 @@ TABLES = (
         ),
         _incarnation_row,
     ),
-    Table("replica", lambda machine: (machine.progress.replicas,), _replica_row),
+    RowKind("replica", lambda machine: (machine.progress.replicas,), _replica_row),
 )
 
 
@@ -133,7 +133,7 @@ def serialize_changes(machine: JobMachine, now_s: float) -> dict[str, str | None
     return texts
 
 
-def _field(table: Table, key: Any) -> str:
+def _field(table: RowKind, key: Any) -> str:
     return f"{table.name}:{key}" if not isinstance(key, tuple) else ":".join([table.name, *map(str, key)])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dbelief.core.push import PARAMETERS
 
-from ..core.progress import Progress
+from ..core.progress import TrainingProgress
 from ..core.states import DatasetSizes, ShutdownPhase
 from ..scheduling.evaluations import Evaluations
 
@@ -37,7 +37,7 @@ class Shutdown:
         By data set, why its last evaluation has no result.
     """
 
-    def __init__(self, shape: DatasetSizes, progress: Progress, evaluations: Evaluations) -> None:
+    def __init__(self, shape: DatasetSizes, progress: TrainingProgress, evaluations: Evaluations) -> None:
         self.phase = ShutdownPhase.DRAIN
         self.vector = PARAMETERS
         self.evaluate = True

@@ -11,7 +11,7 @@ _RECEIVED = "messages", "bytes", "seconds"
 """What one rank received from another one; see `worker.comm.tracing.ReceiveStats`."""
 
 
-class Traffic:
+class GroupTraffic:
     """Reports of the newest group that has made a step; those of earlier groups are dropped.
 
     Parameters

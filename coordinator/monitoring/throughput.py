@@ -12,7 +12,7 @@ from dbelief.process.clock import Clock
 from dbelief.rpc.pb import coordination_pb2 as wire
 
 from ..core.members import Member
-from ..core.progress import Progress
+from ..core.progress import TrainingProgress
 from .curves import LearningCurves
 
 WINDOW_S = 30.0
@@ -98,7 +98,7 @@ class MemberThroughput:
         self._rates["shard", number, "pushes"].note(figures.pushes)
         self._rates["shard", number, "bytes"].note(figures.bytes_received + figures.bytes_sent)
 
-    def record_pushers(self, members: Iterable[Member], progress: Progress) -> None:
+    def record_pushers(self, members: Iterable[Member], progress: TrainingProgress) -> None:
         """Record the samples that these replicas and clients have trained since the run's last start or resume."""
         for member in members:
             self._rates["pusher", member.number, "samples"].note(progress.samples_of_since(member.number))

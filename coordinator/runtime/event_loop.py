@@ -33,7 +33,7 @@ from ..core.effects import Action, LogEvent
 from ..core.states import State
 from ..job.machine import JobMachine
 from ..job.persistence import serialize, serialize_changes
-from ..monitoring.allreduce_traffic import Traffic
+from ..monitoring.allreduce_traffic import GroupTraffic
 from ..monitoring.latest_file import ThrottledJsonFile
 from ..monitoring.metrics import CoordinatorMetrics
 from ..monitoring.summary import summary_of
@@ -134,7 +134,7 @@ class EventLoop:
         self._last_pass = ThrottledJsonFile(folder / LAST_PASS, clock)
         self._reduction = ThrottledJsonFile(folder / REDUCTION, clock)
         strategy = machine.job.strategy
-        self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
+        self._traffic = GroupTraffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._executor = EffectExecutor(
             self.step,
             self._shards,

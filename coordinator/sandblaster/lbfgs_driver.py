@@ -24,7 +24,7 @@ from dbelief.core.push import ACCRUED, PARAMETERS, TRIAL
 from dbelief.core.vector_program import Operation, copy, dots, lincomb
 
 from .lbfgs import DIRECTION, GRADIENT, PREVIOUS, Lbfgs
-from .line_search import LineSearch, Point
+from .line_search import LinePoint, LineSearch
 
 
 class Phase(Enum):
@@ -204,7 +204,7 @@ class LbfgsDriver:
         if not self._slope < 0:  # rounding has corrupted the history
             self._restart(f"the slope is {self._slope:.3g}")
             return
-        self.search = LineSearch(Point(0.0, self.value, self._slope), self._first_step())
+        self.search = LineSearch(LinePoint(0.0, self.value, self._slope), self._first_step())
         self._begin_pass(Phase.TRIAL_PASS)
 
     def _evaluate_trial(self, square: float, slope: float) -> None:

@@ -24,19 +24,19 @@ _SHRINK = 0.66
 MOST_TRIALS = 20
 
 
-class Point(NamedTuple):
+class LinePoint(NamedTuple):
     """A step along the direction: its length, and phi and its slope there."""
 
     t: float
     value: float
     slope: float
 
-    def tilted(self, by: float) -> Point:
+    def tilted(self, by: float) -> LinePoint:
         """The same point of phi(t) - by t."""
-        return Point(self.t, self.value - by * self.t, self.slope - by)
+        return LinePoint(self.t, self.value - by * self.t, self.slope - by)
 
 
-_START = Point(0.0, math.nan, math.nan)
+_START = LinePoint(0.0, math.nan, math.nan)
 """In place of the search's start, which is not known yet."""
 
 
@@ -65,15 +65,15 @@ class LineSearch:
         "" while the search runs; "accepted", or why no step is.
     """
 
-    start: Point
+    start: LinePoint
     t: float
     decrease: float = 1e-4
     curvature: float = 0.9
     noise: float = 1e-10
     trials: int = 0
     ended: str = ""
-    best: Point = _START
-    other: Point = _START
+    best: LinePoint = _START
+    other: LinePoint = _START
     bracketed: bool = False
     decreasing: bool = True
     """Until a trial has decreased enough and its slope is not negative, the search works on phi less the decrease."""
@@ -81,12 +81,12 @@ class LineSearch:
     width_before: float = math.inf
 
     def __post_init__(self) -> None:
-        self.start = Point(*self.start)
+        self.start = LinePoint(*self.start)
         if not self.start.slope < 0:
             raise ValueError(f"the slope is {self.start.slope:g}, and does not descend")
         if not 0 < self.t < math.inf:
             raise ValueError(f"the first step is {self.t:g}")
-        self.best, self.other = (self.start if one is _START else Point(*one) for one in (self.best, self.other))
+        self.best, self.other = (self.start if one is _START else LinePoint(*one) for one in (self.best, self.other))
 
     @property
     def accepted(self) -> bool:
@@ -100,7 +100,7 @@ class LineSearch:
             self.t = self.best.t + (self.t - self.best.t) / 10
             self._give_up_after_most()
             return
-        trial = Point(self.t, value, slope)
+        trial = LinePoint(self.t, value, slope)
         if self._wolfe(trial):
             self.ended = "accepted"
             return
@@ -114,7 +114,7 @@ class LineSearch:
         if not self.ended and self.trials >= MOST_TRIALS:
             self.ended = f"no step is good enough after {self.trials} trials"
 
-    def _wolfe(self, trial: Point) -> bool:
+    def _wolfe(self, trial: LinePoint) -> bool:
         first, c1 = self.start, self.decrease
         flat = abs(trial.slope) <= self.curvature * -first.slope
         if trial.value <= first.value + c1 * trial.t * first.slope and flat:
@@ -122,7 +122,7 @@ class LineSearch:
         hidden = abs(trial.value - first.value) <= self.noise * abs(first.value)
         return hidden and self.curvature * first.slope <= trial.slope <= (2 * c1 - 1) * first.slope
 
-    def _next(self, trial: Point, enough: bool) -> None:
+    def _next(self, trial: LinePoint, enough: bool) -> None:
         """Update the interval with the trial, and choose the next."""
         best, other = self.best, self.other
         tilt = self.decrease * self.start.slope
@@ -163,8 +163,8 @@ class LineSearch:
 
 
 def _step(
-    best: Point, other: Point, trial: Point, bracketed: bool, low: float, high: float
-) -> tuple[Point, Point, float, bool]:
+    best: LinePoint, other: LinePoint, trial: LinePoint, bracketed: bool, low: float, high: float
+) -> tuple[LinePoint, LinePoint, float, bool]:
     """More and Thuente's four cases: the interval's new ends, best first, the next trial, and whether it brackets."""
     turned = trial.slope * best.slope < 0
     if trial.value > best.value:  # a minimiser lies between
@@ -184,7 +184,7 @@ def _step(
     return trial, other, t, bracketed
 
 
-def _flatter(best: Point, other: Point, trial: Point, bracketed: bool, low: float, high: float) -> float:
+def _flatter(best: LinePoint, other: LinePoint, trial: LinePoint, bracketed: bool, low: float, high: float) -> float:
     """Next trial for a lower value and a flatter slope of the same sign: by cubic or secant, beyond the trial."""
     cubic = _cubic_beyond(trial, best)
     if cubic is None:
@@ -198,7 +198,7 @@ def _flatter(best: Point, other: Point, trial: Point, bracketed: bool, low: floa
     return min(t, limit) if trial.t > best.t else max(t, limit)
 
 
-def _parts(a: Point, b: Point) -> tuple[float, float]:
+def _parts(a: LinePoint, b: LinePoint) -> tuple[float, float]:
     """Theta and gamma of the cubic through two points with their slopes."""
     theta = 3 * (a.value - b.value) / (b.t - a.t) + a.slope + b.slope
     scale = max(abs(theta), abs(a.slope), abs(b.slope))
@@ -206,7 +206,7 @@ def _parts(a: Point, b: Point) -> tuple[float, float]:
     return theta, scale * math.sqrt(max(0.0, root))
 
 
-def _cubic(a: Point, b: Point) -> float:
+def _cubic(a: LinePoint, b: LinePoint) -> float:
     """Where the cubic through both points has its minimum, computed from `a`."""
     theta, gamma = _parts(a, b)
     gamma = -gamma if b.t < a.t else gamma
@@ -214,7 +214,7 @@ def _cubic(a: Point, b: Point) -> float:
     return a.t + p / q * (b.t - a.t)
 
 
-def _cubic_beyond(trial: Point, best: Point) -> float | None:
+def _cubic_beyond(trial: LinePoint, best: LinePoint) -> float | None:
     """As `_cubic`, where the minimum lies on the trial's far side; None where the cubic has no minimum there."""
     theta, gamma = _parts(trial, best)
     gamma = -gamma if best.t < trial.t else gamma
@@ -224,11 +224,11 @@ def _cubic_beyond(trial: Point, best: Point) -> float | None:
     return trial.t + p / q * (best.t - trial.t)
 
 
-def _quadratic(a: Point, b: Point) -> float:
+def _quadratic(a: LinePoint, b: LinePoint) -> float:
     """Where the parabola through both values and the slope at `a` has its minimum."""
     return a.t + a.slope / ((a.value - b.value) / (b.t - a.t) + a.slope) / 2 * (b.t - a.t)
 
 
-def _secant(a: Point, b: Point) -> float:
+def _secant(a: LinePoint, b: LinePoint) -> float:
     """Where the slope would be 0 if it were linear."""
     return a.t + a.slope / (a.slope - b.slope) * (b.t - a.t)

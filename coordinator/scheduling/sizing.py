@@ -8,7 +8,7 @@ from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncS
 from dbelief.job.metrics import higher_is_better, name_of
 
 from ..core.divergence import DivergenceDetector
-from ..core.progress import Progress
+from ..core.progress import TrainingProgress
 from ..core.states import DatasetSizes
 from ..core.warm_start import WarmStart
 from .batch_method import Sandblaster as BatchMethod
@@ -63,7 +63,7 @@ def sync_policy(job: Job, shape: DatasetSizes, leases: Leases, warm_start: WarmS
     return SynchronousPolicy(leases, strategy.turns)
 
 
-def progress(job: Job, shape: DatasetSizes, total: int | None) -> Progress:
+def progress(job: Job, shape: DatasetSizes, total: int | None) -> TrainingProgress:
     """The running figures, with the job's thresholds."""
     every = None
     if shape.validation:
@@ -71,7 +71,7 @@ def progress(job: Job, shape: DatasetSizes, total: int | None) -> Progress:
         usual = 5 * shape.train if isinstance(job.strategy, Sandblaster) else max(1, shape.train // 2)
         every = job.evaluate.every or usual
     limits = job.limits
-    return Progress(
+    return TrainingProgress(
         warm_start=_warm_start(job, shape, total),
         evaluate_every=every,
         keep_best=bool(shape.validation) and job.keeps_best,

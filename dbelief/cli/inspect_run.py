@@ -59,11 +59,12 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
     UserError
         `run` is not a run folder, or nothing was recorded there.
     """
-    from dbelief.tools.report.drawing import import_matplotlib
+    from dbelief.tools.report.pictures import import_matplotlib
 
     import_matplotlib()
     from dbelief.tools.report.neurons import report_neurons
-    from dbelief.tools.report.pictures import draw_pictures, read_reduction
+    from dbelief.tools.report.pictures import draw_pictures
+    from dbelief.tools.report.reduction import read_reduction
 
     job, facts = account(run)
     Console().print(facts)

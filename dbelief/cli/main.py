@@ -113,13 +113,13 @@ def train_command(
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
-        from dbelief.launch.site import Loopback
+        from dbelief.launch.site import LoopbackSite
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides)
-        code = run_job(job_file, fields, resume, quiet, page, shared_memory, Loopback(server), pictures)
+        code = run_job(job_file, fields, resume, quiet, page, shared_memory, LoopbackSite(server), pictures)
     raise SystemExit(code)
 
 
@@ -159,14 +159,14 @@ def run_command(
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:
-        from dbelief.launch.site import Loopback
+        from dbelief.launch.site import LoopbackSite
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides) | ({"replicas": str(workers)} if workers else {})
         command = [sys.executable, *script] if script[0].endswith(".py") else [*script]
-        site = Loopback(server)
+        site = LoopbackSite(server)
         code = run_job(job_file, fields, resume, quiet, page, shared_memory, site, pictures, command)
     raise SystemExit(code)
 
@@ -312,59 +312,6 @@ def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], pa
     with cli_errors():
         made = make_credentials(folder, days, registry_hosts, page_hosts)
         print(f"{folder}: {'certificates and tokens for a job' if made else 'has an authority already'}")
-
-
-@main.group("data", cls=CommandGroup)
-def data_group() -> None:
-    """Create data files."""
-
-
-@data_group.command("whiten")
-@click.argument("source", metavar="FOLDER|photographs")
-@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
-@click.option(
-    "--images", type=click.IntRange(1), default=20_000, show_default=True, help="Number of images that are cut."
-)
-@click.option("--size", type=click.IntRange(1), default=20, show_default=True, help="Side of an image, pixels.")
-@click.option("--height", type=click.IntRange(8), default=256, show_default=True, help="Photographs' shorter side.")
-@click.option("--colour", is_flag=True, help="Three channels; else grey.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the places that are cut.")
-def whiten_command(source: str, output: Path, images: int, size: int, height: int, colour: bool, seed: int) -> None:
-    """Whiten photographs of a folder (or those of scikit-image and scikit-learn), and cut training images from them."""
-    from dbelief.data.preparation.photographs import photographs
-    from dbelief.data.preparation.whiten import write_images
-
-    with cli_errors():
-        count, shape = write_images(photographs(source, height, 3 if colour else 1), output, images, size, seed)
-        print(f"{output}: {shape[0]:,} images of {' x '.join(map(str, shape[1:]))} out of {count} photographs")
-
-
-@data_group.command("faces")
-@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
-@click.option("--size", type=click.IntRange(8, 25), default=24, show_default=True, help="Side of an image, pixels.")
-def faces_command(output: Path, size: int) -> None:
-    """Whiten the 100 faces and 100 other images of scikit-image, as `whiten` does; labels 1 and 0."""
-    from dbelief.data.preparation.faces import write_faces
-
-    with cli_errors():
-        images, faces = write_faces(output, size)
-        print(f"{output}: {images} images of {size} x {size} x 1, {faces} of them faces")
-
-
-@data_group.command("speech")
-@click.argument("source", type=click.Path(path_type=Path), metavar="FOLDER|ARCHIVE")
-@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
-def speech_command(source: Path, output: Path) -> None:
-    """Convert recordings of spoken digits (DIGIT_SPEAKER_NUMBER.wav) to log-mel energies, 11 frames of 40 per sample.
-
-    Recordings 0 to 4 of each digit and speaker form the test set, 5 to 9 the validation set, the others the training
-    set.
-    """
-    from dbelief.data.preparation.speech import write_speech
-
-    with cli_errors():
-        for name, (recordings, frames) in write_speech(source, output).items():
-            print(f"{output}: {name}: {frames:,} frames of {recordings:,} recordings")
 
 
 @main.group("job", cls=CommandGroup)

@@ -96,7 +96,7 @@ def export_command(
     "--images",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="NPZ",
-    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron separates them.",
+    help="Labelled images, an .npz file: how well an autoencoder's best neuron separates them.",
 )
 def report_command(run: Path | Url, output: Path | None, images: Path | None) -> None:
     """Report how the run of a folder went, or its progress so far, and draw its plots."""

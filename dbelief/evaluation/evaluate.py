@@ -14,7 +14,7 @@ from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, HasLogProbabilities, Model
 from dbelief.nn.model import GivesOutputs
 
-from .metrics import Metrics
+from .metrics import JobMetrics
 
 BATCH = 1_000
 """Samples per forward pass: large enough for efficient BLAS, small relative to the data."""
@@ -70,7 +70,7 @@ def evaluate(
 
 
 def measure(
-    metrics: Metrics, model: Model, views: Mapping[str, Any], split: Samples, backend: Backend
+    metrics: JobMetrics, model: Model, views: Mapping[str, Any], split: Samples, backend: Backend
 ) -> Mapping[str, float]:
     """The metrics of all samples of a split, by name; one that is not defined for them is left out.
 

@@ -23,7 +23,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 @dataclass(frozen=True)
-class Metrics:
+class JobMetrics:
     """The metrics of a job.
 
     Attributes
@@ -54,7 +54,7 @@ class Metrics:
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def metrics_of(job: Job, samples: SampleForm) -> Metrics | None:
+def metrics_of(job: Job, samples: SampleForm) -> JobMetrics | None:
     """The metrics of a job with samples of this form; None where it lists none.
 
     Raises
@@ -70,7 +70,7 @@ def metrics_of(job: Job, samples: SampleForm) -> Metrics | None:
         name_of(metric): _own(job, metric) if isinstance(metric, OwnMetric) else _named(metric, samples)
         for metric in job.evaluate.metrics
     }
-    return Metrics(functions, samples.outputs)
+    return JobMetrics(functions, samples.outputs)
 
 
 def _named(name: str, samples: SampleForm) -> Metric:

@@ -22,7 +22,7 @@ from dbelief.launch.child_process import (
 )
 from dbelief.launch.limits import check_threads
 from dbelief.launch.script_failures import ScriptFailures
-from dbelief.launch.site import Loopback, Site
+from dbelief.launch.site import LoopbackSite, Site
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import why_unwritable
 from dbelief.process.console import Interrupt, cause_of, format_error, interrupt_event
@@ -109,12 +109,12 @@ class LocalCluster:
         self._failures = ScriptFailures()
         self._ended: list[ChildProcess] = []  # coordinators that were asked to end
         self._unevaluated = False
-        self._site = site or Loopback()
+        self._site = site or LoopbackSite()
         self._page = page
         self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
         for tracker in job.track:
             check_usable(tracker)
-        if isinstance(self._site, Loopback):
+        if isinstance(self._site, LoopbackSite):
             check_threads(2 + job.shards * job.replication + job.replicas)
         self._place = place_of(job)
         self.folder = self._place.prepare(resume)

@@ -48,7 +48,7 @@ class Site(Protocol):
         ...
 
 
-class Loopback:
+class LoopbackSite:
     """This machine: forked child processes that connect over loopback.
 
     Parameters

@@ -10,12 +10,9 @@ from dbelief.monitor.states import job_state
 
 Event = Mapping[str, Any]
 
-_NAMES = {"ps": "shard", "worker": "replica"}
-"""Member roles, by their names in logs of earlier versions."""
-
 
 def _member(event: Event) -> str:
-    member = f"{_NAMES.get(event['role'], event['role'])} {event['id']}"
+    member = f"{event['role']} {event['id']}"
     name = f" ({event['name']})" if event.get("name") else ""
     reason = f": {event['reason']}" if event.get("reason") else ""
     what = "failed" if event["what"] == "died" else event["what"]

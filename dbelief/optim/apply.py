@@ -8,7 +8,7 @@ import numpy as np
 
 from dbelief.arrays.streaming_copy import LARGE, streaming_copy, streams
 
-from .elastic import Elastic
+from .elastic import ElasticMove
 from .rule import Rule
 
 FEW = 1 << 14
@@ -31,7 +31,7 @@ def apply_rule(
     `before`: (n,) float32, receives a copy of w as it is before; overlaps no other array.
     """
     if before is not None:
-        if isinstance(rule, Elastic) and streams(before):
+        if isinstance(rule, ElasticMove) and streams(before):
             rule.exchange(w, g, before, rate)
             return
         streaming_copy(before, w)
@@ -53,6 +53,6 @@ def warm_up(rule: Rule, longest: int = FEW + 1) -> None:
         states = tuple(np.zeros(1, np.float32) for _ in rule.state)
         rule.apply(np.zeros(1, np.float32), np.ones(1, np.float32), states, np.float32(0), 1)
         _compiled.add(rule.name)
-    if isinstance(rule, Elastic) and 4 * longest >= LARGE:
+    if isinstance(rule, ElasticMove) and 4 * longest >= LARGE:
         none = np.zeros(0, np.float32)
         rule.exchange(none, none, none, np.float32(0))

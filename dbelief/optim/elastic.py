@@ -20,7 +20,7 @@ _LANES = LINE // 4
 
 
 @dataclass(frozen=True)
-class Elastic:
+class ElasticMove:
     """w <- w + a (x - w). No state; x stands where other rules have a gradient, a where they have a rate."""
 
     name: ClassVar[str] = "elastic"

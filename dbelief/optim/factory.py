@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping
 from .adagrad import Adagrad
 from .adam import Adam, AdamW
 from .add import Add
-from .elastic import Elastic
+from .elastic import ElasticMove
 from .momentum import CaffeMomentum, Momentum, Nesterov
 from .replace import Replace
 from .rule import Rule
 from .sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
-    rule.name: rule for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Add, Elastic, Replace)
+    rule.name: rule
+    for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Add, ElasticMove, Replace)
 }
 
-RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Add.name, Elastic.name, Replace.name))
+RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Add.name, ElasticMove.name, Replace.name))
 """Names of the rules for gradients; the others take differences or weights."""
 
 

@@ -42,7 +42,7 @@ class Stepped(NamedTuple):
     first: DrawnBatch
 
 
-class Block(NamedTuple):
+class LockstepBlock(NamedTuple):
     """Leases that are trained in lockstep.
 
     Attributes
@@ -85,9 +85,9 @@ class DrawnBatches:
         self.undelivered: Callable[[], int] = lambda: 0
         self._open: deque[_Open] = deque()
         self._drawn: deque[DrawnBatch] = deque()
-        self._blocks: dict[int, Block] = {}  # by lease
+        self._blocks: dict[int, LockstepBlock] = {}  # by lease
 
-    def receive(self, lease: DataLease, block: Block | None = None) -> None:
+    def receive(self, lease: DataLease, block: LockstepBlock | None = None) -> None:
         """Add a lease, and its block in lockstep; one that was received before is ignored."""
         if lease.id > self.last_lease:
             self.last_lease = lease.id

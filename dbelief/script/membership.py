@@ -15,7 +15,7 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.session import JobContext, OwnModel, Session
 
-from .drawn import Block, DrawnBatch, DrawnBatches
+from .drawn import DrawnBatch, DrawnBatches, LockstepBlock
 from .progress import ScriptProgress
 from .sampler import Answer, Supply
 from .settings import ScriptSettings
@@ -131,7 +131,7 @@ class Membership:
             t = reply.training
             self.drawn.receive(
                 DataLease(t.lease, t.epoch, t.start, t.stop, t.samples_before, t.clock, t.member_epoch, t.stride or 1),
-                Block(t.before_block, tuple(t.block)) if t.block else None,
+                LockstepBlock(t.before_block, tuple(t.block)) if t.block else None,
             )
             return Answer(Supply.RECEIVED)
         if work == "stop" or reply.supply == wire.SUPPLY_OVER:

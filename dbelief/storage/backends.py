@@ -52,7 +52,7 @@ class Multipart(Protocol):
         """Remove the parts."""
 
 
-class Backend(Protocol):
+class StoreBackend(Protocol):
     """Requests on objects by URL; a failure raises an error of the library.
 
     Attributes
@@ -103,7 +103,7 @@ class Backend(Protocol):
 class _Collected:
     """Parts that are kept in memory until all are there."""
 
-    def __init__(self, backend: Backend, url: Url) -> None:
+    def __init__(self, backend: StoreBackend, url: Url) -> None:
         self._backend, self._url = backend, url
         self._parts: dict[int, bytes] = {}
 
@@ -129,32 +129,32 @@ class MemoryBackend:
         self._lock = threading.Lock()
 
     def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         content = bytes(self._files.cat_file(url))
         if tag and tag != _checksum(content):
             raise ObjectChanged
         return content[start:stop]
 
     def stat(self, url: Url) -> Stat:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         content = bytes(self._files.cat_file(url))
         return Stat(len(content), _checksum(content))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         with self._lock:
             self._files.pipe_file(url, content.getvalue(), mode="create" if create else "overwrite")
 
     def begin(self, url: Url) -> Multipart:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         return _Collected(self, url)
 
     def list(self, prefix: Url) -> Mapping[Url, Stat]:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         return {url: self.stat(url) for url in (Url(f"memory:/{path}") for path in self._files.find(prefix))}
 
     def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         for url in urls:
             if self._files.exists(url):
                 self._files.rm_file(url)
@@ -170,7 +170,7 @@ class FolderBackend:
     address = ""
 
     def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         with open(_path(url), "rb") as file:
             if tag and tag != str(os.fstat(file.fileno()).st_mtime_ns):
                 raise ObjectChanged
@@ -178,7 +178,7 @@ class FolderBackend:
             return file.read() if stop is None else file.read(stop - (start or 0))
 
     def stat(self, url: Url) -> Stat:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         path = _path(url)
         if not path.is_file():
             raise FileNotFoundError(url)
@@ -186,7 +186,7 @@ class FolderBackend:
         return Stat(found.st_size, str(found.st_mtime_ns))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         path = _path(url)
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,11 +209,11 @@ class FolderBackend:
                 whole.unlink(missing_ok=True)
 
     def begin(self, url: Url) -> Multipart:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         return _Collected(self, url)
 
     def list(self, prefix: Url) -> Mapping[Url, Stat]:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         found: dict[Url, Stat] = {}
         for path in _path(prefix).rglob("*"):
             if not path.name.startswith("."):
@@ -223,7 +223,7 @@ class FolderBackend:
         return found
 
     def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         for url in urls:
             _path(url).unlink(missing_ok=True)
             folder = url.parent
@@ -284,13 +284,13 @@ class S3Backend:
 
     @property
     def address(self) -> str:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         with suppress(Exception):  # what is wrong with the environment is the failure of the request itself
             return re.sub(r"//[^/@]*@", "//", self._files.s3.meta.endpoint_url)  # without a login
         return ""
 
     def read(self, url: Url, start: int | None = None, stop: int | None = None, tag: str = "") -> bytes:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         bucket, key, _ = self._files.split_path(url)
         asked = {"Bucket": bucket, "Key": key}
         if start is not None or stop is not None:
@@ -315,7 +315,7 @@ class S3Backend:
             answer["Body"].close()
 
     def stat(self, url: Url) -> Stat:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         bucket, key, _ = self._files.split_path(url)
         if not key:
             raise FileNotFoundError(url)
@@ -323,18 +323,18 @@ class S3Backend:
         return Stat(int(found["ContentLength"]), str(found["ETag"]))
 
     def write(self, url: Url, content: BytesIO, create: bool) -> None:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         bucket, key, _ = self._files.split_path(url)
         condition = {"IfNoneMatch": "*"} if create else {}
         self._call("put_object", Bucket=bucket, Key=key, Body=content.getvalue(), **condition)
 
     def begin(self, url: Url) -> Multipart:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         bucket, key, _ = self._files.split_path(url)
         return _Upload(self._call, bucket, key)
 
     def list(self, prefix: Url) -> Mapping[Url, Stat]:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         bucket, key, _ = self._files.split_path(prefix)
         asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
         found: dict[Url, Stat] = {}
@@ -348,13 +348,13 @@ class S3Backend:
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
     def delete(self, urls: Iterable[Url], below: Url | None = None) -> None:
-        """See `Backend`."""
+        """See `StoreBackend`."""
         for url in urls:  # one by one: some stores refuse several in one request without a checksum
             bucket, key, _ = self._files.split_path(url)
             self._call("delete_object", Bucket=bucket, Key=key)
 
 
-def open_backend(scheme: str) -> Backend:
+def open_backend(scheme: str) -> StoreBackend:
     """The backend of a URL's scheme."""
-    kinds: dict[str, Callable[[], Backend]] = {"s3": S3Backend, "file": FolderBackend, "memory": MemoryBackend}
+    kinds: dict[str, Callable[[], StoreBackend]] = {"s3": S3Backend, "file": FolderBackend, "memory": MemoryBackend}
     return kinds[scheme]()

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import TypeVar
 
 from dbelief.errors import StorageError, Unavailable
-from dbelief.storage.backends import Backend, Stat, open_backend
+from dbelief.storage.backends import Stat, StoreBackend, open_backend
 from dbelief.storage.failures import is_missing, is_taken, named
 from dbelief.storage.reader import ObjectReader
 from dbelief.storage.upload import Upload
@@ -51,7 +51,7 @@ class ObjectStore:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: StoreBackend,
         patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,

@@ -24,7 +24,7 @@ from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, UserError
-from dbelief.evaluation.metrics import Metrics, metrics_of
+from dbelief.evaluation.metrics import JobMetrics, metrics_of
 from dbelief.job import AutoencoderModel, Job, PythonModel, ScriptData, ScriptModel, StacksModel, parse_job, place
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.optim.gradients import check_finite
@@ -224,7 +224,7 @@ class Session:
     parameters: ShardedParameterClient
     pusher: Pusher
     sequences: dict[str, int]
-    metrics: Metrics | None = None
+    metrics: JobMetrics | None = None
 
     @classmethod
     def open(

@@ -18,8 +18,6 @@ ARGUMENTS: Mapping[str, str] = {
     "[-- SCRIPT [ARGUMENT]...]": "A command that joins the job in place of this worker, and its arguments.",
     "DIR": "The folder to create.",
     "FILE": "Path of a comparison file: see [Job file](job_file.md#comparison-file).",
-    "FOLDER|ARCHIVE": "Folder of the recordings, or an archive of it.",
-    "FOLDER|photographs": "Folder of images, or `photographs` for those of scikit-image and scikit-learn.",
     "HOST:PORT": "Address of a coordinator or a shard; if omitted, the variable `DBELIEF_LISTEN`.",
     "JOB": "Path of a [job file](job_file.md).",
     "JOB|NETWORK": "Path of a [job file](job_file.md), or the name of a network of the zoo (`dbelief zoo`).",

@@ -17,7 +17,7 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb.segments_pb2 import SharedArray
 from dbelief.rpc.server.auth import must_be_for
-from dbelief.rpc.server.direct_streams import DirectStreams
+from dbelief.rpc.server.direct_streams import DirectStreamServer
 from dbelief.rpc.server.local_streams import LocalStreams
 from dbelief.rpc.server.server import HANDLERS
 from dbelief.rpc.server.socket_streams import MOST_STREAMS, Handler, SocketContext
@@ -108,7 +108,7 @@ class ShardService(stubs.ParametersServicer):
         self._attached = SharedMemoryRegistry(shares_memory)
         methods: dict[str, Handler] = {name: getattr(self, name) for name in ("Pull", "Push", "Exchange")}
         self._local = LocalStreams({**methods, "Carry": self._carry_locally} if shares_memory else {})
-        self._direct = DirectStreams(direct_host, methods) if direct_host is not None else None
+        self._direct = DirectStreamServer(direct_host, methods) if direct_host is not None else None
 
     def register(self, server: grpc.Server) -> None:
         """Register this service with a server."""

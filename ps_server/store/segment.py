@@ -34,7 +34,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_present, apply_rule, missed_after
-from dbelief.optim.elastic import Elastic
+from dbelief.optim.elastic import ElasticMove
 
 from .accumulator import BundleAccumulator
 from .admission import MOST_ROUNDS, MOST_VECTORS, check_limit
@@ -333,7 +333,7 @@ class Segment:
 
     def _step_together(self, arrived: Sequence[Staged]) -> None:
         rate = arrived[0].rate
-        if isinstance(self.rule, Elastic):  # moves towards each replica's weights: a mean cannot replace them
+        if isinstance(self.rule, ElasticMove):  # moves towards each replica's weights: a mean cannot replace them
             w = self.vectors[PARAMETERS]
             self.before_write(w)
             self.rule.together(np, w, [one.gradient for one in arrived], rate)

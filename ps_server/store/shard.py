@@ -22,7 +22,7 @@ from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
 from dbelief.optim.add import ADD
-from dbelief.optim.elastic import Elastic
+from dbelief.optim.elastic import ElasticMove
 from dbelief.process.runtime import runtime
 
 from .admission import PushAdmission
@@ -443,7 +443,7 @@ class Shard:
         with segment.lock:
             segment.load(stored, shard_epoch, again)
             self.barrier.restored(segment)
-            if isinstance(segment.rule, Elastic):
+            if isinstance(segment.rule, ElasticMove):
                 self._answer_again(segment)
 
     def _answer_again(self, segment: Segment) -> None:

@@ -28,7 +28,7 @@ from .segment import Segment
 
 
 @dataclass
-class Membership:
+class ClockMembers:
     """Members of each clock: (first clock, replica numbers) by rising clock."""
 
     member_epoch: int = 0
@@ -54,7 +54,7 @@ class StalenessBarrier:
     def __init__(self, staleness: int | None, segments: Mapping[int, Segment]) -> None:
         self.staleness = staleness
         self._segments = segments
-        self._membership = Membership()  # replaced by a new object, never changed
+        self._membership = ClockMembers()  # replaced by a new object, never changed
         self._changed = runtime.condition()  # signals: a round closed, a clock was pushed, members changed
         self._reported: dict[int, dict[int, int]] = {}  # of restored segments; with bound 0: clocks, by replica
 
@@ -72,14 +72,14 @@ class StalenessBarrier:
         """
         known = self._membership
         if member_epoch > known.member_epoch:
-            new = Membership(member_epoch, [(clock, frozenset(replicas)) for clock, replicas in sorted(rounds)])
+            new = ClockMembers(member_epoch, [(clock, frozenset(replicas)) for clock, replicas in sorted(rounds)])
             if self.staleness:
                 self._add_members(known, new)
             self._membership = new
             self.close_rounds(self._segments)
         return max((segment.rounds for segment in self._segments.values()), default=0)
 
-    def _add_members(self, known: Membership, new: Membership) -> None:
+    def _add_members(self, known: ClockMembers, new: ClockMembers) -> None:
         before, now = known.ever(), new.ever()
         unreported = self._restored and not known.member_epoch  # these were members before this shard was restored
         for segment in self._segments.values():

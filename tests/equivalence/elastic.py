@@ -16,12 +16,12 @@ from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.record import BatchRecorder
 from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
-from worker.strategies.elastic import Elastic, Settings
+from worker.strategies.elastic import Elastic, ElasticSettings
 
 from .harness import HOST, Problem, pushes_of, serve
 
 BATCH = 4
-PLAIN = Settings(FetchPushSchedule(BATCH), lambda samples: 0.25, lambda rate: 0.125)
+PLAIN = ElasticSettings(FetchPushSchedule(BATCH), lambda samples: 0.25, lambda rate: 0.125)
 
 
 class Worker:
@@ -31,7 +31,7 @@ class Worker:
         self,
         problem: Problem,
         centre: InProcessParameters,
-        settings: Settings,
+        settings: ElasticSettings,
         number: int = 0,
         recorder: BatchRecorder | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Worker:
 
 @contextmanager
 def working(
-    problem: Problem, settings: Settings, workers: int = 1, in_step: bool = False, lock_free: bool = False
+    problem: Problem, settings: ElasticSettings, workers: int = 1, in_step: bool = False, lock_free: bool = False
 ) -> Iterator[tuple[InProcessParameters, list[Worker]]]:
     """Workers that all begin at the same centre."""
     centre = serve(problem.start, make_rule("elastic", {}), replicas=workers if in_step else None, lock_free=lock_free)

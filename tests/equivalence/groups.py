@@ -23,7 +23,7 @@ from worker.comm.threads import ThreadEngine
 from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
 from worker.rendezvous import GroupSpec
-from worker.strategies.group import GroupTrainer, ShardAccess, Traffic
+from worker.strategies.group import GroupTrainer, RankTraffic, ShardAccess
 from worker.strategies.group_methods import AllreduceEasgd, AllreduceSgd
 
 from .by_hand import Range, Rate
@@ -187,7 +187,7 @@ class Workers:
             rest = left
         return blocks
 
-    def traffic(self, rank: int) -> Traffic:
+    def traffic(self, rank: int) -> RankTraffic:
         """What a worker's sums took from the others since the last generation began."""
         nobody = GroupSpec(self._generation, rank, tuple(map(str, range(len(self.members)))), (), 0, 0)
         traffic = self.members[rank].together.traffic(nobody)

@@ -21,7 +21,7 @@ from dbelief.rundir.record import BatchRecorder
 from ps_server.store.shard import Shard
 from worker.pipeline.buffers import GradientBuffer
 from worker.pipeline.phases import PhaseTimer
-from worker.strategies.downpour import Downpour, Settings
+from worker.strategies.downpour import Downpour, DownpourSettings
 
 HOST = Backend("numpy", np)
 Rate = Callable[[int], float]
@@ -172,7 +172,7 @@ class Replica:
         self,
         problem: Problem,
         parameters: InProcessParameters,
-        settings: Settings,
+        settings: DownpourSettings,
         number: int = 0,
         life: int | None = None,
     ) -> None:
@@ -222,7 +222,7 @@ class Replica:
 
 @contextmanager
 def replica(
-    problem: Problem, parameters: InProcessParameters, settings: Settings, number: int = 0
+    problem: Problem, parameters: InProcessParameters, settings: DownpourSettings, number: int = 0
 ) -> Iterator[Replica]:
     """A replica whose threads end with the block."""
     one = Replica(problem, parameters, settings, number)
@@ -241,6 +241,6 @@ def settings(
     local_rate: float | None = None,
     overlap: bool = False,
     clip_norm: float | None = None,
-) -> Settings:
+) -> DownpourSettings:
     cadence = FetchPushSchedule(batch, n_fetch, n_push, literal)
-    return Settings(cadence, rate if callable(rate) else lambda samples: rate, local_rate, overlap, clip_norm)
+    return DownpourSettings(cadence, rate if callable(rate) else lambda samples: rate, local_rate, overlap, clip_norm)

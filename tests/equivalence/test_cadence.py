@@ -10,7 +10,7 @@ from dbelief.optim import make_rule
 from ps_server.store.shard import Shard
 from tests.equivalence.by_hand import Range, gap, pseudocode, sequential
 from tests.equivalence.harness import Problem, Replica, network, quadratic, replica, serve, settings, values_of
-from worker.strategies.downpour import Settings
+from worker.strategies.downpour import DownpourSettings
 
 SGD = make_rule("sgd", {})
 RATE, BATCH, SAMPLES = 0.05, 3, 131
@@ -25,7 +25,7 @@ def problem(request: pytest.FixtureRequest) -> Problem:
     return PROBLEMS[request.param]
 
 
-def trained(problem: Problem, chosen: Settings, leases: Sequence[Range] = LEASES) -> tuple[np.ndarray, Replica]:
+def trained(problem: Problem, chosen: DownpourSettings, leases: Sequence[Range] = LEASES) -> tuple[np.ndarray, Replica]:
     parameters = serve(problem.start, SGD)
     with replica(problem, parameters, chosen) as one:
         for lease in leases:

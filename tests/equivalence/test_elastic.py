@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.optim.elastic import Elastic as ElasticRule
+from dbelief.optim.elastic import ElasticMove
 from ps_server.store.shard import Shard
 from tests.examples import examples
-from worker.strategies.elastic import Settings
+from worker.strategies.elastic import ElasticSettings
 
 from .elastic import BATCH, PLAIN, Bowl, direct, working
 from .harness import Problem, network, quadratic, serve, values_of
@@ -115,7 +115,7 @@ def test_workers_plus_centre_change_by_gradients_only(order: list[int], period: 
     inputs = rng.integers(-4, 5, (len(order) * 2 * BATCH, 7)).astype(np.float32)
     problem = Problem(Whole, inputs, np.zeros(len(inputs), np.int64))  # type: ignore[arg-type]
     cadence = FetchPushSchedule(BATCH, period, period)
-    halves = Settings(cadence, lambda samples: 0.5, lambda rate: 0.5, mu)
+    halves = ElasticSettings(cadence, lambda samples: 0.5, lambda rate: 0.5, mu)
     moved = np.zeros(7)
     with working(problem, halves, 4) as (centre, workers):
         velocities = np.zeros((4, 7))
@@ -225,7 +225,7 @@ def simulated(workers: int, eta: float, a: float, turns: int, in_step: bool = Fa
     """Centre and weights of our workers on w^2 / 2 after so many turns; all begin at 1."""
     problem = Problem(Bowl, np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
     problem = replace(problem, inputs=np.zeros((BATCH, 1), np.float32), targets=np.zeros(BATCH, np.int64))
-    settings = Settings(FetchPushSchedule(BATCH), lambda samples: eta, lambda rate: a)
+    settings = ElasticSettings(FetchPushSchedule(BATCH), lambda samples: eta, lambda rate: a)
     with working(problem, settings, workers, in_step) as (centre, all_workers):
         for _ in range(turns):
             for worker in all_workers:
@@ -236,7 +236,7 @@ def simulated(workers: int, eta: float, a: float, turns: int, in_step: bool = Fa
 def test_the_rule_compiled_and_as_a_formula_are_one() -> None:
     rng = np.random.default_rng(0)
     w, x = rng.standard_normal((2, 1001)).astype(np.float32)
-    formula, rule = w.copy(), ElasticRule()
+    formula, rule = w.copy(), ElasticMove()
     rule.apply_reference(np, formula, x, (), np.float32(0.3), 1)
     rule.apply(w, x, (), np.float32(0.3), 1)
     assert w.tobytes() == formula.tobytes()

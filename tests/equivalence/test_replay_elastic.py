@@ -21,7 +21,7 @@ from dbelief.rundir.record import BatchRecorder, PushRecorder
 from dbelief.tools.replay import replay_run
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import build_model
-from worker.strategies.elastic import Settings
+from worker.strategies.elastic import ElasticSettings
 
 from .elastic import Worker
 from .harness import HOST, Problem, serve, values_of
@@ -58,7 +58,7 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
     samples = data.train.gather(order, data.train.buffer(len(order)))
     problem = Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
     total = total_samples(job.limits, len(data.train))
-    chosen = Settings(
+    chosen = ElasticSettings(
         FetchPushSchedule(BATCH, strategy.period, strategy.period),
         lambda before: learning_rate(job, before, total=total),
         lambda rate: float(strategy.moving_rate(rate, WORKERS)),

@@ -14,13 +14,15 @@ import pytest
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.nn import Batch
 from dbelief.optim import make_rule
-from worker.strategies.elastic import Settings
+from worker.strategies.elastic import ElasticSettings
 
 from .elastic import BATCH, PLAIN, Bowl, Worker, direct, working
 from .harness import Problem, network, quadratic, serve, values_of
 
 
-def in_turn(problem: Problem, settings: Settings, workers: int, each: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def in_turn(
+    problem: Problem, settings: ElasticSettings, workers: int, each: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """Centre and weights of workers on threads of their own, mini-batch t of worker t mod P; asserts who went when."""
     centre, went = serve(problem.start, make_rule("elastic", {}), replicas=workers), list[int]()
     for shard in centre.shards:
@@ -87,7 +89,7 @@ def test_one_worker_in_turn_is_a_recursion_of_two_numbers(eta: float, a: float) 
     turns = 12
     problem = replace(quadratic(BATCH * turns, size=2), make=Bowl)
     centre, (own,) = in_turn(
-        problem, Settings(FetchPushSchedule(BATCH), lambda _: eta, lambda _: a, turns=True), 1, turns
+        problem, ElasticSettings(FetchPushSchedule(BATCH), lambda _: eta, lambda _: a, turns=True), 1, turns
     )
     power = np.linalg.matrix_power(np.array([[1 - eta - a, a], [a, 1 - a]]), turns)
     np.testing.assert_allclose(own, power[0].sum(), rtol=2e-6)

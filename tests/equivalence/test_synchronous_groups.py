@@ -16,7 +16,7 @@ from dbelief import job
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.optim import make_rule
 from dbelief.training.schedule import poly
-from worker.strategies.elastic import Settings
+from worker.strategies.elastic import ElasticSettings
 
 from .by_hand import Range, Rate, Server, gap, minibatches
 from .elastic import working
@@ -55,7 +55,7 @@ def equations(problem: Problem, leases: Sequence[Range], way: str) -> tuple[list
 def test_three_forms_are_one(make: Callable[[int], Problem], count: int, longest: float | None) -> None:
     """Through the shards, which add in the order of replicas, and among the workers, where one adds in that order."""
     problem, leases, ends = make(EACH * count), even(count, EACH), []
-    settings = Settings(FetchPushSchedule(BATCH), lambda samples: ETA, lambda rate: A, clip_norm=longest)
+    settings = ElasticSettings(FetchPushSchedule(BATCH), lambda samples: ETA, lambda rate: A, clip_norm=longest)
     with working(problem, settings, count, in_step=True) as (centre, replicas):
         for step in range(STEPS):
             for replica, (start, _) in zip(replicas, leases, strict=True):

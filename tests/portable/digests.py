@@ -26,7 +26,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, copy, dots, lincomb, rotate, zero
 from dbelief.optim import Rule, make_rule
-from dbelief.optim.elastic import Elastic
+from dbelief.optim.elastic import ElasticMove
 from dbelief.training.schedule import cosine, poly, step, warm_up_factor
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
@@ -106,7 +106,7 @@ def rules() -> Iterator[tuple[str, str]]:
             forms = rule.apply, functools.partial(rule.apply_reference, np)
             yield f"{name} {size}", " or ".join(sorted({_pushed(rule, form, size) for form in forms}))
     centre = numbers("centre", 10_007)
-    Elastic().together(np, centre, [numbers(f"worker {rank}", 10_007) for rank in range(3)], np.float32(0.1))
+    ElasticMove().together(np, centre, [numbers(f"worker {rank}", 10_007) for rank in range(3)], np.float32(0.1))
     yield "elastic together", digest(centre)
 
 

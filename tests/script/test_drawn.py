@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.lease import DataLease
 from dbelief.errors import UserError
-from dbelief.script.drawn import Block, DrawnBatches
+from dbelief.script.drawn import DrawnBatches, LockstepBlock
 
 
 def lease(number: int, samples: int, before: int = 0) -> DataLease:
@@ -101,8 +101,8 @@ def test_every_sample_is_stepped_or_given_back_once(
 def test_in_lockstep_a_step_comes_after_the_samples_of_all_replicas() -> None:
     """As in one process with their joint batches, for the learning rate."""
     drawn = DrawnBatches()
-    drawn.receive(lease(4, 6, 106), Block(100, (6, 6, 3)))
-    drawn.receive(lease(7, 4, 115), Block(115, (4, 4)))
+    drawn.receive(lease(4, 6, 106), LockstepBlock(100, (6, 6, 3)))
+    drawn.receive(lease(7, 4, 115), LockstepBlock(115, (4, 4)))
     for _ in range(5):
         drawn.draw(2)
     assert [drawn.step(2).samples_before for _ in range(5)] == [100, 106, 111, 115, 119]

@@ -9,7 +9,7 @@ from dbelief.data import Samples
 from dbelief.nn import Batch
 
 
-class Batches(Protocol):
+class BatchSource(Protocol):
     """Mini-batches by epoch and range of the epoch's order."""
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
@@ -37,14 +37,14 @@ class BatchLoader:
         self._expected = range(0)
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """See `Batches`."""
+        """See `BatchSource`."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._samples.order(self._seed, epoch)
         self._buffer.expect(self._order, start, stop)
         self._expected = range(start, stop)
 
     def __call__(self, epoch: int, start: int, stop: int) -> Batch:
-        """See `Batches`."""
+        """See `BatchSource`."""
         if epoch != self._epoch or start not in self._expected:
             self.expect(epoch, start, stop)
         batch = self._samples.gather(self._order[start:stop], self._buffer)

@@ -31,7 +31,7 @@ from dbelief.nn import Batch, Model, absent_of
 from dbelief.optim import apply_rule, make_rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 
-from ..pipeline.batches import Batches
+from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import GradientBuffer, ParameterBuffer
 from ..pipeline.fetch_thread import FetchThread
 from ..pipeline.phases import PhaseTimer
@@ -42,7 +42,7 @@ SLOTS = 2
 
 
 @dataclass(frozen=True)
-class Settings:
+class DownpourSettings:
     """Training settings from the job file.
 
     Attributes
@@ -87,8 +87,8 @@ class Downpour:
         backend: Backend,
         parameters: Parameters,
         pusher: Pusher,
-        batches: Batches,
-        settings: Settings,
+        batches: BatchSource,
+        settings: DownpourSettings,
         phases: PhaseTimer,
         acknowledged: Callable[[GradientBuffer, PushResult], None],
         noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,

@@ -30,7 +30,7 @@ from dbelief.optim.gradients import check_finite
 from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 
-from ..pipeline.batches import Batches
+from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 
@@ -43,7 +43,7 @@ class Centre(Parameters, Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ElasticSettings:
     """Training settings from the job file.
 
     Attributes
@@ -94,8 +94,8 @@ class Elastic:
         backend: Backend,
         centre: Centre,
         pusher: Pusher,
-        batches: Batches,
-        settings: Settings,
+        batches: BatchSource,
+        settings: ElasticSettings,
         phases: PhaseTimer,
         acknowledged: Callable[[PushStats, PushResult], None],
         noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,

@@ -21,10 +21,8 @@ from ..pipeline.batches import BatchLoader
 from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
-from .downpour import Downpour
-from .downpour import Settings as DownpourSettings
-from .elastic import Elastic
-from .elastic import Settings as ElasticSettings
+from .downpour import Downpour, DownpourSettings
+from .elastic import Elastic, ElasticSettings
 from .group import GroupTrainer, ShardAccess
 from .group_methods import AllreduceEasgd, AllreduceSgd
 from .sandblaster import BundleReporter, BundleWorker

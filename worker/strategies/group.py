@@ -21,7 +21,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 
 from ..comm import Communicator
 from ..comm.tracing import ReceiveStats, TracingEngine
-from ..pipeline.batches import Batches
+from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import GroupSpec, Rendezvous
@@ -37,7 +37,7 @@ class ShardAccess:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RankTraffic:
     """Data that the sums received from each rank in this generation, and the number of steps made."""
 
     group: GroupSpec
@@ -74,7 +74,7 @@ class GroupTrainer:
         method: GroupMethod,
         rendezvous: Rendezvous,
         shards: ShardAccess,
-        batches: Batches,
+        batches: BatchSource,
         cadence: FetchPushSchedule,
         rate: Callable[[int], float],
         phases: PhaseTimer,
@@ -185,9 +185,9 @@ class GroupTrainer:
                 array[:] = new
         self._method.take(most - self._at if self._at >= 0 else None)
 
-    def traffic(self, group: GroupSpec) -> Traffic | None:
+    def traffic(self, group: GroupSpec) -> RankTraffic | None:
         """Traffic of the sums of this group's steps; None before the first step."""
-        return Traffic(group, self._made_here, self._traced.taken) if self._traced and self._made_here else None
+        return RankTraffic(group, self._made_here, self._traced.taken) if self._traced and self._made_here else None
 
     def close(self) -> None:
         """Leave the group, stop listening and end the method's threads."""

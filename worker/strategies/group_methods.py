@@ -19,7 +19,7 @@ from dbelief.core.layout import RankPart
 from dbelief.core.reduction_tree import named
 from dbelief.nn import Batch, LeavesOut, Model, absent_of
 from dbelief.optim import apply_present, apply_rule, counts_steps, make_rule
-from dbelief.optim.elastic import Elastic
+from dbelief.optim.elastic import ElasticMove
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
@@ -255,7 +255,7 @@ class AllreduceEasgd:
         self._missing = None
         self._own.step(rate, moving_rate, self._used)
         with np.errstate(all="ignore"):
-            Elastic.move(self.result, self._sum, self._ranks, moving_rate)
+            ElasticMove.move(self.result, self._sum, self._ranks, moving_rate)
         return loss
 
     def close(self) -> None:

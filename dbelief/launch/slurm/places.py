@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-WORKER, SHARD = "worker", "ps"
+WORKER = "worker"
 
 
 class Places:

@@ -17,7 +17,7 @@ from dbelief.security.identity import load
 from .allocation import Allocation
 from .places import Places
 from .silence import Silence
-from .steps import Nodes, Step
+from .steps import Nodes, SlurmStep
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class SlurmSite:
 
     def way(self, role: str, name: str) -> Way:
         """See `Site`."""
-        return Direct() if role == "coordinator" else Step(role, name, self._nodes, self._places)
+        return Direct() if role == "coordinator" else SlurmStep(role, name, self._nodes, self._places)
 
     def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
         """See `Site`."""
@@ -96,7 +96,7 @@ class SlurmSite:
             silence_s = silent_s.get(child.name)
             if silence_s is None or child.process is None or child.code is not None:
                 continue
-            if self._silence.is_lost(child.name, child.started, silence_s, now_s) and isinstance(child.way, Step):
+            if self._silence.is_lost(child.name, child.started, silence_s, now_s) and isinstance(child.way, SlurmStep):
                 child.way.abandon(child.process, silence_s)
 
     def _guarding(self, logs: Path) -> ChildProcess:
@@ -105,5 +105,5 @@ class SlurmSite:
         others = Places({node: count for node, count in self._allocation.tasks.items() if node != first})
         arguments = ["slurm-guard", self._allocation.job, first]
         return ChildProcess(
-            "guard", arguments, logs / "guard.log", RESTARTS, Step("guard", "guard", self._nodes, others, False)
+            "guard", arguments, logs / "guard.log", RESTARTS, SlurmStep("guard", "guard", self._nodes, others, False)
         )

@@ -46,7 +46,7 @@ class Nodes:
         return self._left
 
 
-class Step:
+class SlurmStep:
     """Method of starting one member on a node: a `Way` of `dbelief.launch.child_process`.
 
     Parameters

@@ -19,7 +19,7 @@ STAGES = 3
 
 
 @dataclass(frozen=True)
-class Part:
+class KernelPart:
     """What a block of threads computes of W^T y (`blocks.cu`): BQ x BM numbers, a thread QC x MC patches of QV x MV.
 
     Sums, and what they are made of, are in registers; shared memory is at most 48 KiB, which needs no permission.
@@ -44,17 +44,17 @@ class Part:
 
 # Whole warps each. 48 and 288 are the numbers in a tile, 96 the batch of Coates et al.: 288 is 3 x 96.
 PARTS = (
-    Part(128, 128),
-    Part(128, 96),
-    Part(96, 128, QV=2, QC=3),
-    Part(96, 96, QV=2, QC=3),
-    Part(48, 128),
-    Part(48, 96, MV=2, MC=3),
-    Part(64, 64),
+    KernelPart(128, 128),
+    KernelPart(128, 96),
+    KernelPart(96, 128, QV=2, QC=3),
+    KernelPart(96, 96, QV=2, QC=3),
+    KernelPart(48, 128),
+    KernelPart(48, 96, MV=2, MC=3),
+    KernelPart(64, 64),
 )
 
 
-def choose_part(q: int, m: int) -> Part:
+def choose_part(q: int, m: int) -> KernelPart:
     """Choose the part that computes the least beyond a tile of q x m numbers; the largest of those."""
     return min(PARTS, key=lambda part: (part.count(q, m) * part.BQ * part.BM, -part.BQ * part.BM))
 
@@ -64,7 +64,7 @@ def source() -> str:
     return "\n".join((FOLDER / name).read_text() for name in ("copies.cu", "blocks.cu"))
 
 
-def options(part: Part, vector: int) -> tuple[str, ...]:
+def options(part: KernelPart, vector: int) -> tuple[str, ...]:
     """Give the compiler's options: the part, and how many numbers are moved at once (4 or 1)."""
     constants = {field.name: getattr(part, field.name) for field in fields(part)}
     constants |= {"BF": ROWS_AT_A_TIME, "STAGES": STAGES, "VECTOR": vector}

@@ -47,7 +47,7 @@ from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .socket_stream import SocketStream
 from .stream_pool import StreamPool
-from .upload_call import ExchangeCall, PushCall, Upload, result_of
+from .upload_call import ExchangeCall, PushCall, VectorUpload, result_of
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class ShardedParameterClient:
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        upload = Upload(values, versions, push, self._rule, self._origin)
+        upload = VectorUpload(values, versions, push, self._rule, self._origin)
         calls, pulls = list[ShardCall](), list[ShardCall]()
         for place, run in self._runs():
             call = PushCall(self.job, place, run, upload, self._payloads(push))
@@ -278,7 +278,7 @@ class ShardedParameterClient:
         """
         if isinstance(values, np.ndarray) and np.may_share_memory(values, out):
             raise ValueError("the weights that are sent and the array for the centre overlap")
-        upload = Upload(values, versions, push, self._rule, self._origin, self._codecs.asked)
+        upload = VectorUpload(values, versions, push, self._rule, self._origin, self._codecs.asked)
         payloads = self._payloads(push)
         calls: list[ShardCall] = [
             ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()

@@ -25,7 +25,7 @@ from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
 
 
 @dataclass(frozen=True)
-class Upload:
+class VectorUpload:
     """What a push or exchange sends to all shards.
 
     Attributes
@@ -56,7 +56,7 @@ class PushCall(ShardCall):
     method = "Push"
 
     def __init__(
-        self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan], upload: Upload, payloads: Payloads
+        self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan], upload: VectorUpload, payloads: Payloads
     ) -> None:
         super().__init__(job, place, run)
         self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
@@ -182,7 +182,7 @@ class ExchangeCall(PushCall):
         job: str,
         place: ShardPlacement,
         run: Sequence[SegmentSpan],
-        upload: Upload,
+        upload: VectorUpload,
         payloads: Payloads,
         out: np.ndarray,
     ) -> None:

@@ -21,7 +21,7 @@ ACCEPT_S = 5.0
 """How long a client has to connect and to send its token, in seconds."""
 
 
-class DirectStreams(SocketStreams):
+class DirectStreamServer(SocketStreams):
     """The direct streams of one server.
 
     Parameters

@@ -45,7 +45,7 @@ TORCH: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedRule:
     """Measurements of one rule.
 
     Attributes
@@ -79,7 +79,7 @@ def bytes_each(rule: Rule) -> int:
     return 4 * (3 + 2 * len(rule.state))
 
 
-def measure(parameters: int, rounds: int, threads: int) -> dict[str, Timed]:
+def measure(parameters: int, rounds: int, threads: int) -> dict[str, TimedRule]:
     """Time every rule on `parameters` float32 parameters, stored and cut as in one shard.
 
     Memory: 28 bytes a parameter, plus torch's own, at most 8.
@@ -135,7 +135,7 @@ def _one(
     over: OverSpans,
     rounds: int,
     threads: int,
-) -> Timed:
+) -> TimedRule:
     w, g, spare = held
     a, b, c = abc
     states = spare[: len(rule.state)]
@@ -151,7 +151,7 @@ def _one(
     turns += [theirs] if theirs is not None else []
     seconds = [[_seconds(turn) for turn in turns] for _ in range(1 + rounds)][1:]
     each, (triad, ours, *torch) = bytes_each(rule), map(statistics.median, zip(*seconds, strict=True))
-    return Timed(
+    return TimedRule(
         each,
         ours,
         triad,
@@ -181,7 +181,7 @@ def _torch_step(name: str, w: np.ndarray, g: np.ndarray, threads: int) -> Callab
     return step
 
 
-def figures(parameters: int, rounds: int, threads: int, results: dict[str, Timed]) -> dict[str, Any]:
+def figures(parameters: int, rounds: int, threads: int, results: dict[str, TimedRule]) -> dict[str, Any]:
     """All measurements by name: `RULE_x`, `RULE_bytes`, `RULE_seconds`, `RULE_over_torch`."""
     found: dict[str, Any] = {
         "parameters": parameters,
@@ -199,7 +199,7 @@ def figures(parameters: int, rounds: int, threads: int, results: dict[str, Timed
     return found
 
 
-def show(parameters: int, results: dict[str, Timed]) -> None:
+def show(parameters: int, results: dict[str, TimedRule]) -> None:
     """Print the measurements as a table."""
     from rich.console import Console
     from rich.table import Table

@@ -16,18 +16,18 @@ from .interleave import SOCKET
 from .peers import DIRECT, Peer
 
 
-class Copy:
+class MemoryCopy:
     """Copy of one array into another, on one thread."""
 
     name, turns = "copy", ("copy",)
 
     def prepare(self, size: int) -> None:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         self._target, self._source = aligned(size, np.uint8), aligned(size, np.uint8)
         self._target[:], self._source[:] = 1, 2
 
     def turn(self, what: str) -> float:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         began = time.perf_counter()
         np.copyto(self._target, self._source)
         return time.perf_counter() - began
@@ -52,12 +52,12 @@ class Socket:
         self._peer = stack.enter_context(Peer("socket", folder, "fast-socket" if fast else "socket", way))
 
     def prepare(self, size: int) -> None:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         self._peer.ask({"bytes": size, "fast": self._fast})
         self._block = block_for(self._peer.line, size, self._fast)
 
     def turn(self, what: str) -> float:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         began = time.perf_counter()
         self._peer.line.send_message(what)
         if what == "pull":

@@ -27,7 +27,7 @@ Seconds = Mapping[tuple[str, str], Sequence[float]]
 """Seconds of each round, by way and operation."""
 
 
-class Way(Protocol):
+class MeasuredWay(Protocol):
     """One way to move a block of bytes.
 
     Attributes
@@ -52,7 +52,7 @@ class Way(Protocol):
         """Do one operation; return its seconds."""
 
 
-def rounds(ways: Sequence[Way], count: int, limit_s: float = math.inf) -> Seconds:
+def rounds(ways: Sequence[MeasuredWay], count: int, limit_s: float = math.inf) -> Seconds:
     """Seconds of `count` rounds, every other one in reverse order, after `WARM_UP` rounds that are not counted.
 
     After `limit_s` seconds no further round is begun.

@@ -31,7 +31,7 @@ NAMES = {"wx": "Wx", "wty": "W^T y", "dxt": "δx^T", "dxt2": "δx^T of 2 M", "no
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedKernel:
     """Measurements of one kernel.
 
     Attributes
@@ -60,7 +60,7 @@ def measure(
     threads: int,
     math: Math = "float32",
     side: int | None = None,
-) -> dict[str, Timed]:
+) -> dict[str, TimedKernel]:
     """Time the kernels of one layer, with the given multiplication method (`make_kernels`).
 
     Memory: twice the weights.
@@ -80,7 +80,7 @@ def measure(
 
 def _measure(
     blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math, side: int
-) -> dict[str, Timed]:
+) -> dict[str, TimedKernel]:
     xp, k = backend.xp, blocks.fan_in
     kernels = make_kernels(blocks, batch, backend, math=math)
     w, x, y = (_drawn(backend, shape) for shape in (blocks.w_shape, blocks.x_shape(batch), blocks.y_shape(batch)))
@@ -109,7 +109,7 @@ def _measure(
         median = statistics.median(seconds[name])
         ratio = statistics.median(count * t / (base * own) for own, t in zip(seconds[name], tall, strict=True))
         roof = max(count / peak, moved.get(name, moved["wx"]) / bandwidth)
-        results[name] = Timed(median, count, ratio, roof / median)
+        results[name] = TimedKernel(median, count, ratio, roof / median)
     return results
 
 
@@ -154,7 +154,7 @@ def device_name(backend: Backend) -> str:
     return found
 
 
-def figures(blocks: Blocks, batch: int, rounds: int, device: str, results: dict[str, Timed]) -> dict[str, Any]:
+def figures(blocks: Blocks, batch: int, rounds: int, device: str, results: dict[str, TimedKernel]) -> dict[str, Any]:
     """All measurements by name: `KERNEL_x`, `KERNEL_seconds`, `KERNEL_gflops`, `KERNEL_of_roof`."""
     found: dict[str, Any] = {"device": device, **vars(blocks), "batch": batch, "rounds": rounds}
     for name, one in results.items():
@@ -165,7 +165,7 @@ def figures(blocks: Blocks, batch: int, rounds: int, device: str, results: dict[
     return found
 
 
-def show(device: str, results: dict[str, Timed]) -> None:
+def show(device: str, results: dict[str, TimedKernel]) -> None:
     """Print the measurements as a table."""
     from rich.console import Console
     from rich.table import Table

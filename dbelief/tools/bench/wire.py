@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.launch.child_process import Forked
-from dbelief.launch.child_process import Way as StartWay
+from dbelief.launch.child_process import MeasuredWay as StartWay
 from dbelief.launch.forked_process import ForkServer, role_modules
 
-from .baselines import Copy, Socket
+from .baselines import MemoryCopy, Socket
 from .concurrent_workers import crowds, small
-from .interleave import Way, figures, rounds
+from .interleave import MeasuredWay, figures, rounds
 from .peers import DIRECT
 from .shards import Shards
 from .workers import Ours
@@ -93,7 +93,7 @@ def measure_ways(
     sizes: Sequence[int],
     count: int,
     limit_s: float = math.inf,
-    others: Sequence[Way] = (),
+    others: Sequence[MeasuredWay] = (),
     progress: Callable[[str], object] = lambda _: None,
     way: StartWay = DIRECT,
 ) -> list[dict[str, Any]]:
@@ -103,10 +103,10 @@ def measure_ways(
     """
     rows = []
     with ExitStack() as stack:
-        theirs: list[Way] = [
+        theirs: list[MeasuredWay] = [
             Socket(stack, folder, way=way),
             Socket(stack, folder, fast=True, way=way),
-            Copy(),
+            MemoryCopy(),
             *others,
         ]
         for mib in sizes:
@@ -114,7 +114,7 @@ def measure_ways(
             with ExitStack() as here:
                 trained = here.enter_context(Shards(folder, mib << 18, way=way))
                 averaged = here.enter_context(Shards(folder, mib << 18, rule="elastic", way=way))
-                ours: list[Way] = [
+                ours: list[MeasuredWay] = [
                     Ours(here, folder, transport, number, trained, averaged, way)
                     for number, transport in enumerate(transports)
                 ]
@@ -122,7 +122,7 @@ def measure_ways(
     return rows
 
 
-def measure_size(ways: Sequence[Way], mib: int, count: int, limit_s: float = math.inf) -> list[dict[str, Any]]:
+def measure_size(ways: Sequence[MeasuredWay], mib: int, count: int, limit_s: float = math.inf) -> list[dict[str, Any]]:
     """Rows of `count` rounds with blocks of one size, or of more rounds where that is small; see `rounds`."""
     for way in ways:
         way.prepare(mib << 20)

@@ -81,10 +81,10 @@ class Ours:
         self._workers = {"pull": trains, "push": trains, "put": trains, "exchange": averages}
 
     def prepare(self, size: int) -> None:
-        """See `Way`; the shards fix the size."""
+        """See `MeasuredWay`; the shards fix the size."""
 
     def turn(self, what: str) -> float:
-        """See `Way`."""
+        """See `MeasuredWay`."""
         (seconds,) = self._workers[what].ask({"turns": [what], "times": 1})["seconds"]
         return float(seconds)
 

@@ -12,7 +12,7 @@ from dbelief.core.push import Pusher
 from dbelief.rpc.wire.payloads import Codecs, Payloads, part_of, read_into
 
 
-class Wire:
+class CodecReplay:
     """Codec state of all pushes and pulls of one vector.
 
     Pushes of one pusher must be passed in their order, since a codec may keep its residual: one vector for each

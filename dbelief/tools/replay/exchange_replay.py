@@ -24,7 +24,7 @@ from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
 from dbelief.rundir.record import AppliedPush, ComputedBatch
 
-from .segment_replay import Segment, begin, push_name, take, values_of
+from .segment_replay import ReplayedSegment, begin, push_name, take, values_of
 
 
 class Worker(Protocol):
@@ -103,7 +103,7 @@ class _ReplayedWorker:
     def __post_init__(self) -> None:
         self.centre = aligned(self.size, np.float32)  # aligned like a worker's
 
-    def advance(self, segments: Sequence[Segment]) -> bool:
+    def advance(self, segments: Sequence[ReplayedSegment]) -> bool:
         """Train until an answer is required; returns whether any step was made."""
         if self.waits or not self.rows or not (self.began or self._begin(segments)):
             return False
@@ -116,14 +116,14 @@ class _ReplayedWorker:
             self.sent, self.waits = self.worker.sent(), len(segments)
         return True
 
-    def _begin(self, segments: Sequence[Segment]) -> bool:
+    def _begin(self, segments: Sequence[ReplayedSegment]) -> bool:
         self.began = take(segments, self.rows[0].versions, self.centre)
         if self.began:
             self.worker.begin(self.centre)
         return self.began
 
 
-def _advance(segment: Segment, rule: Rule, workers: dict[Pusher, _ReplayedWorker]) -> bool:
+def _advance(segment: ReplayedSegment, rule: Rule, workers: dict[Pusher, _ReplayedWorker]) -> bool:
     """Apply a segment's rows as far as workers have sent; returns whether any was applied."""
     version = segment.version
     while segment.rows:

@@ -29,7 +29,7 @@ from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
 from dbelief.rundir.record import AppliedPush, ComputedBatch
 
-from .segment_replay import PushId, Segment, begin, push_name, take, values_of
+from .segment_replay import PushId, ReplayedSegment, begin, push_name, take, values_of
 
 GradientOf = Callable[[np.ndarray, ComputedBatch], tuple[np.ndarray, Ranges]]
 """Function from (N,) float32 parameters and a row to the (N,) float32 gradient that was pushed, and the ranges that
@@ -82,7 +82,7 @@ def replay(
 class _Run:
     """State of a replay: all segments, rows by push, number of segments still to apply each, computed gradients."""
 
-    segments: list[Segment]
+    segments: list[ReplayedSegment]
     rule: Rule
     recipes: dict[PushId, ComputedBatch]
     waiting: Counter[PushId]
@@ -99,7 +99,7 @@ class _Run:
             if not any(applied):
                 raise RuntimeFailure(self._trouble())
 
-    def _advance(self, segment: Segment, values: np.ndarray) -> bool:
+    def _advance(self, segment: ReplayedSegment, values: np.ndarray) -> bool:
         """Apply a segment's rows as far as their gradients can be computed; returns whether any was applied."""
         began = segment.version
         while segment.rows:

@@ -27,7 +27,7 @@ from dbelief.training.elastic_weights import ElasticWeights
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import build_model, initial_values, load_initial_from_run
 
-from .codec_replay import Wire
+from .codec_replay import CodecReplay
 from .exchange_replay import Worker, replay_exchanges
 from .push_replay import GradientOf, replay
 
@@ -64,7 +64,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
     gather = _gather(job, data.train.read_by(model, backend), backend)
-    wire = Wire(Codecs.of(job.wire, layout.starts), spans)
+    wire = CodecReplay(Codecs.of(job.wire, layout.starts), spans)
     with threadpool_limits(job.threads):  # as in replicas: BLAS may sum in another order on more threads
         if isinstance(strategy, Elastic):
             applied, computed = read_record(
@@ -129,7 +129,7 @@ def _gather(job: Job, train: Samples, backend: Backend) -> Gather:
 
 
 def _gradient_of(
-    strategy: Downpour | Asynchronous, gather: Gather, model: Model, layout: Layout, backend: Backend, wire: Wire
+    strategy: Downpour | Asynchronous, gather: Gather, model: Model, layout: Layout, backend: Backend, wire: CodecReplay
 ) -> GradientOf:
     """The gradient as a replica of the job computes it, after the wire codecs."""
     out = backend.to_device(aligned(layout.size, np.float32))
@@ -153,7 +153,7 @@ class _Worker:
     gather: Gather
     rate: Callable[[int], float]
     job: Job
-    wire: Wire
+    wire: CodecReplay
 
     def begin(self, centre: np.ndarray) -> None:
         self.own.begin(self.wire.pulled(centre))

@@ -20,7 +20,7 @@ PushId = tuple[Pusher, int]
 
 
 @dataclass
-class Segment:
+class ReplayedSegment:
     """A segment during the replay.
 
     `rows` are still to be applied. `applied` and `missed` are as on a shard. `needed` counts, by version, the gradients
@@ -38,7 +38,7 @@ class Segment:
     kept: dict[int, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, span: SegmentSpan, initial: np.ndarray, rule: Rule) -> Segment:
+    def begin(cls, span: SegmentSpan, initial: np.ndarray, rule: Rule) -> ReplayedSegment:
         """The segment at version 0."""
         states = tuple(np.full(span.length, value, np.float32) for value in rule.state.values())
         return cls(span, initial[span.start : span.stop].copy(), states)
@@ -72,7 +72,7 @@ def begin(
     rule: Rule,
     applied: Sequence[AppliedPush],
     recipes: Mapping[PushId, ComputedBatch],
-) -> list[Segment]:
+) -> list[ReplayedSegment]:
     """All segments at version 0, each with its rows.
 
     Raises
@@ -81,13 +81,13 @@ def begin(
         The logs are incomplete; names the missing push.
     """
     _check_whole(applied, recipes, len(spans))
-    segments = [Segment.begin(span, initial, rule) for span in spans]
+    segments = [ReplayedSegment.begin(span, initial, rule) for span in spans]
     for row in applied:
         segments[row.segment].rows.append(row)
     return segments
 
 
-def take(segments: Sequence[Segment], versions: Sequence[int], out: np.ndarray) -> bool:
+def take(segments: Sequence[ReplayedSegment], versions: Sequence[int], out: np.ndarray) -> bool:
     """Copy needed versions into (N,) `out`, and release them; False, without any effect, where one does not exist."""
     pairs = list(zip(segments, versions, strict=True))
     if any(version not in segment.kept for segment, version in pairs):
@@ -98,7 +98,7 @@ def take(segments: Sequence[Segment], versions: Sequence[int], out: np.ndarray) 
     return True
 
 
-def values_of(segments: Iterable[Segment]) -> np.ndarray:
+def values_of(segments: Iterable[ReplayedSegment]) -> np.ndarray:
     """The complete vector in its current state."""
     return np.concatenate([segment.values for segment in segments])
 

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .iterations import Iterations, draw_iterations
-from .marks import Marks
-from .panels import Panel, draw_panels, figure_of
-from .plot_style import BLUE, GREEN, QUIET, Evaluations, Series, draw_accuracy, draw_loss
+from .panels import Marks, Panel, draw_panels, figure_of
+from .plot_style import BLUE, GREEN, QUIET, EvaluationCurves, Series, draw_accuracy, draw_loss
 
 _FEW = 10  # a line of so few points could be too short to be seen without markers
 _SMOOTHING = 80  # a smoothed line averages 1/80 of its points to either side, twice
@@ -24,7 +23,7 @@ class _Story:
 
     def __init__(self) -> None:
         self.loss, self.staleness = Series(), Series()
-        self.evaluations = Evaluations()
+        self.evaluations = EvaluationCurves()
         self.marks = Marks()
         self.epoch_samples = 0.0  # 0 while unknown
 

@@ -9,13 +9,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .marks import Marks
-from .panels import Panel, draw_panels, figure_of
+from .panels import Marks, Panel, draw_panels, figure_of
 from .plot_style import (
     BLUE,
     GREEN,
     QUIET,
-    Evaluations,
+    EvaluationCurves,
     Series,
     draw_accuracy,
     draw_loss,
@@ -31,7 +30,7 @@ class Iterations:
 
     def __init__(self) -> None:
         self.loss, self.gradient_norm = Series(), Series()
-        self.evaluations = Evaluations()
+        self.evaluations = EvaluationCurves()
         self.passes: list[tuple[float, float]] = []  # iteration, seconds; several to an iteration
         self.marks = Marks()
         self._done = 0

@@ -20,9 +20,8 @@ from dbelief.nn.autoencoders.neuron_response import Neurons
 from dbelief.nn.autoencoders.stacks import Stacks, tensor_name
 from dbelief.nn.layers.lcn import Lcn
 from dbelief.rundir.result import result_file
-from dbelief.tools.report.filters import draw_filters
+from dbelief.tools.report.neuron_pictures import ROWS, choose_neurons, draw_filters, draw_stimuli
 from dbelief.tools.report.selectivity import Selectivity, selectivity, selectivity_table
-from dbelief.tools.report.stimuli import ROWS, choose_neurons, draw_stimuli
 from dbelief.training.pretrained import load_pretrained
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ _WIDTH = 8.0 * 72 * 0.88  # approximate length of the time axis, points
 _MOST_ROWS = 60  # largest number of replicas whose rows have their full height
 
 
-class Run(NamedTuple):
+class BundleRun(NamedTuple):
     """One replica's work on one bundle; times in seconds since the pass began."""
 
     replica: int
@@ -50,7 +50,7 @@ def draw_pass(fields: Mapping[str, Any], path: Path, title: str) -> None:
     title
         Title above; a description of the pass is below it.
     """
-    runs = [Run(*row) for row in fields["runs"]]
+    runs = [BundleRun(*row) for row in fields["runs"]]
     replicas = sorted({run.replica for run in runs})
     figure, axes = new_panel(title, 2.1 + 0.42 * min(max(1, len(replicas)), _MOST_ROWS), _describe(fields))
     end_s = max((run.stop_s for run in runs), default=0.0)
@@ -97,7 +97,7 @@ def _patch(backup: bool, won: bool) -> Patch:
     )
 
 
-def _draw_run(axes: Axes, run: Run, row: int, scale: float, end_s: float) -> None:
+def _draw_run(axes: Axes, run: BundleRun, row: int, scale: float, end_s: float) -> None:
     length_s = run.stop_s - run.start_s
     room = _WIDTH * length_s / end_s if end_s else 0.0  # points
     thin = 0.8 if room > 4 else 0.2

@@ -8,23 +8,34 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dbelief.errors import DataError, WriteFailed
 from dbelief.rundir.events import read_events
-from dbelief.rundir.folder import LAST_PASS, REDUCTION
+from dbelief.rundir.folder import LAST_PASS
 
-from .drawing import import_matplotlib
 
-if TYPE_CHECKING:
-    from .reduction import Reduction
+def import_matplotlib() -> None:
+    """Import matplotlib, whatever `MPLBACKEND` says: it fails where that names a backend that is not installed here.
+
+    A notebook sets it for all commands that are run in its cells.
+    """
+    if "matplotlib" in sys.modules:
+        return
+    shown = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib  # noqa: F401
+    finally:
+        if shown is not None:
+            os.environ["MPLBACKEND"] = shown
 
 
 def load_drawing_code() -> None:
     """Import what `draw_pictures` imports. Cost: half a second."""
     import_matplotlib()
-    from . import curves, pass_timeline, reduction  # noqa: F401
+    from . import curves, pass_timeline  # noqa: F401
     from .plot_style import new_figure
 
     # matplotlib imports its renderer and writer, and loads a font, when a figure is saved.
@@ -32,8 +43,7 @@ def load_drawing_code() -> None:
 
 
 def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
-    """Draw the plots that the run has data for: curves.png, last_pass.png of a batch method with a complete pass, and
-    reduction.png of workers that sum among themselves.
+    """Draw the plots that the run has data for: curves.png, and last_pass.png of a batch method with a complete pass.
 
     Parameters
     ----------
@@ -54,7 +64,6 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
     import_matplotlib()
     from .curves import draw_curves
     from .pass_timeline import draw_pass
-    from .reduction import draw_reduction
 
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -62,31 +71,20 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
         draw_curves(read_events(run / "events.jsonl"), drawn[0], title)
         if (run / LAST_PASS).exists():
             drawn.append(output / "last_pass.png")
-            draw_pass(_fields(run / LAST_PASS, "runs", "pass"), drawn[-1], title)
-        if (reduction := read_reduction(run)) is not None:
-            drawn.append(output / "reduction.png")
-            draw_reduction(reduction, drawn[-1], title)
+            draw_pass(read_fields(run / LAST_PASS, "runs", "pass"), drawn[-1], title)
     except OSError as error:
         raise WriteFailed(f"{error.filename or output}: the pictures cannot be written: {error.strerror}") from error
     return drawn
 
 
-def read_reduction(run: Path) -> Reduction | None:
-    """The reduction that a run's workers use; None where they use none, or have not run one yet.
+def read_fields(path: Path, needed: str, what: str) -> dict[str, object]:
+    """Fields of a JSON file that has a field `needed`.
 
     Raises
     ------
     DataError
-        The file cannot be read.
+        The file cannot be read, or is none; `what`: what it should be.
     """
-    import_matplotlib()
-    from .reduction import Reduction
-
-    path = run / REDUCTION
-    return Reduction(_fields(path, "edges", "reduction")) if path.exists() else None
-
-
-def _fields(path: Path, needed: str, what: str) -> dict[str, object]:
     try:
         fields = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

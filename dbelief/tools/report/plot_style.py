@@ -42,7 +42,7 @@ class Series:
         return bool(self.at)
 
 
-class Evaluations:
+class EvaluationCurves:
     """Loss and accuracy on validation data, and the last accuracy on the test set."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def draw_loss(axes: Axes, training: Series, validation: Series) -> None:
     set_scale(axes, training.values + validation.values, LOSS_SPAN)
 
 
-def draw_accuracy(axes: Axes, evaluations: Evaluations) -> None:
+def draw_accuracy(axes: Axes, evaluations: EvaluationCurves) -> None:
     """Draw shares of correct answers in percent: on validation data during training, and on the test set at its end."""
     axes.set_ylabel("accuracy (%)")
     if validation := evaluations.accuracy:

@@ -33,7 +33,7 @@ _AT_ONCE = 1_000_000  # responses that are sorted together
 
 
 @dataclass(frozen=True)
-class Best:
+class BestThresholds:
     """The best threshold of each neuron; all of shape (neurons,).
 
     Attributes
@@ -50,7 +50,9 @@ class Best:
     sign: np.ndarray
 
 
-def exact(responses: np.ndarray, positive: np.ndarray, share: float = SHARE, signs: Sequence[int] = (1, -1)) -> Best:
+def exact(
+    responses: np.ndarray, positive: np.ndarray, share: float = SHARE, signs: Sequence[int] = (1, -1)
+) -> BestThresholds:
     """The best of all thresholds: responses are sorted, and each threshold between two of them is tested.
 
     Parameters
@@ -74,7 +76,7 @@ def exact(responses: np.ndarray, positive: np.ndarray, share: float = SHARE, sig
         for at in range(0, responses.shape[1], some)
     ]
     fields = zip(*((part.accuracy, part.threshold, part.sign) for part in parts), strict=True)
-    return Best(*(np.concatenate(field) for field in fields))
+    return BestThresholds(*(np.concatenate(field) for field in fields))
 
 
 def spaced(
@@ -83,14 +85,14 @@ def spaced(
     share: float = SHARE,
     signs: Sequence[int] = (1, -1),
     steps: int = STEPS,
-) -> Best:
+) -> BestThresholds:
     """The best of equally spaced thresholds, the smallest and the largest response among them; arguments as `exact`."""
     found = []
     for sign in signs:
         signed = sign * responses
         for threshold in np.linspace(signed.min(axis=0), signed.max(axis=0), steps):
             right = accuracy(signed, positive, threshold, share)
-            found.append(Best(right, threshold, np.full(len(right), float(sign))))
+            found.append(BestThresholds(right, threshold, np.full(len(right), float(sign))))
     return _better(found)
 
 
@@ -102,12 +104,12 @@ def accuracy(responses: np.ndarray, positive: np.ndarray, threshold: np.ndarray,
     return right
 
 
-def judged(best: Best, responses: np.ndarray, positive: np.ndarray, share: float = SHARE) -> np.ndarray:
+def judged(best: BestThresholds, responses: np.ndarray, positive: np.ndarray, share: float = SHARE) -> np.ndarray:
     """Accuracy of thresholds that were found on other images: (neurons,)."""
     return accuracy(best.sign * responses, positive, best.threshold, share)
 
 
-def _sorted_scan(responses: np.ndarray, positive: np.ndarray, share: float, sign: int) -> Best:
+def _sorted_scan(responses: np.ndarray, positive: np.ndarray, share: float, sign: int) -> BestThresholds:
     order = np.argsort(-responses, axis=0, kind="stable")
     values, hit = np.take_along_axis(responses, order, axis=0), positive[order]
     n, neurons = responses.shape
@@ -123,15 +125,15 @@ def _sorted_scan(responses: np.ndarray, positive: np.ndarray, share: float, sign
     with np.errstate(invalid="ignore"):
         middle = np.where(inner, lower + (upper - lower) / 2, np.where(np.isfinite(lower), np.inf, -np.inf))
     threshold = np.where(inner & (middle >= upper), lower, middle)  # the middle of neighbours may round to one
-    return Best(right[place, column], threshold, np.full(neurons, float(sign)))
+    return BestThresholds(right[place, column], threshold, np.full(neurons, float(sign)))
 
 
-def _better(found: Sequence[Best]) -> Best:
+def _better(found: Sequence[BestThresholds]) -> BestThresholds:
     """The best threshold of each neuron in several results; of equal ones the first."""
     rights = np.stack([one.accuracy for one in found])
     which, column = rights.argmax(axis=0), np.arange(rights.shape[1])
     thresholds, signs = (np.stack(values) for values in zip(*((one.threshold, one.sign) for one in found), strict=True))
-    return Best(rights[which, column], thresholds[which, column], signs[which, column])
+    return BestThresholds(rights[which, column], thresholds[which, column], signs[which, column])
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Selectivity:
     ----------
     label, images, positive
         The class, the number of all images, and of images of the class.
-    exact, spaced : Best
+    exact, spaced : BestThresholds
         On all images.
     apart : float
         Held-out accuracy: of the best neuron on one half of the images, with its threshold and sign, on the other half;
@@ -152,8 +154,8 @@ class Selectivity:
     label: int
     images: int
     positive: int
-    exact: Best
-    spaced: Best
+    exact: BestThresholds
+    spaced: BestThresholds
     apart: float
 
     def best(self, count: int) -> list[tuple[int, int, float]]:

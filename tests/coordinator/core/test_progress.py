@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.divergence import DivergenceDetector
 from coordinator.core.messages import ProgressReport, ResourceUsage
-from coordinator.core.progress import OVER, Best, Evaluated, Progress
+from coordinator.core.progress import OVER, Best, Evaluated, TrainingProgress
 from coordinator.core.warm_start import WarmStart
 
 
@@ -27,7 +27,9 @@ def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: flo
     )
 
 
-def train(progress: Progress, losses: Iterable[float], from_s: float = 0.0, every_s: float = 1.0) -> list[str | None]:
+def train(
+    progress: TrainingProgress, losses: Iterable[float], from_s: float = 0.0, every_s: float = 1.0
+) -> list[str | None]:
     """Reports of 2,000 samples: the smoothed loss is that of the last one."""
     return [progress.record_report(0, told(2_000, loss), from_s + i * every_s) for i, loss in enumerate(losses)]
 
@@ -51,7 +53,7 @@ def test_sums_do_not_depend_on_order_of_settling(
     told: list[tuple[int, int, list[int], int]], settled: set[int]
 ) -> None:
     """Rows may be of any length: a set may have been written when there were fewer classes."""
-    there, here = Progress(), Progress()
+    there, here = TrainingProgress(), TrainingProgress()
     for progress in (there, here):
         for replica, life, stale, number in told:
             more = {"sent": 8 * number, "received": number, "residual": 0.5 * number}
@@ -75,7 +77,7 @@ def test_sums_do_not_depend_on_order_of_settling(
 
 
 def test_nothing_is_known_before_the_first_push() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     assert math.isnan(progress.loss)
     assert math.isnan(progress.staleness_mean)
     assert math.isnan(progress.staleness_of(0))
@@ -83,7 +85,7 @@ def test_nothing_is_known_before_the_first_push() -> None:
 
 
 def test_staleness_is_averaged_over_pushes() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     progress.record_report(0, told(pushes=10, staleness=1.0), 0.0)
     progress.record_report(0, told(pushes=10, staleness=3.0), 0.0)
     progress.record_report(1, told(pushes=20, staleness=8.0), 0.0)
@@ -95,7 +97,7 @@ def test_staleness_is_averaged_over_pushes() -> None:
 
 
 def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     progress.record_report(0, told(pushes=1_000, staleness=1.0), 0.0)
     progress.record_report(0, told(pushes=50, staleness=5.0), 0.0)
     assert progress.staleness == 3.0
@@ -104,7 +106,7 @@ def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
 
 
 def test_loss_is_smoothed_over_about_2000_samples() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     progress.record_report(0, told(100, 3.0), 0.0)
     assert progress.loss == progress.divergence.first_loss == 3.0
     progress.record_report(0, told(200, 1.0), 0.0)
@@ -117,7 +119,7 @@ def test_loss_is_smoothed_over_about_2000_samples() -> None:
     "news", [ProgressReport(samples=30), ProgressReport(pushes=1), ProgressReport(pushes=1, steps=1)]
 )
 def test_ledger_only_progress_has_no_loss(news: ProgressReport) -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     assert progress.record_report(0, news, 0.0) is None
     assert progress.samples == news.samples
     assert math.isnan(progress.loss)
@@ -127,7 +129,7 @@ def test_ledger_only_progress_has_no_loss(news: ProgressReport) -> None:
 
 
 def test_without_warm_start_all_replicas_are_admitted() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     assert not progress.warm_start.active
     assert progress.warm_start.admits(1)
     assert progress.warm_start.admits(2)
@@ -136,7 +138,7 @@ def test_without_warm_start_all_replicas_are_admitted() -> None:
 
 
 def test_release_by_samples_comes_once() -> None:
-    progress = Progress(warm_start=WarmStart(150))
+    progress = TrainingProgress(warm_start=WarmStart(150))
     assert [progress.warm_start.room(n) for n in (0, 100, 150, 200)] == [150, 50, 0, 0]
     progress.record_report(0, told(100), 0.0)
     assert not progress.warm_start_ends()
@@ -146,7 +148,7 @@ def test_release_by_samples_comes_once() -> None:
 
 
 def test_warm_start_by_loss_ends_once_without_rationing() -> None:
-    progress = Progress(warm_start=WarmStart(loss=0.5))
+    progress = TrainingProgress(warm_start=WarmStart(loss=0.5))
     assert not progress.warm_start_ends()  # the loss is not known yet
     assert progress.warm_start.room(10**9) is None
     train(progress, [0.6])
@@ -156,7 +158,7 @@ def test_warm_start_by_loss_ends_once_without_rationing() -> None:
 
 
 def test_whichever_condition_holds_first_releases() -> None:
-    by_samples, by_loss = (Progress(warm_start=WarmStart(3_000, 0.5)) for _ in range(2))
+    by_samples, by_loss = (TrainingProgress(warm_start=WarmStart(3_000, 0.5)) for _ in range(2))
     train(by_samples, [1.0, 1.0])
     train(by_loss, [0.4])
     assert by_samples.warm_start_ends()
@@ -164,14 +166,14 @@ def test_whichever_condition_holds_first_releases() -> None:
 
 
 def test_a_warm_start_of_nothing_is_over_at_once() -> None:
-    assert Progress(warm_start=WarmStart(0)).warm_start_ends()
+    assert TrainingProgress(warm_start=WarmStart(0)).warm_start_ends()
 
 
 # -- evaluation ----------------------------------------------------------------------------------------------
 
 
 def test_an_evaluation_is_due_once_per_interval() -> None:
-    progress = Progress(evaluate_every=250)
+    progress = TrainingProgress(evaluate_every=250)
     due = []
     for _ in range(10):
         progress.record_report(0, told(100), 0.0)
@@ -180,13 +182,13 @@ def test_an_evaluation_is_due_once_per_interval() -> None:
 
 
 def test_skipped_intervals_trigger_one_evaluation() -> None:
-    progress = Progress(evaluate_every=10)
+    progress = TrainingProgress(evaluate_every=10)
     progress.record_report(0, told(100), 0.0)
     assert [progress.evaluation_due(), progress.evaluation_due()] == [True, False]
 
 
 def test_late_evaluation_covers_all_samples_seen() -> None:
-    progress = Progress(evaluate_every=100)
+    progress = TrainingProgress(evaluate_every=100)
     progress.record_report(0, told(100), 0.0)
     assert progress.evaluation_due()
     progress.record_report(0, told(250), 0.0)
@@ -197,12 +199,12 @@ def test_late_evaluation_covers_all_samples_seen() -> None:
 
 
 def test_without_an_interval_none_is_due() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     progress.record_report(0, told(10**9), 0.0)
     assert not progress.evaluation_due()
 
 
-def evaluate(progress: Progress, *results: tuple[float, float | None]) -> list[str]:
+def evaluate(progress: TrainingProgress, *results: tuple[float, float | None]) -> list[str]:
     """Evaluate and store; the names they were kept under."""
     names = []
     for loss, accuracy in results:
@@ -214,14 +216,14 @@ def evaluate(progress: Progress, *results: tuple[float, float | None]) -> list[s
 
 
 def test_the_best_are_kept_under_two_names_in_turn() -> None:
-    progress = Progress(keep_best=True)
+    progress = TrainingProgress(keep_best=True)
     names = evaluate(progress, (0.5, 0.8), (0.6, 0.7), (0.4, 0.9), (0.3, 0.95), (0.9, 0.1))
     assert names == ["best.0", "", "best.1", "best.0", ""]
     assert progress.best == Best("best.0", 0.3, 0.95, 0)
 
 
 def test_until_the_new_best_is_stored_the_old_one_stands() -> None:
-    progress = Progress(keep_best=True)
+    progress = TrainingProgress(keep_best=True)
     evaluate(progress, (0.5, 0.8))
     assert progress.evaluated(Evaluated(0.4, 0.9, 100))[0] == "best.1"
     assert progress.best is not None
@@ -230,7 +232,7 @@ def test_until_the_new_best_is_stored_the_old_one_stands() -> None:
 
 
 def test_keep_last_stores_nothing_but_tracks_the_best() -> None:
-    progress = Progress(keep_best=False)
+    progress = TrainingProgress(keep_best=False)
     assert evaluate(progress, (0.5, 0.8), (0.6, 0.7)) == ["", ""]
     assert progress.best == Best("", 0.5, 0.8, 0)
     assert progress.last is not None
@@ -248,7 +250,7 @@ def test_keep_last_stores_nothing_but_tracks_the_best() -> None:
     ],
 )
 def test_best_is_by_accuracy_then_by_loss(results: list[tuple[float, float | None]], best: int) -> None:
-    progress = Progress(keep_best=True)
+    progress = TrainingProgress(keep_best=True)
     evaluate(progress, *results)
     assert progress.best is not None
     assert (progress.best.loss, progress.best.accuracy) == results[best]
@@ -265,7 +267,7 @@ def test_best_is_by_accuracy_then_by_loss(results: list[tuple[float, float | Non
     ],
 )
 def test_best_is_by_the_metric_that_the_job_names(by: str, values: list[float | None], best: int) -> None:
-    progress = Progress(keep_best=True, higher={"auc": True, "mae": False}, best_by=by)
+    progress = TrainingProgress(keep_best=True, higher={"auc": True, "mae": False}, best_by=by)
     for place, value in enumerate(values):
         new = Evaluated(1.0 - 0.1 * place, 0.5, place, {} if value is None else {by: value})
         keep_as, _ = progress.evaluated(new)
@@ -274,7 +276,7 @@ def test_best_is_by_the_metric_that_the_job_names(by: str, values: list[float | 
     assert progress.best is not None
     assert progress.best.samples == best
     state = progress.state()
-    again = Progress(keep_best=True)
+    again = TrainingProgress(keep_best=True)
     again.restore(json.loads(json.dumps(state)), {})
     assert (again.best, again.last) == (progress.best, progress.last)
 
@@ -289,29 +291,29 @@ def test_best_is_by_the_metric_that_the_job_names(by: str, values: list[float | 
     ],
 )
 def test_stop_at_the_metric_asked_for(name: str, value: float, reason: str | None) -> None:
-    progress = Progress(higher={"auc": True, "mae": False}, targets={"auc": 0.9, "mae": 0.3})
+    progress = TrainingProgress(higher={"auc": True, "mae": False}, targets={"auc": 0.9, "mae": 0.3})
     assert progress.evaluated(Evaluated(0.5, None, 0, {name: value}))[1] == reason
 
 
 # -- reasons to stop early -----------------------------------------------------------------------------------
 
 
-def reasons(progress: Progress, *results: tuple[float, float | None]) -> list[str | None]:
+def reasons(progress: TrainingProgress, *results: tuple[float, float | None]) -> list[str | None]:
     return [progress.evaluated(Evaluated(loss, accuracy, 0))[1] for loss, accuracy in results]
 
 
 def test_stop_at_the_accuracy_asked_for() -> None:
-    found = reasons(Progress(target_accuracy=0.9), (0.1, 0.89), (0.1, None), (0.9, 0.9))
+    found = reasons(TrainingProgress(target_accuracy=0.9), (0.1, 0.89), (0.1, None), (0.9, 0.9))
     assert found == [None, None, "validation accuracy 0.9000 reached its target 0.9"]
 
 
 def test_stop_at_the_loss_asked_for() -> None:
-    found = reasons(Progress(target_loss=0.2), (0.21, 0.99), (0.2, None))
+    found = reasons(TrainingProgress(target_loss=0.2), (0.21, 0.99), (0.2, None))
     assert found == [None, "validation loss 0.2 reached its target 0.2"]
 
 
 def test_patience_stops_and_each_gain_resets_it() -> None:
-    found = reasons(Progress(patience=2), *((loss, None) for loss in (0.5, 0.6, 0.4, 0.5, 0.5)))
+    found = reasons(TrainingProgress(patience=2), *((loss, None) for loss in (0.5, 0.6, 0.4, 0.5, 0.5)))
     assert found == [None, None, None, None, "no better validation result for 2 evaluations"]
 
 
@@ -320,13 +322,13 @@ def test_patience_stops_and_each_gain_resets_it() -> None:
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_ends_it_at_once(loss: float) -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     reason = progress.record_report(0, told(100, loss), 0.0)
     assert reason == f"diverged: the training loss is {loss} after 100 samples; try a lower rate"
 
 
 def test_a_loss_far_above_its_start_for_too_long_ends_it() -> None:
-    progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
+    progress = TrainingProgress(divergence=DivergenceDetector(10.0, 3.0))
     found = train(progress, [1.0, 11.0, 12.0, 13.0, 14.0])
     assert found[:4] == [None] * 4
     assert found[4] == (
@@ -335,19 +337,19 @@ def test_a_loss_far_above_its_start_for_too_long_ends_it() -> None:
 
 
 def test_recovered_loss_resets_divergence_timer() -> None:
-    progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
+    progress = TrainingProgress(divergence=DivergenceDetector(10.0, 3.0))
     assert train(progress, [1.0, 11.0, 12.0, 9.0, 11.0, 12.0, 13.0]) == [None] * 7
     assert train(progress, [14.0], from_s=7.0)[0] is not None
 
 
 def test_a_high_loss_that_lasts_no_time_is_borne() -> None:
-    progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
+    progress = TrainingProgress(divergence=DivergenceDetector(10.0, 3.0))
     assert train(progress, [1.0, *[1e6] * 100], every_s=0.01) == [None] * 101
 
 
 @pytest.mark.parametrize("first", [0.0, -2.0])
 def test_a_loss_without_a_positive_start_has_no_multiples(first: float) -> None:
-    progress = Progress(divergence=DivergenceDetector(10.0, 0.0))
+    progress = TrainingProgress(divergence=DivergenceDetector(10.0, 0.0))
     assert train(progress, [first, first / 2, 5.0, 5.0]) == [None] * 4
     assert train(progress, [math.nan])[0] is not None
 
@@ -360,13 +362,13 @@ def options() -> dict[str, Any]:
 
 
 def test_snapshot_state_restores_all_progress() -> None:
-    progress = Progress(**options())
+    progress = TrainingProgress(**options())
     progress.record_report(0, told(300, 2.0, staleness=1.5), 0.0)
     progress.record_report(3, told(100, 1.0), 0.0)
     progress.warm_start_ends()
     progress.evaluation_due()
     evaluate(progress, (0.5, 0.8), (0.6, 0.7))
-    successor = Progress(**options())
+    successor = TrainingProgress(**options())
     successor.restore(json.loads(json.dumps(progress.state())), {})
     assert successor.state() == progress.state()
     assert successor.best == progress.best
@@ -381,23 +383,23 @@ def test_snapshot_state_restores_all_progress() -> None:
 
 
 def test_before_the_first_push_there_is_no_loss_to_hold() -> None:
-    successor = Progress()
-    successor.restore(json.loads(json.dumps(Progress().state(), allow_nan=False)), {})
+    successor = TrainingProgress()
+    successor.restore(json.loads(json.dumps(TrainingProgress().state(), allow_nan=False)), {})
     assert math.isnan(successor.loss)
     assert successor.best is None
 
 
 def test_ledgers_correct_reported_samples() -> None:
-    progress = Progress()
+    progress = TrainingProgress()
     progress.record_report(0, told(300), 0.0)
-    successor = Progress()
+    successor = TrainingProgress()
     successor.restore(progress.state(), {0: -50, 1: 20})
     assert (successor.samples, successor.samples_of(0), successor.samples_of(1)) == (270, 250, 20)
 
 
 def test_snapshot_state_is_not_changed_by_later_training() -> None:
     """It is written to disk outside the lock."""
-    progress = Progress(keep_best=True)
+    progress = TrainingProgress(keep_best=True)
     progress.record_report(0, told(100), 0.0)
     evaluate(progress, (0.5, 0.8))
     state = progress.state()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.monitoring.allreduce_traffic import Traffic
+from coordinator.monitoring.allreduce_traffic import GroupTraffic
 from dbelief.job import Reduction
 from dbelief.rpc.pb import coordination_pb2 as wire
 
@@ -13,7 +13,7 @@ def part(rank: int, generation: int = 1, steps: int = 3, ranks: int = 2) -> tupl
 
 
 def test_traffic_is_complete_after_all_workers_reported() -> None:
-    traffic = Traffic(Reduction(way="ring"))
+    traffic = GroupTraffic(Reduction(way="ring"))
     assert traffic.record(*part(1)) is None
     known = traffic.record(*part(0))
     assert known == {
@@ -34,7 +34,7 @@ def test_traffic_is_complete_after_all_workers_reported() -> None:
 
 
 def test_another_generation_begins_anew() -> None:
-    traffic = Traffic(Reduction())
+    traffic = GroupTraffic(Reduction())
     traffic.record(*part(0))
     assert traffic.record(*part(1, generation=2)) is None
     assert traffic.record(*part(0)) is None, "of an earlier one nothing is heard any more"

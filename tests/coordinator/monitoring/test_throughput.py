@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.core.members import Member
 from coordinator.core.messages import ProgressReport
-from coordinator.core.progress import Progress
+from coordinator.core.progress import TrainingProgress
 from coordinator.monitoring.throughput import WINDOW_S, MemberThroughput, RateWindow, Speed
 from dbelief.process.clock import ManualClock
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -106,11 +106,11 @@ def test_the_mean_is_from_the_first_sample_to_the_last() -> None:
 
 
 def test_samples_before_resume_do_not_count_as_speed(clock: ManualClock) -> None:
-    progress, seen = Progress(), MemberThroughput(clock, NOWHERE, iterates=False)
+    progress, seen = TrainingProgress(), MemberThroughput(clock, NOWHERE, iterates=False)
     member = Member("replica", 0, 1, "name", 1)
     seen.record_pushers([member], progress)
     clock.advance(1.0)
-    then = Progress()
+    then = TrainingProgress()
     then.record_report(0, ProgressReport(pushes=1, samples=9_000), 0.0)
     progress.restore(then.state(), {0: -500})
     assert (progress.samples, progress.samples_since, progress.samples_of_since(0)) == (8_500, 0, 0)

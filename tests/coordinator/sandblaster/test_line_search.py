@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize._dcsrch import DCSRCH
 
-from coordinator.sandblaster.line_search import MOST_TRIALS, LineSearch, Point
+from coordinator.sandblaster.line_search import MOST_TRIALS, LinePoint, LineSearch
 
 Phi = Callable[[float], float]
 
@@ -51,7 +51,7 @@ def test_trials_match_minpack(name: str, decrease: float, curvature: float, expo
     first = 10.0**exponent
     theirs = DCSRCH(noted, slope, ftol=decrease, gtol=curvature, xtol=1e-15, stpmin=0, stpmax=1e50)
     *_, task = theirs(first, phi0=phi(0), derphi0=slope(0), maxiter=100)
-    search = LineSearch(Point(0, phi(0), slope(0)), first, decrease, curvature, noise=0)
+    search = LineSearch(LinePoint(0, phi(0), slope(0)), first, decrease, curvature, noise=0)
     trials = searched(search, phi, slope)
     # At the bottom of a flat valley rounding decides whether a step or two more are made, all to the same place.
     most = max(len(trials), len(expected))
@@ -65,7 +65,7 @@ def test_accepted_steps_hold_strong_wolfe_conditions(
     name: str, exponent: float, conditions: tuple[float, float]
 ) -> None:
     (phi, slope), (decrease, curvature) = FUNCTIONS[name], conditions
-    search = LineSearch(Point(0, phi(0), slope(0)), 10.0**exponent, decrease, curvature, noise=0)
+    search = LineSearch(LinePoint(0, phi(0), slope(0)), 10.0**exponent, decrease, curvature, noise=0)
     searched(search, phi, slope)
     assert search.accepted, search.ended
     assert phi(search.t) <= phi(0) + decrease * search.t * slope(0)
@@ -73,7 +73,7 @@ def test_accepted_steps_hold_strong_wolfe_conditions(
 
 
 def test_a_trial_that_is_not_finite_was_too_far() -> None:
-    search = LineSearch(Point(0, 1.0, -1.0), 100.0)
+    search = LineSearch(LinePoint(0, 1.0, -1.0), 100.0)
     search.update(math.inf, math.nan)
     assert search.t == pytest.approx(10.0)
     search.update(math.nan, 0.0)
@@ -83,7 +83,7 @@ def test_a_trial_that_is_not_finite_was_too_far() -> None:
 
 
 def test_search_ends_at_the_trial_limit() -> None:
-    search = LineSearch(Point(0, 0.0, -1.0), 1.0)
+    search = LineSearch(LinePoint(0, 0.0, -1.0), 1.0)
     trials = searched(search, lambda t: -t, lambda t: -1.0)  # falls forever
     assert len(trials) == MOST_TRIALS
     assert not search.accepted
@@ -91,7 +91,7 @@ def test_search_ends_at_the_trial_limit() -> None:
 
 
 def test_slopes_decide_where_rounding_hides_the_decrease() -> None:
-    start = Point(0, 1.0, -1e-12)
+    start = LinePoint(0, 1.0, -1e-12)
     hidden = LineSearch(start, 1.0, noise=1e-10)
     hidden.update(1.0 + 1e-15, 1e-13)
     assert hidden.accepted
@@ -102,8 +102,8 @@ def test_slopes_decide_where_rounding_hides_the_decrease() -> None:
 
 def test_state_restores_the_search() -> None:
     phi, slope = FUNCTIONS["flat far away"]
-    alone = LineSearch(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
-    handed = LineSearch(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
+    alone = LineSearch(LinePoint(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
+    handed = LineSearch(LinePoint(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
     while not alone.ended:
         assert handed.t == alone.t
         handed = LineSearch(**json.loads(json.dumps(handed.state())))
@@ -115,11 +115,11 @@ def test_state_restores_the_search() -> None:
 @pytest.mark.parametrize(("slope", "t"), [(0.0, 1.0), (1.0, 1.0), (math.nan, 1.0), (-1.0, 0.0), (-1.0, math.inf)])
 def test_a_search_needs_a_descent_and_a_step(slope: float, t: float) -> None:
     with pytest.raises(ValueError, match=r"slope is|first step is"):
-        LineSearch(Point(0, 1.0, slope), t)
+        LineSearch(LinePoint(0, 1.0, slope), t)
 
 
 def test_a_value_that_is_all_rounding_was_too_far() -> None:
-    search = LineSearch(Point(0.0, 1.0, -1.0), 1.0)
+    search = LineSearch(LinePoint(0.0, 1.0, -1.0), 1.0)
     search.update(1e17, 1e10)
     assert not search.ended
     assert 0 < search.t < 1

@@ -20,7 +20,7 @@ from dbelief.data import Split
 from dbelief.errors import JobError, ModelError
 from dbelief.evaluation import class_metrics, number_metrics
 from dbelief.evaluation.evaluate import evaluate, measure
-from dbelief.evaluation.metrics import Metrics, metrics_of
+from dbelief.evaluation.metrics import JobMetrics, metrics_of
 from dbelief.job import Job, build_job
 from dbelief.nn.build import build_network
 
@@ -94,7 +94,7 @@ def test_what_is_not_defined_is_left_out() -> None:
     outputs, labels = np.zeros((3, 2), np.float32), np.ones(3, np.int64)
     assert math.isnan(class_metrics.auc(outputs, labels))
     assert class_metrics.auc(np.eye(3, dtype=np.float32)[:2], np.array([0, 1])) == 1.0, "of the classes that are there"
-    metrics = Metrics({"auc": class_metrics.auc, "top_1": partial(class_metrics.top, 1)}, 2)
+    metrics = JobMetrics({"auc": class_metrics.auc, "top_1": partial(class_metrics.top, 1)}, 2)
     assert metrics.values(outputs, labels) == {"top_1": 0.0}
     assert math.isnan(number_metrics.r2(np.zeros((3, 1), np.float32), np.ones((3, 1), np.float32)))
     assert class_metrics.perplexity(np.array([[0.0, 5e3]], np.float32), np.array([0])) == math.inf
@@ -169,7 +169,7 @@ def test_a_function_of_the_users_own(tmp_path: Path) -> None:
     quality = evaluate(model, views, split, layout, backend)
     assert measure(metrics, model, views, split, backend) == {"own": quality.accuracy}
     with pytest.raises(ModelError, match=r"last_layer gives an array of shape \(1000, 3\), expected \(1000, 4\)$"):
-        measure(Metrics(metrics.functions, 4), model, views, split, backend)
+        measure(JobMetrics(metrics.functions, 4), model, views, split, backend)
     with pytest.raises(ModelError, match="the model has no method last_layer, so it gives no outputs to measure"):
         metrics.check(object())
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dbelief.errors import JobError
 from dbelief.job import LibsvmData, PythonModel, StacksModel, build_job, parse_job
+from tests.dbelief.job.test_load import TEXT
 from tests.examples import examples
 
 SHARE = st.floats(0, 1, exclude_max=True)
@@ -200,18 +201,6 @@ def test_any_text_is_a_job_or_a_job_error(text: str) -> None:
     with pytest.raises(JobError, match=r"^f"):
         parse_job(text, Path(), "f")
 
-
-TEXT = """\
-name: small
-model:
-  layers: [{dense: 4}, tanh, {dense: {units: 2}}]
-  loss: square
-data: {source: libsvm, train: train.txt}
-strategy:
-  name: downpour
-  rule: {name: adam, rate: 1e-3}
-limits: {samples: 6e4}
-"""
 
 ANYTHING: list[Any] = [None, True, 0, -1, 1.5, 10**400, "", "x", "\0", [], [[]], {}, {"": None}, {"name": []}]
 

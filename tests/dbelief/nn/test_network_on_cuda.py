@@ -1,6 +1,6 @@
 """The same network on a CUDA device: needs CuPy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,16 @@ def check(cuda: Backend, loss: str, inputs: np.ndarray, targets: np.ndarray, lay
     np.testing.assert_allclose(gradient, host_gradient, rtol=100 * near, atol=near)
 
 
+def check_model(cuda: Backend, make: Callable[[Backend], Any], inputs: np.ndarray) -> None:
+    """Compare a step of a model without classes on both."""
+    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = (
+        model_step(backend, make(backend), inputs, np.zeros(10, np.int64)) for backend in (cuda, select_backend("cpu"))
+    )
+    assert mean == pytest.approx(host_mean, rel=1e-4)
+    assert total == pytest.approx(host_total, rel=1e-4)
+    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("loss", ["softmax_cross_entropy", "square"])
 def test_cuda_agrees_with_the_host(cuda: Backend, loss: str) -> None:
@@ -86,16 +96,7 @@ def test_an_autoencoder_agrees_with_the_host(cuda: Backend) -> None:
     rng, eq1 = np.random.default_rng(3), Eq1(window=8, block=4, maps=3, pool=3)
     inputs = rng.standard_normal((10, 24 * 20 * 2), dtype=np.float32)
 
-    def found(backend: Backend) -> tuple[Any, ...]:
-        return model_step(backend, SparseAutoencoder((24, 20, 2), eq1, backend), inputs, np.zeros(10, np.int64))
-
-    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = (
-        found(cuda),
-        found(select_backend("cpu")),
-    )
-    assert mean == pytest.approx(host_mean, rel=1e-4)
-    assert total == pytest.approx(host_total, rel=1e-4)
-    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
+    check_model(cuda, lambda backend: SparseAutoencoder((24, 20, 2), eq1, backend), inputs)
 
 
 @pytest.mark.gpu
@@ -104,16 +105,7 @@ def test_stacks_agree_with_the_host(cuda: Backend, train: int | None) -> None:
     w = drawn(IMAGE, SMALL, "float32")
     inputs = np.random.default_rng(4).standard_normal((10, *IMAGE), dtype=np.float32)
 
-    def found(backend: Backend) -> tuple[Any, ...]:
-        return model_step(backend, Stacks(IMAGE, SMALL, train, w, backend), inputs, np.zeros(10, np.int64))
-
-    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = (
-        found(cuda),
-        found(select_backend("cpu")),
-    )
-    assert mean == pytest.approx(host_mean, rel=1e-4)
-    assert total == pytest.approx(host_total, rel=1e-4)
-    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
+    check_model(cuda, lambda backend: Stacks(IMAGE, SMALL, train, w, backend), inputs)
 
 
 @pytest.mark.gpu

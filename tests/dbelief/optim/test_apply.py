@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dbelief.arrays.backend import aligned
 from dbelief.optim import RULES, apply_rule, make_rule, warm_up
 from dbelief.optim.apply import FEW
-from dbelief.optim.elastic import Elastic
+from dbelief.optim.elastic import ElasticMove
 from tests.examples import examples
 
 
@@ -84,4 +84,4 @@ def test_copy_of_the_numbers_before_a_step_changes_no_bit(
 def test_arrays_of_an_exchange_are_of_one_length() -> None:
     w, short = np.zeros(16, np.float32), np.zeros(15, np.float32)
     with pytest.raises(ValueError, match="w, x and before must be of one length, got 16, 15, 16"):
-        Elastic().exchange(w, short, w.copy(), np.float32(1))
+        ElasticMove().exchange(w, short, w.copy(), np.float32(1))

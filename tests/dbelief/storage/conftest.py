@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.storage.backends import Backend, FolderBackend, MemoryBackend, S3Backend
+from dbelief.storage.backends import FolderBackend, MemoryBackend, S3Backend, StoreBackend
 from dbelief.storage.object_store import ObjectStore
 from dbelief.url import Url, parse_url
 from tests.storage.s3_server import MISSING, WHY, S3Server, s3_server
@@ -24,7 +24,7 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Backend, Url]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StoreBackend, Url]:
     """A backend of each kind, and an empty prefix there."""
     if request.param == "memory":
         return MemoryBackend(), parse_url(f"memory://{tmp_path.name}/{tmp_path.parent.name}")
@@ -35,5 +35,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Backend, Url]
 
 
 @pytest.fixture
-def store(place: tuple[Backend, Url]) -> tuple[ObjectStore, Url]:
+def store(place: tuple[StoreBackend, Url]) -> tuple[ObjectStore, Url]:
     return ObjectStore(place[0], patience_s=5.0), place[1]

@@ -16,7 +16,7 @@ import pytest
 
 from dbelief.errors import StorageError, Unavailable, UserError, WriteFailed
 from dbelief.storage import upload as uploads
-from dbelief.storage.backends import Backend, FolderBackend, MemoryBackend, Multipart, Stat
+from dbelief.storage.backends import FolderBackend, MemoryBackend, Multipart, Stat, StoreBackend
 from dbelief.storage.failures import ObjectChanged
 from dbelief.storage.object_store import ObjectStore, connect, disconnect
 from dbelief.storage.probe import probe
@@ -114,7 +114,7 @@ class Faulty:
     """A backend in whose requests errors are planted, by the request's number; `after`: once it was carried out."""
 
     def __init__(self, errors: Mapping[int, Exception], after: bool = False) -> None:
-        self.inner: Backend = MemoryBackend()
+        self.inner: StoreBackend = MemoryBackend()
         self.errors, self.after, self.requests = errors, after, 0
 
     def _planted(self, request: int) -> None:

@@ -71,9 +71,9 @@ def test_every_help_is_whole_at_80_columns(shown: dict[str, Any]) -> None:
 def test_defaults_bounds_and_variables_are_shown(shown: dict[str, Any]) -> None:
     text = shown["reference"]
     assert "| `--listen` `TEXT` | Address to listen on; port 0: any free. Variable: `DBELIEF_LISTEN`. |" in text
-    assert "Side of an image, pixels. From 8 to 25. | `24` |" in text
+    assert "| `--window` `INTEGER` | Tiles that a block sees each way. At least 1. | `5` |" in text
     assert "| `--shared-memory`, `--no-shared-memory` |" in text
-    assert "| `--output` `FILE` | The .npz file. | required |" in text
+    assert "| `--coordinator` `HOST:PORT` | Where the job's coordinator listens. | required |" in text
     assert "Sentinel" not in text
 
 

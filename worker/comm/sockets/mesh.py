@@ -35,7 +35,7 @@ from .handshake import (
     unix_name,
 )
 from .listener import Listener
-from .tls import TlsContexts, TlsSocket, handshake
+from .tls import NonBlockingTlsSocket, TlsContexts, handshake
 
 CALL_AGAIN_S = 0.05
 
@@ -98,7 +98,7 @@ class _Dialer:
     def _handshake(self) -> Link | None:
         while self._greeted < len(self._hello):
             one = self._open[self._greeted]
-            if not isinstance(one, TlsSocket):
+            if not isinstance(one, NonBlockingTlsSocket):
                 code = one.connect_ex(self._place)
                 if code in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
                     return None

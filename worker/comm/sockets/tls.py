@@ -18,7 +18,7 @@ RECORD_BYTES = 1 << 14
 """Maximum size of a TLS record. A header is encrypted together with the beginning of its message, not separately."""
 
 
-class TlsSocket(ssl.SSLSocket):
+class NonBlockingTlsSocket(ssl.SSLSocket):
     """Socket that raises BlockingIOError where TLS has to wait, as plain sockets do; safe for any number of threads."""
 
     _one_at_a_time: Lock
@@ -97,7 +97,7 @@ class TlsContexts:
 
     def __post_init__(self) -> None:
         for context in (self.calling, self.called):
-            context.sslsocket_class = TlsSocket
+            context.sslsocket_class = NonBlockingTlsSocket
         # A ticket would stay unread where a rank only sends, and closing with unread bytes discards what was sent.
         self.called.num_tickets = 0
 
@@ -125,7 +125,7 @@ def handshake(one: socket.socket, role: str = "") -> None:
     OSError
         The handshake failed, or the peer's certificate is not that role's.
     """
-    if not isinstance(one, TlsSocket):
+    if not isinstance(one, NonBlockingTlsSocket):
         return
     one.do_handshake()
     subject = (one.getpeercert() or {}).get("subject", ())

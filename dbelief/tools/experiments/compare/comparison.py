@@ -10,7 +10,7 @@ from dbelief.errors import RuntimeFailure, UserError
 from dbelief.job import Comparison, ComparisonFile, Trial, nearest
 from dbelief.monitor.format import plural
 from dbelief.process.atomic_file import write_whole
-from dbelief.tools.report.drawing import import_matplotlib
+from dbelief.tools.report.pictures import import_matplotlib
 
 from .record import Record, key_of, read_record, write_record
 from .table import in_markdown, rows_of

@@ -16,7 +16,7 @@ from dbelief.monitor.format import plural
 from dbelief.tools.report.plot_style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
 
 from .record import Record, key_of
-from .table import Row
+from .table import StrategyRow
 
 _COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", DARK, QUIET)
 _LINES = ("-", "--", ":")
@@ -26,7 +26,7 @@ _AXES: dict[Axis, str] = {"seconds": "seconds since training began", "samples": 
 
 
 def draw_comparison(
-    records: Sequence[Record], rows: Sequence[Row], targets: Sequence[float], folder: Path, name: str
+    records: Sequence[Record], rows: Sequence[StrategyRow], targets: Sequence[float], folder: Path, name: str
 ) -> list[Path]:
     """Draw all plots into a folder; return the files."""
     made = []
@@ -104,7 +104,7 @@ def _set_errors(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
 
 
-def _draw_time(rows: Sequence[Row], target: float, path: Path, title: str) -> None:
+def _draw_time(rows: Sequence[StrategyRow], target: float, path: Path, title: str) -> None:
     """Draw seconds to the last target against replicas; strategies that never reach it are named below."""
     figure = new_figure(title, 5.0)
     axes = figure.subplots()

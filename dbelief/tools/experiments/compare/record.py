@@ -12,7 +12,7 @@ from dbelief.job import Comparison, Trial
 from dbelief.process.atomic_file import write_whole
 
 
-class Point(BaseModel):
+class RunPoint(BaseModel):
     """A position in a run."""
 
     model_config = ConfigDict(frozen=True)
@@ -21,7 +21,7 @@ class Point(BaseModel):
     samples: float = Field(description="trained until then")
 
 
-class Evaluated(Point):
+class EvaluatedPoint(RunPoint):
     """A position in a run, and the result of its evaluation."""
 
     accuracy: float = Field(description="share of right answers on the test set")
@@ -47,8 +47,8 @@ class Record(BaseModel):
     staleness: float | None = Field(default=None, description="mean over all pushes, in versions")
     phase_seconds: dict[str, dict[str, float]] = Field(default_factory=dict, description="see Summary")
     copies: int = Field(default=0, description="of the parameters, between which targets were looked for")
-    curve: list[Evaluated] = Field(default_factory=list)
-    reached: dict[str, Point | None] = Field(default_factory=dict, description="by target, as text")
+    curve: list[EvaluatedPoint] = Field(default_factory=list)
+    reached: dict[str, RunPoint | None] = Field(default_factory=dict, description="by target, as text")
 
 
 def key_of(target: float) -> str:

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from pydantic import BaseModel, ConfigDict, Field
 
 from dbelief.monitor.format import plural
-from dbelief.tools.report.time_shares import SHARES, shares
+from dbelief.tools.report.text_report import SHARES, shares
 
 from .record import Record, key_of
 
@@ -30,7 +30,7 @@ class Reached(BaseModel):
     times: float | None = Field(default=None, description="as fast as the slowest strategy with the same wait")
 
 
-class Row(BaseModel):
+class StrategyRow(BaseModel):
     """One strategy's row."""
 
     model_config = ConfigDict(frozen=True)
@@ -48,7 +48,7 @@ class Row(BaseModel):
     reached: dict[str, Reached] = Field(description="by target, as text")
 
 
-def rows_of(records: Iterable[Record], targets: Sequence[float]) -> list[Row]:
+def rows_of(records: Iterable[Record], targets: Sequence[float]) -> list[StrategyRow]:
     """Rows in the order of their first records."""
     groups: dict[tuple[float, str, int], list[Record]] = {}
     for record in records:
@@ -58,10 +58,10 @@ def rows_of(records: Iterable[Record], targets: Sequence[float]) -> list[Row]:
     return [_compared(row, rows) for row in rows]
 
 
-def _row(records: Sequence[Record], targets: Sequence[str]) -> Row:
+def _row(records: Sequence[Record], targets: Sequence[str]) -> StrategyRow:
     good = [record for record in records if not record.failed]
     parts = [found for record in good if (found := shares(record.phase_seconds))]
-    return Row(
+    return StrategyRow(
         label=records[0].label,
         replicas=records[0].replicas,
         wait_s=records[0].wait_s,
@@ -92,7 +92,7 @@ def _reached(records: Sequence[Record], target: str) -> Reached:
     )
 
 
-def _compared(row: Row, rows: Sequence[Row]) -> Row:
+def _compared(row: StrategyRow, rows: Sequence[StrategyRow]) -> StrategyRow:
     """The row with its speed-up over the slowest row of the same wait that reached the target."""
     reached = {}
     for target, own in row.reached.items():
@@ -103,7 +103,7 @@ def _compared(row: Row, rows: Sequence[Row]) -> Row:
     return row.model_copy(update={"reached": reached})
 
 
-def _metrics_of(found: Iterable[Record | Row]) -> list[str]:
+def _metrics_of(found: Iterable[Record | StrategyRow]) -> list[str]:
     return list(dict.fromkeys(name for one in found for name in one.metrics))
 
 
@@ -116,7 +116,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def in_markdown(name: str, rows: Sequence[Row], targets: Sequence[float]) -> str:
+def in_markdown(name: str, rows: Sequence[StrategyRow], targets: Sequence[float]) -> str:
     """The table as Markdown, one section for each wait."""
     text = [f"# {name}", ""]
     for wait_s in dict.fromkeys(row.wait_s for row in rows):
@@ -126,7 +126,7 @@ def in_markdown(name: str, rows: Sequence[Row], targets: Sequence[float]) -> str
     return "\n".join(text)
 
 
-def _lines(rows: Sequence[Row], targets: Sequence[float]) -> list[str]:
+def _lines(rows: Sequence[StrategyRow], targets: Sequence[float]) -> list[str]:
     metrics = _metrics_of(rows)
     titles = [
         "strategy",
@@ -144,7 +144,7 @@ def _lines(rows: Sequence[Row], targets: Sequence[float]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in cells] + [""] * bool(failed) + [f"* {line}" for line in failed]
 
 
-def _cells(row: Row, targets: Sequence[float], metrics: Sequence[str]) -> list[str]:
+def _cells(row: StrategyRow, targets: Sequence[float], metrics: Sequence[str]) -> list[str]:
     cells = [
         row.label,
         str(row.replicas),

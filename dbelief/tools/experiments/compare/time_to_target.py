@@ -22,7 +22,7 @@ WINDOW = 3
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopiedAt:
     """Time and samples at which the parameters were copied.
 
     Attributes
@@ -38,7 +38,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class TargetReached:
     """Point where a target was reached."""
 
     seconds: float
@@ -54,7 +54,7 @@ class Course:
         Returns the test accuracy of a copy, by its index.
     """
 
-    def __init__(self, copies: list[Copy], evaluate: Callable[[int], float]) -> None:
+    def __init__(self, copies: list[CopiedAt], evaluate: Callable[[int], float]) -> None:
         self.copies = copies
         self._evaluate = cache(evaluate)
         last, looks = len(copies) - 1, min(len(copies), LOOKS)
@@ -62,7 +62,7 @@ class Course:
         self.curve = [(copies[place], self._evaluate(place)) for place in dict.fromkeys(places)]
         self._first_looks = sorted({min(place, last - WINDOW + 1) for place in places if last - WINDOW + 1 >= 0})
 
-    def reaches(self, target: float) -> Crossing | None:
+    def reaches(self, target: float) -> TargetReached | None:
         """The point where the target is reached; None where it is not, or there are fewer copies than a window has.
 
         Cost: `LOOKS` + O(log(copies / `LOOKS`)) evaluations where the curve rises.
@@ -76,18 +76,18 @@ class Course:
             before = look
         return None
 
-    def _between(self, below: int, above: int, target: float) -> Crossing:
+    def _between(self, below: int, above: int, target: float) -> TargetReached:
         """The crossing between two windows; -1 is the position before the first."""
         while above - below > 1:
             middle = (above + below) // 2
             below, above = (below, middle) if self._window(middle) >= target else (middle, above)
         seconds, samples = self._at(above)
         if below < 0:
-            return Crossing(seconds, samples)
+            return TargetReached(seconds, samples)
         low, high = self._window(below), self._window(above)
         share = (target - low) / (high - low) if high > low else 1.0
         seconds_below, samples_below = self._at(below)
-        return Crossing(
+        return TargetReached(
             seconds_below + share * (seconds - seconds_below), samples_below + share * (samples - samples_below)
         )
 

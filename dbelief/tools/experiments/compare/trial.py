@@ -20,7 +20,7 @@ from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import build_model
 
 from .checkpointer import Watcher
-from .record import Evaluated, Point, Record, digest_of, key_of
+from .record import EvaluatedPoint, Record, RunPoint, digest_of, key_of
 from .time_to_target import Course
 
 
@@ -123,7 +123,7 @@ def _measured(course: Course, summary: Summary, targets: Sequence[float]) -> dic
     reached = {}
     for target in targets:
         crossing = course.reaches(target)
-        reached[key_of(target)] = crossing and Point(seconds=crossing.seconds, samples=crossing.samples)
+        reached[key_of(target)] = crossing and RunPoint(seconds=crossing.seconds, samples=crossing.samples)
     return {
         "accuracy": summary.test_accuracy,
         "metrics": summary.test_metrics,
@@ -132,6 +132,6 @@ def _measured(course: Course, summary: Summary, targets: Sequence[float]) -> dic
         "staleness": summary.staleness_mean,
         "phase_seconds": summary.phase_seconds,
         "copies": len(course.copies),
-        "curve": [Evaluated(seconds=at.seconds, samples=at.samples, accuracy=found) for at, found in course.curve],
+        "curve": [EvaluatedPoint(seconds=at.seconds, samples=at.samples, accuracy=found) for at, found in course.curve],
         "reached": reached,
     }

@@ -16,7 +16,7 @@ _OPEN, _CLOSE, _QUOTES = "[{", "]}", "'\""
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One combination of values.
 
     Attributes
@@ -36,7 +36,7 @@ class Point:
         return " ".join(f"{field}={value}" for field, value in self.settings.items())
 
 
-def points(sets: Mapping[str, str]) -> list[Point]:
+def points(sets: Mapping[str, str]) -> list[GridPoint]:
     """Every combination of the values of some fields.
 
     Parameters
@@ -46,7 +46,7 @@ def points(sets: Mapping[str, str]) -> list[Point]:
 
     Returns
     -------
-    list of Point
+    list of GridPoint
         The first field's values change slowest, except for the seed's: all settings for one seed, then for the next.
 
     Raises
@@ -69,7 +69,7 @@ def points(sets: Mapping[str, str]) -> list[Point]:
     ]
     settings = [{field: one[field] for field in axes} for one in found]
     names = _names(settings)
-    return [Point(one, name) for one, name in zip(settings, names, strict=True)]
+    return [GridPoint(one, name) for one, name in zip(settings, names, strict=True)]
 
 
 def short_names(fields: Iterable[str]) -> dict[str, str]:

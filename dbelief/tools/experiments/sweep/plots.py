@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from dbelief.tools.report.plot_style import BLUE, DARK, ORANGE, QUIET, add_legend, calm, new_panel
 
 from .grid import SEED, short_names
-from .rows import DONE, Best, Criteria, Row, best_of
+from .rows import DONE, BestSettings, Criteria, RunRow, best_of
 
 _LOG_SPAN = 8.0
 """Values that span at least this factor stand on a logarithmic axis."""
@@ -35,7 +35,7 @@ class _Cell:
         return statistics.fmean(self.values) if self.values and not self.failed else None
 
 
-def draw_grid(rows: Sequence[Row], path: Path, title: str, criteria: Criteria | None = None) -> bool:
+def draw_grid(rows: Sequence[RunRow], path: Path, title: str, criteria: Criteria | None = None) -> bool:
     """Draw the grid of a sweep.
 
     Parameters
@@ -63,15 +63,15 @@ def draw_grid(rows: Sequence[Row], path: Path, title: str, criteria: Criteria | 
     return True
 
 
-def _varied(rows: Sequence[Row]) -> list[str]:
+def _varied(rows: Sequence[RunRow]) -> list[str]:
     """The fields, except the seed, that have several values."""
     fields = rows[0].settings if rows else {}
     return [field for field in fields if field != SEED and len({row.settings[field] for row in rows}) > 1]
 
 
-def _cells(rows: Sequence[Row], fields: Sequence[str], by: str) -> dict[tuple[str, ...], _Cell]:
+def _cells(rows: Sequence[RunRow], fields: Sequence[str], by: str) -> dict[tuple[str, ...], _Cell]:
     """Cell by the values of the fields, in the order of the grid."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[RunRow]] = {}
     for row in rows:
         groups.setdefault(_key(row.settings, fields), []).append(row)
     scale = 100.0 if by.endswith("accuracy") else 1.0
@@ -91,7 +91,9 @@ def _unit(by: str) -> str:
     return " (%)" if by.endswith("accuracy") else ""
 
 
-def _draw_line(rows: Sequence[Row], fields: list[str], best: Best, path: Path, title: str, caption: str) -> None:
+def _draw_line(
+    rows: Sequence[RunRow], fields: list[str], best: BestSettings, path: Path, title: str, caption: str
+) -> None:
     """Means over one field, joined by a line; each seed is a point, and values with a failed run are marked below."""
     figure, axes = new_panel(title, 4.4, "")
     cells = {key[0]: cell for key, cell in _cells(rows, fields, best.by).items()}
@@ -137,7 +139,9 @@ def _places(axes: Axes, values: list[str]) -> dict[str, float]:
     return places
 
 
-def _draw_table(rows: Sequence[Row], fields: list[str], best: Best, path: Path, title: str, caption: str) -> None:
+def _draw_table(
+    rows: Sequence[RunRow], fields: list[str], best: BestSettings, path: Path, title: str, caption: str
+) -> None:
     """A cell for each combination: the last field across, combinations of the others down."""
     cells = _cells(rows, fields, best.by)
     across = _in_order(key[-1] for key in cells)
@@ -176,7 +180,7 @@ def _in_order(values: Iterable[str]) -> list[str]:
         return found
 
 
-def _written(cell: _Cell | None, shade: float, best: Best) -> tuple[str, str]:
+def _written(cell: _Cell | None, shade: float, best: BestSettings) -> tuple[str, str]:
     """Text of a cell and its colour, which must be readable on the cell's."""
     if cell is None or cell.mean is None:
         return ("" if cell is None else "failed"), DARK

@@ -22,7 +22,7 @@ from dbelief.monitor.status_table import quality
 from dbelief.process.atomic_file import write_whole
 from dbelief.rundir.summary import Summary
 
-from .grid import SEED, Point, short_names
+from .grid import SEED, GridPoint, short_names
 
 _Settings = tuple[tuple[str, str], ...]
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
@@ -53,7 +53,7 @@ def criteria_of(job: Job, by: str | None = None) -> Criteria:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """Result of one run.
 
     Attributes
@@ -90,7 +90,7 @@ class Row:
     test_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, point: Point, state: str, reason: str, summary: Summary | None) -> Row:
+    def of(cls, point: GridPoint, state: str, reason: str, summary: Summary | None) -> RunRow:
         """The row of a run that has ended, with the values of its summary if there is one."""
         names = (*FIGURES, *(f"{one}_metrics" for one in SETS))
         figures = {} if summary is None else {name: getattr(summary, name) for name in names}
@@ -130,7 +130,7 @@ FIGURES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss
 
 
 @dataclass(frozen=True)
-class Best:
+class BestSettings:
     """The best settings: those of `runs`, by the mean of a criterion over them; `higher`: higher values are better."""
 
     by: str
@@ -148,14 +148,14 @@ class Best:
         return f"best by {self.by.replace('_', ' ')}: {settings}: {figure}{over}"
 
 
-def best_of(rows: Sequence[Row], criteria: Criteria = _USUAL) -> Best | None:
+def best_of(rows: Sequence[RunRow], criteria: Criteria = _USUAL) -> BestSettings | None:
     """The settings with the best mean over seeds, among those all of whose runs are done; the first of equals.
 
     By the first criterion that all of them have; else by the first that some have, among these: usually validation
     accuracy, validation loss, then the test set's, which is not meant for selection. None where nothing can be
     compared.
     """
-    groups: dict[_Settings, list[Row]] = {}
+    groups: dict[_Settings, list[RunRow]] = {}
     for row in rows:
         groups.setdefault(row.without_seed, []).append(row)
     whole = {key: group for key, group in groups.items() if all(row.state == DONE for row in group)}
@@ -165,29 +165,29 @@ def best_of(rows: Sequence[Row], criteria: Criteria = _USUAL) -> Best | None:
     if not means:
         return None
     key = (max if higher else min)(means, key=means.__getitem__)
-    return Best(by, higher, means[key], tuple(row.run for row in whole[key]), dict(key))
+    return BestSettings(by, higher, means[key], tuple(row.run for row in whole[key]), dict(key))
 
 
-def _means(whole: Mapping[_Settings, Sequence[Row]], by: str) -> dict[_Settings, float]:
+def _means(whole: Mapping[_Settings, Sequence[RunRow]], by: str) -> dict[_Settings, float]:
     """Mean of a figure over seeds, of the settings all of whose runs have it."""
     values = {key: [row.value(by) for row in group] for key, group in whole.items()}
     complete = {key: [one for one in group if one is not None] for key, group in values.items() if None not in group}
     return {key: statistics.fmean(group) for key, group in complete.items()}
 
 
-def _metrics_of(rows: Sequence[Row]) -> list[str]:
+def _metrics_of(rows: Sequence[RunRow]) -> list[str]:
     """Metrics of some runs, as "validation_auc"; of the test set those alone that validation lacks."""
     validated = _names_of(rows, "validation")
     tested = [name for name in _names_of(rows, "test") if name not in validated]
     return [*(f"validation_{name}" for name in validated), *(f"test_{name}" for name in tested)]
 
 
-def _names_of(rows: Sequence[Row], one: str) -> list[str]:
+def _names_of(rows: Sequence[RunRow], one: str) -> list[str]:
     """Names of the metrics of a data set that some run has."""
     return list(dict.fromkeys(name for row in rows for name in getattr(row, f"{one}_metrics")))
 
 
-def table(rows: Sequence[Row], criteria: Criteria = _USUAL) -> RenderableType:
+def table(rows: Sequence[RunRow], criteria: Criteria = _USUAL) -> RenderableType:
     """Table with a row for each run, the best settings marked; then the best settings, and failed runs with reasons."""
     best, metrics = best_of(rows, criteria), _metrics_of(rows)
     fields = short_names(rows[0].settings) if rows else {}
@@ -219,7 +219,7 @@ def _percent(share: float | None) -> str:
     return number(None if share is None else 100 * share, ".2f") + (" %" if share is not None else "")
 
 
-def write_rows(folder: Path, job: str, rows: Sequence[Row], criteria: Criteria = _USUAL) -> None:
+def write_rows(folder: Path, job: str, rows: Sequence[RunRow], criteria: Criteria = _USUAL) -> None:
     """Write sweep.json and sweep.csv, each atomically.
 
     Raises

@@ -17,11 +17,11 @@ from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.process.console import cause_of, interrupt_event
 from dbelief.rundir.claim import claimed
 from dbelief.rundir.summary import Summary, read_summary
-from dbelief.tools.report.drawing import import_matplotlib
+from dbelief.tools.report.pictures import import_matplotlib
 from dbelief.url import Url
 
-from .grid import Point, points
-from .rows import DONE, FAILED, STOPPED, Criteria, Row, criteria_of, table, write_rows
+from .grid import GridPoint, points
+from .rows import DONE, FAILED, STOPPED, Criteria, RunRow, criteria_of, table, write_rows
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def _run(name: str, folder: Path, todo: Sequence[_Planned], at_once: int, criter
     return 0 if any(row.state == DONE for row in rows) else 1
 
 
-def _draw(rows: Sequence[Row], folder: Path, name: str, criteria: Criteria) -> bool:
+def _draw(rows: Sequence[RunRow], folder: Path, name: str, criteria: Criteria) -> bool:
     """Draw the grid; whether there was anything to draw. matplotlib is imported only now, after the runs."""
     import_matplotlib()
     from .plots import draw_grid
@@ -93,13 +93,13 @@ def _draw(rows: Sequence[Row], folder: Path, name: str, criteria: Criteria) -> b
 class _Planned:
     """A point, its job, and the arguments of its `dbelief train`."""
 
-    point: Point
+    point: GridPoint
     job: Job
     folder: Path
     arguments: list[str]
 
     @classmethod
-    def make(cls, job_file: Path, point: Point, folder: Path) -> _Planned:
+    def make(cls, job_file: Path, point: GridPoint, folder: Path) -> _Planned:
         fields = {**point.settings, "name": point.name, "output": str(folder)}
         try:
             job = load_job(job_file, fields)
@@ -108,12 +108,12 @@ class _Planned:
         sets = [part for field, value in fields.items() for part in ("--set", f"{field}={value}")]
         return cls(point, job, folder / point.name, ["train", "--quiet", str(job_file), *sets])
 
-    def earlier(self) -> Row | None:
+    def earlier(self) -> RunRow | None:
         """The row of exactly this job, where an earlier run of it completed."""
         summary = self._summary()
         if summary is None or summary.state != DONE or summary.evaluation_failed:
             return None
-        return Row.of(self.point, DONE, summary.reason, summary)
+        return RunRow.of(self.point, DONE, summary.reason, summary)
 
     @property
     def continues(self) -> bool:
@@ -130,7 +130,7 @@ class _Planned:
             return None
         return summary if same else None
 
-    def ended(self, child: ChildProcess, began_s: float, asked: str) -> Row:
+    def ended(self, child: ChildProcess, began_s: float, asked: str) -> RunRow:
         """The row of a run that has just ended; `asked`: the signal because of which it was asked to end, or ""."""
         path = self.folder / "summary.json"
         try:
@@ -139,11 +139,11 @@ class _Planned:
         except (DataError, OSError):
             summary = None
         if child.code == 0:
-            return Row.of(self.point, DONE, "" if summary is None else summary.reason, summary)
+            return RunRow.of(self.point, DONE, "" if summary is None else summary.reason, summary)
         if asked:
-            return Row.of(self.point, STOPPED, f"by {asked}", summary)
+            return RunRow.of(self.point, STOPPED, f"by {asked}", summary)
         reason = child.last_words().removeprefix("Error: ") if summary is None else summary.outcome
-        return Row.of(self.point, FAILED, reason or child.fate(), summary)
+        return RunRow.of(self.point, FAILED, reason or child.fate(), summary)
 
 
 class _Sweep:
@@ -155,11 +155,11 @@ class _Sweep:
     def __init__(self, job: str, folder: Path, todo: Sequence[_Planned], at_once: int, criteria: Criteria) -> None:
         self._job, self._folder, self._todo, self._at_once = job, folder, todo, at_once
         self._criteria = criteria
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, RunRow] = {}
         self._running: list[tuple[_Planned, ChildProcess, float]] = []
         self._asked: set[str] = set()
 
-    def run(self) -> tuple[list[Row], bool]:
+    def run(self) -> tuple[list[RunRow], bool]:
         """All rows in the order of the grid, and whether a signal ended the sweep."""
         with ExitStack() as stack:
             interrupted = stack.enter_context(interrupt_event())
@@ -206,7 +206,7 @@ class _Sweep:
                 self._asked.add(child.name)
                 child.ask_to_end()
 
-    def _in_order(self) -> list[Row]:
+    def _in_order(self) -> list[RunRow]:
         names = [planned.point.name for planned in self._todo]
         return [self._rows[name] for name in names if name in self._rows]
 

@@ -11,7 +11,7 @@ import pytest
 from dbelief.errors import RuntimeFailure
 from dbelief.launch.slurm.allocation import Allocation
 from dbelief.launch.slurm.places import Places
-from dbelief.launch.slurm.steps import Nodes, Step
+from dbelief.launch.slurm.steps import Nodes, SlurmStep
 
 
 class _Slurm:
@@ -39,14 +39,14 @@ def slurm() -> _Slurm:
 
 
 @pytest.fixture
-def shard(slurm: _Slurm) -> Step:
+def shard(slurm: _Slurm) -> SlurmStep:
     tasks = {"n1": 1, "n2": 1}
     places = Places(tasks)
     places.put("coordinator", "coordinator", ["n1"])
-    return Step("ps", "ps-0", Nodes(Allocation("7", tasks, run=slurm)), places)
+    return SlurmStep("ps", "ps-0", Nodes(Allocation("7", tasks, run=slurm)), places)
 
 
-def test_step_overlaps_on_one_task_of_one_node(shard: Step) -> None:
+def test_step_overlaps_on_one_task_of_one_node(shard: SlurmStep) -> None:
     command = shard.command(["ps", "--number", "0"])
     assert {"--nodes=1", "--ntasks=1", "--nodelist=n2", "--overlap", "--mem=0"} <= set(command)
     assert command[-9:] == [sys.executable, "-P", "-m", "dbelief", "ps", "--number", "0", "--listen", "n2:0"]
@@ -54,19 +54,19 @@ def test_step_overlaps_on_one_task_of_one_node(shard: Step) -> None:
 
 def test_worker_has_its_gpu_and_shard_has_none(slurm: _Slurm) -> None:
     nodes = Nodes(Allocation("7", {"n1": 4}, gpus=1, run=slurm))
-    worker = Step("worker", "worker-0", nodes, Places({"n1": 4})).command([])
+    worker = SlurmStep("worker", "worker-0", nodes, Places({"n1": 4})).command([])
     assert {"--exact", "--gpus-per-task=1"} <= set(worker)
     assert "--overlap" not in worker, "steps that overlap share a GPU"
-    assert "--gres=none" in Step("ps", "ps-0", nodes, Places({"n1": 4})).command([])
+    assert "--gres=none" in SlurmStep("ps", "ps-0", nodes, Places({"n1": 4})).command([])
 
 
-def test_exit_code_counts_where_the_node_is_alive(shard: Step) -> None:
+def test_exit_code_counts_where_the_node_is_alive(shard: SlurmStep) -> None:
     shard.command([])
     assert shard.fate(0) == (0, "on node n2 ended with exit code 0")
     assert shard.possible()
 
 
-def test_exit_code_0_of_a_lost_node_is_a_failure(shard: Step, slurm: _Slurm) -> None:
+def test_exit_code_0_of_a_lost_node_is_a_failure(shard: SlurmStep, slurm: _Slurm) -> None:
     shard.command([])
     slurm.left = ["n1"]
     assert shard.fate(0) == (1, "was lost with node n2")
@@ -74,20 +74,20 @@ def test_exit_code_0_of_a_lost_node_is_a_failure(shard: Step, slurm: _Slurm) -> 
     assert "--nodelist=n1" in shard.command([])
 
 
-def test_ending_job_loses_no_nodes(shard: Step, slurm: _Slurm) -> None:
+def test_ending_job_loses_no_nodes(shard: SlurmStep, slurm: _Slurm) -> None:
     shard.command([])
     slurm.left = []
     assert shard.fate(0)[0] == 0
     assert shard.possible()
 
 
-def test_failed_shard_moves_to_another_node(shard: Step) -> None:
+def test_failed_shard_moves_to_another_node(shard: SlurmStep) -> None:
     shard.command([])
     assert shard.fate(1)[0] == 1
     assert "--nodelist=n1" in shard.command([])
 
 
-def test_only_the_step_of_its_name_is_asked_to_end(shard: Step, slurm: _Slurm) -> None:
+def test_only_the_step_of_its_name_is_asked_to_end(shard: SlurmStep, slurm: _Slurm) -> None:
     shard.command([])
     process: subprocess.Popen[bytes] = subprocess.Popen(["true"])
     shard.ask_to_end(process)
@@ -97,7 +97,7 @@ def test_only_the_step_of_its_name_is_asked_to_end(shard: Step, slurm: _Slurm) -
 
 @pytest.mark.parametrize(("error", "told"), [("Invalid job id specified", ""), ("Access denied", "ps-0 could not")])
 def test_a_step_that_is_not_signalled_is_announced(
-    shard: Step, slurm: _Slurm, capsys: pytest.CaptureFixture[str], error: str, told: str
+    shard: SlurmStep, slurm: _Slurm, capsys: pytest.CaptureFixture[str], error: str, told: str
 ) -> None:
     """Slurm 22.05 says so of a step that it has signalled."""
     slurm.scancel = f"scancel --signal=TERM 7.0: {error}"
@@ -111,7 +111,7 @@ def test_a_step_that_is_not_signalled_is_announced(
     assert bool(err) == bool(told)
 
 
-def test_silent_shard_is_killed_and_moved(shard: Step) -> None:
+def test_silent_shard_is_killed_and_moved(shard: SlurmStep) -> None:
     shard.command([])
     process: subprocess.Popen[bytes] = subprocess.Popen(["sleep", "100"])
     shard.abandon(process, 16.0)

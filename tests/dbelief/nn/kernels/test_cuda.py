@@ -13,7 +13,7 @@ import pytest
 
 from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn.kernels import Blocks, HostKernels, make_kernels
-from dbelief.nn.kernels.cuda import PARTS, Part, options, source
+from dbelief.nn.kernels.cuda import PARTS, KernelPart, options, source
 from tests.dbelief.nn.kernels.operands import draw
 
 KERNELS = {"strips", "norms", "given", "rounded"}
@@ -21,7 +21,7 @@ KERNELS = {"strips", "norms", "given", "rounded"}
 
 @pytest.mark.parametrize("vector", [1, 4])
 @pytest.mark.parametrize("part", PARTS, ids=str)
-def test_nvrtc_compiles(part: Part, vector: int) -> None:
+def test_nvrtc_compiles(part: KernelPart, vector: int) -> None:
     """With what CuPy compiles with where it runs."""
     try:
         from cupy_backends.cuda.libs import nvrtc
@@ -43,7 +43,7 @@ def test_nvrtc_compiles(part: Part, vector: int) -> None:
 @pytest.mark.parametrize(
     "part", [pytest.param(part, marks=[pytest.mark.long] * (n > 0)) for n, part in enumerate(PARTS)], ids=str
 )
-def test_all_sums_stay_in_registers(part: Part, tmp_path: Path) -> None:
+def test_all_sums_stay_in_registers(part: KernelPart, tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not there")
     code = tmp_path / "blocks.cu"

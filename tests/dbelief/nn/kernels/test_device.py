@@ -10,7 +10,7 @@ from hypothesis import given
 
 from dbelief.nn.kernels import Blocks, HostKernels
 from dbelief.nn.kernels.batched_gemm import Math
-from dbelief.nn.kernels.cuda import PARTS, Part, choose_part
+from dbelief.nn.kernels.cuda import PARTS, KernelPart, choose_part
 from dbelief.nn.kernels.device import REMEMBERED, DeviceKernels
 from tests.dbelief.nn.kernels.cuda_on_host import ColumnsFirst, OnHost, array, products, rounded_products
 from tests.dbelief.nn.kernels.operands import draw, shapes
@@ -55,7 +55,7 @@ def test_small_and_odd_layers(shape: tuple[Blocks, int]) -> None:
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
 @pytest.mark.parametrize("part", PARTS, ids=str)
-def test_every_part(part: Part, backwards: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part(part: KernelPart, backwards: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one part in each direction, none of them full, and neurons that do not fill the last box."""
     monkeypatch.setattr("dbelief.nn.kernels.device.choose_part", lambda q, m: part)
     device = OnHost(backwards)
@@ -178,11 +178,11 @@ def test_the_parts_of_the_paper() -> None:
         for m in (96, 128):
             part = choose_part(q, m)
             assert (q % part.BQ, m % part.BM) == (0, 0)
-    assert choose_part(1, 1) == Part(48, 96, 4, 2, 2, 3) or choose_part(1, 1) == Part(64, 64)
+    assert choose_part(1, 1) == KernelPart(48, 96, 4, 2, 2, 3) or choose_part(1, 1) == KernelPart(64, 64)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=str)
-def test_parts_fit(part: Part) -> None:
+def test_parts_fit(part: KernelPart) -> None:
     assert part.threads % 32 == 0
     assert (part.BQ % (part.QV * part.QC), part.BM % (part.MV * part.MC)) == (0, 0)
     assert 4 * 3 * 16 * (part.BQ + part.BM) <= 48 * 1024

@@ -16,7 +16,7 @@ import pytest
 from dbelief.errors import Rejected
 from dbelief.process.runtime import Runtime, use_runtime
 from dbelief.rpc.server import direct_streams
-from dbelief.rpc.server.direct_streams import DirectStreams
+from dbelief.rpc.server.direct_streams import DirectStreamServer
 from dbelief.rpc.token_connection import TokenListener
 from dbelief.rpc.wire import frames
 from dbelief.rpc.wire.message_socket import ByteSocket, TlsSocket
@@ -31,9 +31,9 @@ def service() -> Service:
 
 
 @pytest.fixture
-def direct(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectStreams]:
+def direct(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectStreamServer]:
     monkeypatch.setattr(direct_streams, "ACCEPT_S", 60.0)
-    made = DirectStreams("127.0.0.1", {"Twice": service.Twice}, most=2)
+    made = DirectStreamServer("127.0.0.1", {"Twice": service.Twice}, most=2)
     yield made
     made.close()
 
@@ -46,7 +46,7 @@ def called(offer: tuple[int, bytes]) -> ByteSocket:
     return ByteSocket(connection)
 
 
-def open_when_free(direct: DirectStreams) -> tuple[int, bytes]:
+def open_when_free(direct: DirectStreamServer) -> tuple[int, bytes]:
     """Open a stream as soon as another has ended."""
     until_s = time.monotonic() + 60
     while True:
@@ -57,7 +57,7 @@ def open_when_free(direct: DirectStreams) -> tuple[int, bytes]:
             time.sleep(0.01)
 
 
-def test_a_stream_runs_the_handler_of_its_method(direct: DirectStreams, service: Service) -> None:
+def test_a_stream_runs_the_handler_of_its_method(direct: DirectStreamServer, service: Service) -> None:
     connection = called(direct.open(PEER, "Twice"))
     for message in b"one", b"", bytes(200_000):
         connection.send(message)
@@ -71,7 +71,7 @@ def test_a_stream_runs_the_handler_of_its_method(direct: DirectStreams, service:
     connection.close()
 
 
-def test_only_the_client_that_shows_the_token_is_served(direct: DirectStreams) -> None:
+def test_only_the_client_that_shows_the_token_is_served(direct: DirectStreamServer) -> None:
     port, token = direct.open(PEER, "Twice")
     for shown in b"", bytes(32), token[:-1] + bytes([token[-1] ^ 1]):
         with socket.create_connection(("127.0.0.1", port), 60) as stranger:
@@ -86,7 +86,7 @@ def test_only_the_client_that_shows_the_token_is_served(direct: DirectStreams) -
     connection.close()
 
 
-def test_a_port_is_closed_where_no_client_connects(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_is_closed_where_no_client_connects(direct: DirectStreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_streams, "ACCEPT_S", 0.05)
     ports = [direct.open(PEER, "Twice")[0] for _ in range(2)]
     open_when_free(direct)
@@ -95,14 +95,14 @@ def test_a_port_is_closed_where_no_client_connects(direct: DirectStreams, monkey
         socket.create_connection(("127.0.0.1", ports[0]), 60)
 
 
-def test_a_client_that_sends_no_token_is_dropped(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_no_token_is_dropped(direct: DirectStreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_streams, "ACCEPT_S", 2.0)
     port, _ = direct.open(PEER, "Twice")
     with socket.create_connection(("127.0.0.1", port), 60) as silent:
         assert silent.recv(1) == b""
 
 
-def test_streams_are_limited(direct: DirectStreams) -> None:
+def test_streams_are_limited(direct: DirectStreamServer) -> None:
     first, second = (called(direct.open(PEER, "Twice")) for _ in range(2))
     with pytest.raises(Rejected, match="2 direct streams already"):
         direct.open(PEER, "Twice")
@@ -128,7 +128,7 @@ def test_it_listens_where_grpc_does(host: str, both: bool, monkeypatch: pytest.M
     listener.close()
 
 
-def test_what_opens_no_stream(direct: DirectStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_opens_no_stream(direct: DirectStreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoThread(Runtime):
         def spawn(self, *words: Any) -> Any:
             raise RuntimeError("can't start new thread")
@@ -143,7 +143,7 @@ def test_what_opens_no_stream(direct: DirectStreams, monkeypatch: pytest.MonkeyP
         direct.open(PEER, "Twice")
 
 
-def test_streams_end_with_the_server(direct: DirectStreams, service: Service) -> None:
+def test_streams_end_with_the_server(direct: DirectStreamServer, service: Service) -> None:
     connection, offered = called(direct.open(PEER, "Twice")), direct.open(PEER, "Twice")
     connection.send(b"one")
     assert connection.receive() == b"one"
@@ -163,7 +163,7 @@ def test_tls_shows_a_certificate_of_the_job(
 ) -> None:
     monkeypatch.setattr(direct_streams, "current", lambda: ours("ps"))
     monkeypatch.setattr(direct_streams, "ACCEPT_S", 60.0)
-    direct = DirectStreams("127.0.0.1", {"Twice": service.Twice})
+    direct = DirectStreamServer("127.0.0.1", {"Twice": service.Twice})
     port, token = direct.open(PEER, "Twice")
     plain = socket.create_connection(("127.0.0.1", port), 60)
     plain.sendall(token)  # without TLS

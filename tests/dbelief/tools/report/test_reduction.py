@@ -1,4 +1,4 @@
-"""The picture and the table of a reduction: figures of a step, and the shape of the tree."""
+"""The table of a reduction: figures of a step."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from dbelief.errors import DataError
-from dbelief.tools.report.pictures import read_reduction
-from dbelief.tools.report.reduction import Reduction, draw_reduction
+from dbelief.tools.report.reduction import ReductionReport, read_reduction
 
 TREE = [(1, 0), (2, 0), (0, 1), (0, 2), (3, 2), (2, 3)]
-RING = [(3, 0), (0, 1), (1, 2), (2, 3)]
 
 
 def fields(edges: list[tuple[int, int]], ranks: int = 4, **more: Any) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def fields(edges: list[tuple[int, int]], ranks: int = 4, **more: Any) -> dict[st
 def test_table_has_a_row_per_edge_with_step_figures() -> None:
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(Reduction(fields(TREE)).table())
+        console.print(ReductionReport(fields(TREE)).table())
     _, title, _, *rows = capture.get().splitlines()
     assert title.strip() == "sums: a binomial tree of 4 workers; 10 steps of generation 2; each step"
     assert " ".join(rows[0].split()) == "1 (replica 6) 0 (replica 5) 2 4 KiB 1 ms"
@@ -54,39 +51,7 @@ def test_table_has_a_row_per_edge_with_step_figures() -> None:
     ],
 )
 def test_how_they_sum_is_said(more: dict[str, Any], words: str) -> None:
-    assert Reduction(fields(TREE, **more)).described().startswith(words)
-
-
-def test_tree_nodes_show_bytes_up_and_down(saved: list[Figure], tmp_path: Path) -> None:
-    draw_reduction(Reduction(fields(TREE)), tmp_path / "tree.png", "mnist")
-    (axes,) = saved[0].axes
-    nodes = {text.get_text().splitlines()[0]: text for text in axes.texts if text.get_text()}
-    assert nodes["rank 0"].get_text() == "rank 0\nreplica 5"
-    assert nodes["rank 3"].get_text() == "rank 3\nreplica 8\n↑ 4 KiB\n1 ms\n↓ 4 KiB\n50 ms"
-    heights = [nodes[f"rank {rank}"].get_position()[1] for rank in range(4)]
-    assert heights == [0, -1, -1, -2]
-    assert nodes["rank 3"].get_position()[0] == nodes["rank 2"].get_position()[0], "an only child stands right below"
-    assert len(axes.patches) == len(TREE)
-    assert len({patch.get_edgecolor() for patch in axes.patches}) == 2
-    assert [patch.get_edgecolor() for patch in axes.patches].count(axes.patches[-1].get_edgecolor()) == 1
-
-
-def test_ring_arrows_show_bytes_and_time(saved: list[Figure], tmp_path: Path) -> None:
-    draw_reduction(Reduction(fields(RING, way="ring")), tmp_path / "ring.png", "mnist")
-    (axes,) = saved[0].axes
-    words = [text.get_text() for text in axes.texts]
-    assert words.count("4 KiB\n1 ms") == 3
-    assert words.count("4 KiB\n50 ms") == 1
-    assert "rank 0\nreplica 5" in words
-
-
-@pytest.mark.parametrize(("way", "ranks"), [("ring", 2), ("tree", 1), ("server", 1)])
-def test_few_workers_are_drawn_too(way: str, ranks: int, saved: list[Figure], tmp_path: Path) -> None:
-    edges = [(1, 0), (0, 1)] if ranks == 2 else []
-    draw_reduction(Reduction(fields(edges, ranks, way=way)), tmp_path / "few.png", "mnist")
-    (axes,) = saved[0].axes
-    assert len(axes.patches) == len(edges)
-    assert ("one worker alone: nothing is sent" in [text.get_text() for text in axes.texts]) == (ranks == 1)
+    assert ReductionReport(fields(TREE, **more)).described().startswith(words)
 
 
 def test_missing_reduction_is_none_and_broken_one_is_named(tmp_path: Path) -> None:

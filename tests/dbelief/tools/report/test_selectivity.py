@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_curve
 
-from dbelief.tools.report.selectivity import SHARE, Best, accuracy, exact, judged, selectivity, spaced
+from dbelief.tools.report.selectivity import SHARE, BestThresholds, accuracy, exact, judged, selectivity, spaced
 
 RESPONSES = st.integers(2, 12).flatmap(
     lambda n: st.tuples(
@@ -68,7 +68,7 @@ def test_increasing_functions_of_a_response_change_nothing(f: Callable[[np.ndarr
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("scan", [exact, spaced])
-def test_a_perfect_neuron_is_always_right_either_way(scan: Callable[..., Best], sign: int) -> None:
+def test_a_perfect_neuron_is_always_right_either_way(scan: Callable[..., BestThresholds], sign: int) -> None:
     positive = np.random.default_rng(2).random(60) < 0.4
     best = scan(sign * positive[:, None].astype(float), positive)
     assert (best.accuracy[0], best.sign[0]) == (1.0, sign)

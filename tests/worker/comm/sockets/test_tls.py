@@ -21,7 +21,7 @@ from tests.worker.comm.group import BODIES
 from tests.worker.comm.sockets.joined import elsewhere, joined, run_joined
 from worker.comm import Communicator
 from worker.comm.sockets import Listener, SocketEngine, TlsContexts, connect_mesh, handshake, listener
-from worker.comm.sockets.tls import TlsSocket
+from worker.comm.sockets.tls import NonBlockingTlsSocket
 from worker.rendezvous import _tls_contexts
 
 pytestmark = pytest.mark.processes
@@ -55,7 +55,7 @@ def test_a_sealed_group(body: Callable[[Communicator], None], ours: Roles) -> No
 
 
 def test_tcp_links_use_tls_and_local_links_do_not(ours: Roles) -> None:
-    for by_tcp, kind in ((True, TlsSocket), (False, socket.socket)):
+    for by_tcp, kind in ((True, NonBlockingTlsSocket), (False, socket.socket)):
         with joined(2, by_tcp, _tls_contexts(ours("worker"))) as engines:
             assert {type(peer.messages) for engine in engines for peer in engine._peers.values()} == {kind}
 

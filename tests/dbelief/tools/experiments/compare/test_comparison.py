@@ -12,7 +12,7 @@ import pytest
 from dbelief.errors import JobError, RuntimeFailure, UserError
 from dbelief.job import Comparison, ComparisonFile, Trial
 from dbelief.tools.experiments.compare.comparison import compare
-from dbelief.tools.experiments.compare.record import Evaluated, Point, Record, digest_of
+from dbelief.tools.experiments.compare.record import EvaluatedPoint, Record, RunPoint, digest_of
 from dbelief.tools.experiments.compare.trial import Examiner
 
 FILE = """
@@ -47,8 +47,8 @@ class World:
         self.ran.append(trial.name)
         fields: dict[str, Any] = {"reached": {"0.9": None}, "accuracy": 0.95}
         if self.learns:
-            fields["reached"] = {"0.9": Point(seconds=2.0, samples=10)}
-            fields["curve"] = [Evaluated(seconds=s, samples=10 * s, accuracy=0.1 + 0.08 * s) for s in range(11)]
+            fields["reached"] = {"0.9": RunPoint(seconds=2.0, samples=10)}
+            fields["curve"] = [EvaluatedPoint(seconds=s, samples=10 * s, accuracy=0.1 + 0.08 * s) for s in range(11)]
         return Record(
             label=trial.label,
             replicas=trial.replicas,

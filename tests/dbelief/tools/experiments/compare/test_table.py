@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from dbelief.tools.experiments.compare.record import Point, Record
-from dbelief.tools.experiments.compare.table import Row, in_markdown, rows_of
+from dbelief.tools.experiments.compare.record import Record, RunPoint
+from dbelief.tools.experiments.compare.table import StrategyRow, in_markdown, rows_of
 
 TARGETS = [0.97, 0.988]
 
 
 def record(label: str, seed: int, seconds: float | None, **more: Any) -> Record:
     """Of a run that reached 97 % half-way to 98.8 %."""
-    there: dict[str, Point | None] = {"0.97": None, "0.988": None}
+    there: dict[str, RunPoint | None] = {"0.97": None, "0.988": None}
     if seconds is not None:
-        there = {"0.97": Point(seconds=seconds / 2, samples=50), "0.988": Point(seconds=seconds, samples=100)}
+        there = {"0.97": RunPoint(seconds=seconds / 2, samples=50), "0.988": RunPoint(seconds=seconds, samples=100)}
     fields: dict[str, Any] = {"replicas": 4, "wait_s": 0.0, "digest": "", "accuracy": 0.99, "samples": 1000}
     fields |= {"seconds": 20.0, "staleness": 1.5, "reached": there}
     fields |= {"phase_seconds": {"0": {"compute": 6.0, "data": 1.0, "fetch": 1.0, "push": 1.0, "wait": 1.0}}}
@@ -59,7 +59,7 @@ def test_waits_have_tables_of_their_own() -> None:
     assert "With 100 ms of waiting added to each computation:" in text
 
 
-def cells(rows: list[Row]) -> list[list[str]]:
+def cells(rows: list[StrategyRow]) -> list[list[str]]:
     lines = [line for line in in_markdown("mnist", rows, TARGETS).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 

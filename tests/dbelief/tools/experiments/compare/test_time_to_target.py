@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.tools.experiments.compare.time_to_target import LOOKS, WINDOW, Copy, Course, Crossing
+from dbelief.tools.experiments.compare.time_to_target import LOOKS, WINDOW, CopiedAt, Course, TargetReached
 
 
 class Run:
@@ -18,7 +18,7 @@ class Run:
     def __init__(self, accuracies: Sequence[float]) -> None:
         self.accuracies = list(accuracies)
         self.asked: list[int] = []
-        self.course = Course([Copy(float(n), 100 * n) for n in range(len(self.accuracies))], self._evaluate)
+        self.course = Course([CopiedAt(float(n), 100 * n) for n in range(len(self.accuracies))], self._evaluate)
 
     def _evaluate(self, place: int) -> float:
         self.asked.append(place)
@@ -83,7 +83,7 @@ def test_one_lucky_evaluation_is_no_crossing() -> None:
 
 
 def test_run_above_the_target_crosses_at_its_first_window() -> None:
-    assert Run([0.95] * 30).course.reaches(0.9) == Crossing(1.0, 100.0)
+    assert Run([0.95] * 30).course.reaches(0.9) == TargetReached(1.0, 100.0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

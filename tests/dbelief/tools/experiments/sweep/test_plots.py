@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 
 from dbelief.tools.experiments.sweep.grid import points
 from dbelief.tools.experiments.sweep.plots import draw_grid
-from dbelief.tools.experiments.sweep.rows import DONE, FAILED, Row
+from dbelief.tools.experiments.sweep.rows import DONE, FAILED, RunRow
 
 
-def rows(sets: dict[str, str], *accuracies: float | None) -> list[Row]:
+def rows(sets: dict[str, str], *accuracies: float | None) -> list[RunRow]:
     """A row for each point of the grid; None: the run failed."""
     return [
-        Row(point.name, point.settings, FAILED if accuracy is None else DONE, "", validation_accuracy=accuracy)
+        RunRow(point.name, point.settings, FAILED if accuracy is None else DONE, "", validation_accuracy=accuracy)
         for point, accuracy in zip(points(sets), accuracies, strict=True)
     ]
 
@@ -29,7 +29,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
 
-    def draw(found: list[Row]) -> Axes:
+    def draw(found: list[RunRow]) -> Axes:
         assert draw_grid(found, tmp_path / "sweep.png", "small")
         return figures[-1].axes[0]
 
@@ -74,6 +74,6 @@ def test_several_fields_are_combined_downwards(drawn: Any) -> None:
 @pytest.mark.parametrize(
     "found", [[], rows({"lr": "1"}, None), rows({"seed": "0,1"}, 0.5, 0.5)], ids=["none", "failed", "only seeds"]
 )
-def test_nothing_is_drawn_where_nothing_can_be_compared(found: list[Row], tmp_path: Path) -> None:
+def test_nothing_is_drawn_where_nothing_can_be_compared(found: list[RunRow], tmp_path: Path) -> None:
     assert not draw_grid(found, tmp_path / "sweep.png", "small")
     assert not list(tmp_path.iterdir())

@@ -11,15 +11,15 @@ from rich.console import Console
 
 from dbelief.errors import UserError
 from dbelief.tools.experiments.sweep.grid import points
-from dbelief.tools.experiments.sweep.rows import Row, best_of, criteria_of, table, write_rows
+from dbelief.tools.experiments.sweep.rows import RunRow, best_of, criteria_of, table, write_rows
 from tests.coordinator.world import make_job
 
 
-def rows(sets: dict[str, str], *figures: dict[str, Any]) -> list[Row]:
+def rows(sets: dict[str, str], *figures: dict[str, Any]) -> list[RunRow]:
     """A row for each point; done unless its figures say otherwise."""
     ended = {"state": "done", "reason": "all trained", "samples": 5000, "wall_s": 2.5}
     found = points(sets)
-    return [Row(point.name, point.settings, **{**ended, **own}) for point, own in zip(found, figures, strict=True)]
+    return [RunRow(point.name, point.settings, **{**ended, **own}) for point, own in zip(found, figures, strict=True)]
 
 
 def accuracies(*values: float | None) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_without_validation_accuracy_the_next_that_all_have(figures: list[dict[s
     assert (best.by, best.settings) == (by, {"lr": lr})
 
 
-def shown(found: list[Row]) -> str:
+def shown(found: list[RunRow]) -> str:
     text = io.StringIO()
     Console(width=100, file=text).print(table(found))
     return text.getvalue()
@@ -98,7 +98,7 @@ def test_json_and_csv_match_the_table(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "sweep.json").read_text())
     assert told["job"] == "small"
     assert told["best"]["settings"] == {"lr": "1", "data.file": "'a,b'"}
-    assert [Row(**row) for row in told["runs"]] == found
+    assert [RunRow(**row) for row in told["runs"]] == found
     with (tmp_path / "sweep.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
     assert [row["data.file"] for row in read] == ["'a,b'"] * 2

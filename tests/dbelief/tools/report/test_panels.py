@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from dbelief.tools.report.marks import Marks
+from dbelief.tools.report.panels import Marks
 
 Event = dict[str, Any]
 ROLES = ((0, "replica"), (0, "shard"), (0, "client"))

@@ -1,17 +1,51 @@
-"""The picture of what neurons like: which neurons, and which images, the best first."""
+"""Pictures of neurons: what lies where, what stands above, and which images are shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from dbelief.arrays.backend import select_backend
 from dbelief.nn.autoencoders.neuron_response import Neurons
-from dbelief.tools.report.filters import side_by_side
-from dbelief.tools.report.stimuli import ACROSS, choose_neurons, draw_stimuli
+from dbelief.nn.kernels import Blocks, depth_to_space
+from dbelief.tools.report.neuron_pictures import (
+    ACROSS,
+    as_pixels,
+    choose_neurons,
+    draw_filters,
+    draw_stimuli,
+    side_by_side,
+)
 from tests.dbelief.nn.autoencoders.test_stacks import IMAGE, SMALL, drawn
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_tiles_become_pixels(channels: int) -> None:
+    blocks = Blocks(rows=4, columns=3, window=2, depth=9 * channels, neurons=5)
+    weight = np.random.default_rng(0).standard_normal(blocks.w_shape)
+    tiles = weight.reshape(-1, *weight.shape[3:]).transpose(1, 2, 3, 0)
+    np.testing.assert_array_equal(as_pixels(weight, 3), depth_to_space(tiles, 3))
+
+
+@pytest.mark.parametrize(("neurons", "channels", "says"), [
+    (4, 1, "24 filters of 8 x 8 pixels; 0 % are oriented and of one band"),
+    (4, 3, "24 filters of 8 x 8 pixels"),
+    (4, 2, "24 filters of 8 x 8 pixels"),
+    (200, 1, "576 of 1,200 filters of 8 x 8 pixels"),
+])  # fmt: skip
+def test_a_grid_of_filters(neurons: int, channels: int, says: str, tmp_path: Path, saved: list[Figure]) -> None:
+    blocks = Blocks(rows=3, columns=4, window=2, depth=16 * channels, neurons=neurons)
+    weight = np.random.default_rng(0).standard_normal(blocks.w_shape).astype(np.float32)
+    draw_filters(weight, 4, tmp_path / "filters.png", "photographs")
+    (figure,) = saved
+    (axes,) = figure.axes
+    assert says in axes.get_title("left")
+    (image,) = axes.images
+    assert image.get_size()[1] == 24 * 9 + 1
+    assert (tmp_path / "filters.png").stat().st_size > 0
 
 
 def test_most_selective_neurons_are_chosen_with_their_sign() -> None:

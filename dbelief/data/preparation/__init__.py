@@ -1,1 +1,0 @@
-"""What `dbelief data` makes training data from: photographs, faces, speech."""
