@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_figures_of_the_text_stand_in_a_table(path: Path) -> None:
     """Those of the index stand on the other pages."""
     others = [other.read_text() for other in results.pages()] if path.stem == "index" else []
     assert list(results.unfounded(path.read_text(), *others)) == []
+
+
+def test_figures_of_the_readme_stand_in_a_table() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (section,) = re.findall(r"^## What was measured\n(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
+    claims = section.replace("|", " ")
+    assert "98." in claims
+    assert list(results.unfounded(claims, *(path.read_text() for path in results.pages()))) == []
 
 
 def test_every_file_is_shown() -> None:
