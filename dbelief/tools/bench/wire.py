@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.launch.child_process import Forked
-from dbelief.launch.child_process import MeasuredWay as StartWay
+from dbelief.launch.child_process import Way as StartWay
 from dbelief.launch.forked_process import ForkServer, role_modules
 
 from .baselines import MemoryCopy, Socket
