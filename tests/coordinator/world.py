@@ -257,6 +257,15 @@ class World:
         assert self.machine.state in (State.READY, State.CLOSING), self.machine.reason
         return self
 
+    def all_work_off(self, leave: bool = False) -> None:
+        """Each replica takes up a lease; then each trains its own, and may leave."""
+        for replica in self.replicas:
+            replica.work()
+        for replica in self.replicas:
+            replica.train()
+            if leave:
+                replica.leave()
+
     # -- time and actions --------------------------------------------------------------------------------
 
     def tick(self, seconds: float = 0.0) -> None:

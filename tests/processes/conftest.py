@@ -112,6 +112,7 @@ def child(launcher: int, words: str) -> int:
 
 
 def a_free_address() -> str:
+    """A port of loopback on which nobody listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"

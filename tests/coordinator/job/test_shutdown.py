@@ -296,11 +296,7 @@ def test_a_launcher_without_processes_for_the_test_leaves_the_model(a_world: Mak
 
 def test_a_launcher_without_workers_leaves_out_the_evaluations_alone(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started()
-    for replica in world.replicas:
-        replica.work()
-    for replica in world.replicas:
-        replica.train()
-        replica.leave()
+    world.all_work_off(leave=True)
     world.machine.launcher_failed("no worker is left", world.now_s)
     world.machine.launcher_failed("no worker is left", world.now_s)  # it says so four times a second
     world.settle()
@@ -489,10 +485,7 @@ def test_the_last_set_waits_for_one_under_way(a_world: MakeWorld) -> None:
 def test_final_write_needs_no_replica_and_no_timeout(a_world: MakeWorld) -> None:
     """Replicas hear of the end when the last set begins; a large model is written for longer than patience lasts."""
     world = a_world(shape=DatasetSizes(100, 0, 0), limits={"samples": 60}).started()
-    for replica in world.replicas:
-        replica.work()
-    for replica in world.replicas:
-        replica.train()
+    world.all_work_off()
     for replica in world.replicas:
         assert isinstance(replica.ask(), Stop)
         replica.leave()
@@ -504,11 +497,7 @@ def test_final_write_needs_no_replica_and_no_timeout(a_world: MakeWorld) -> None
 
 def test_missing_replica_for_last_validation_leaves_the_model(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started()
-    for replica in world.replicas:
-        replica.work()
-    for replica in world.replicas:
-        replica.train()
-        replica.leave()
+    world.all_work_off(leave=True)
     world.settle()
     world.tick(61.0)
     world.settle()
@@ -524,10 +513,7 @@ def test_stopped_while_it_waits_for_an_evaluation_it_ends_without(a_world: MakeW
     """No replica is left; one had begun the evaluation before it failed, or none."""
     world = a_world(limits={"samples": 60}).started()
     first, second = world.replicas
-    for replica in (first, second):
-        replica.work()
-    for replica in (first, second):
-        replica.train()
+    world.all_work_off()
     world.settle()
     second.leave()
     if begun:

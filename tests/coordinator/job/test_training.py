@@ -99,6 +99,19 @@ def test_lost_lease_answer_is_repeated_while_closing(a_world: MakeWorld) -> None
     assert world.state() is State.DONE
 
 
+def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work_off(pushes=2)
+    first.tell()
+    assert world.machine.progress.samples == 20
+    totals = first.totals
+    first.train()
+    first.tell()
+    world.machine.report_progress(first.number, first.incarnation, totals, world.now_s)
+    assert world.machine.progress.samples == 30
+
+
 def test_a_report_on_a_foreign_lease_completes_no_lease(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
@@ -224,6 +237,19 @@ def test_dead_incarnations_keep_only_their_sums(a_world: MakeWorld) -> None:
     assert progress.replicas[1].bytes == {"sent": 30 * 16}
     assert progress.stale() == [0, 60, 30]
     assert progress.residual() == progress.residual({OVER, *machine.members.dead}) == 15.0
+
+
+def test_report_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work_off(pushes=1)
+    second.work_off(pushes=1)
+    training = world.machine.training
+    assert training.reports.last == {first.incarnation: first.totals, second.incarnation: second.totals}
+    first.die()
+    world.settle()
+    assert training.reports.last == {second.incarnation: second.totals}
+    assert set(training.leases.holders()) == {second.incarnation}
 
 
 def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:

@@ -464,13 +464,6 @@ def test_a_request_in_lockstep_is_held_until_its_block_can_begin(lockstep: Calle
     assert not lockstep.steps.held._last, "no request is held any more"
 
 
-def test_in_lockstep_samples_that_wait_for_a_block_come_later(lockstep: Caller) -> None:
-    assert lease(lockstep, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
-    assert lease(lockstep, 1, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
-    inform_shards(lockstep)
-    assert lease(lockstep, wants=wire.WANTS_TRAINING).training.lease == 1
-
-
 def test_a_block_that_was_formed_before_the_job_closes_is_still_to_come(lockstep: Caller) -> None:
     """Else its members ask no more, and the job waits for their leases without end."""
     for number in (0, 1):
