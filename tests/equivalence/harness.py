@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,14 +36,13 @@ class Quadratic:
     h: np.ndarray
     b: np.ndarray
     start: np.ndarray
-    scale: float = 1.0
 
     def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {"w": self.start.copy()}
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
         w, noise = views["w"], batch.inputs.mean(axis=0)
-        out["w"][:] = np.float32(self.scale) * (self.h @ w - self.b + noise)
+        out["w"][:] = self.h @ w - self.b + noise
         return float(w @ (self.h @ w) / 2 - self.b @ w + noise @ w)
 
 
@@ -88,14 +89,14 @@ class Problem:
         return gradient
 
 
-def quadratic(samples: int, size: int = 23, scale: float = 1.0) -> Problem:
+def quadratic(samples: int, size: int = 23) -> Problem:
     """A convex quadratic with noisy gradients."""
     rng = np.random.default_rng(0)
     q = rng.normal(size=(size, size))
     h = (q @ q.T / size + 0.1 * np.eye(size)).astype(np.float32)
     b, start = rng.normal(size=(2, size)).astype(np.float32)
     noise = (0.1 * rng.normal(size=(samples, size))).astype(np.float32)
-    model = Quadratic(h, b, start, scale)
+    model = Quadratic(h, b, start)
     return Problem(lambda: model, noise, np.zeros(samples, np.int64))
 
 
@@ -230,6 +231,18 @@ def replica(
         yield one
     finally:
         one.close()
+
+
+def in_threads(*work: Callable[[], object], mixed: bool = False) -> None:
+    """Each in a thread of its own; the error of one of them is raised. `mixed`: they take turns often."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5 if mixed else interval)
+    try:
+        with ThreadPoolExecutor(len(work)) as threads:
+            for done in [threads.submit(one) for one in work]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def settings(

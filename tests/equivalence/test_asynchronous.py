@@ -64,24 +64,15 @@ def direct(eta: float, mu: float = 0.0) -> np.ndarray:
     return w
 
 
-def test_async_sgd_is_sgd_where_pushes_do_not_mix() -> None:
-    np.testing.assert_array_equal(trained(job(name="async-sgd", rate=0.1)), direct(0.1))
-
-
-@pytest.mark.parametrize("mu", [0.5, 0.9])
-def test_async_msgd_has_its_velocity_on_the_shards(mu: float) -> None:
-    np.testing.assert_array_equal(trained(job(name="async-msgd", rate=0.1, mu=mu)), direct(0.1, mu))
+@pytest.mark.parametrize(
+    ("name", "mu"),
+    [("async-sgd", None), ("hogwild-sgd", None), ("async-msgd", 0.0), ("async-msgd", 0.5), ("async-msgd", 0.9)],
+)
+def test_names_are_equations_where_pushes_do_not_mix(name: str, mu: float | None) -> None:
+    """With momentum, its velocity is on the shards; where they do not meet, pushes need no locks."""
+    named = job(name=name, rate=0.1, **({} if mu is None else {"mu": mu}))
+    np.testing.assert_array_equal(trained(named), direct(0.1, mu or 0.0))
     assert job(name="async-msgd", rate=0.1).strategy.rule.model_dump()["mu"] == 0.9
-
-
-def test_without_momentum_kept_the_two_are_one() -> None:
-    plain, still = trained(job(name="async-sgd", rate=0.1)), trained(job(name="async-msgd", rate=0.1, mu=0.0))
-    assert plain.tobytes() == still.tobytes()
-
-
-def test_hogwild_is_the_same_where_pushes_do_not_meet() -> None:
-    plain, free = trained(job(name="async-sgd", rate=0.1)), trained(job(name="hogwild-sgd", rate=0.1))
-    assert plain.tobytes() == free.tobytes()
 
 
 def test_all_begin_at_once_and_push_every_mini_batch() -> None:

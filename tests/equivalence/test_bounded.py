@@ -1,7 +1,7 @@
 """The staleness dial at N >= 1 with the worker's own threads: one replica is plain SGD, several keep within it."""
 
-import threading
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +9,17 @@ import pytest
 from dbelief.core.push import Pusher
 from dbelief.optim import make_rule
 from tests.equivalence.by_hand import sequential
-from tests.equivalence.harness import Problem, Replica, network, quadratic, replica, serve, settings, values_of
+from tests.equivalence.harness import (
+    Problem,
+    Replica,
+    in_threads,
+    network,
+    quadratic,
+    replica,
+    serve,
+    settings,
+    values_of,
+)
 
 SGD = make_rule("sgd", {})
 RATE, BATCH, SAMPLES = 0.05, 3, 131
@@ -58,23 +68,14 @@ def test_minimal_staleness_bound_neither_blocks_nor_leads(
     parameters = serve(problem.start, SGD, shards=2, replicas=replicas, on_apply=note, staleness=staleness)
     cadence = settings(0.01, 1, n_fetch, n_push, literal=literal, overlap=overlap)
     ones = [Replica(problem, parameters, cadence, number) for number in range(replicas)]
-    errors: list[BaseException] = []
 
     def work(one: Replica) -> None:
-        try:
-            for start in (0, 12):
-                one.train(start, start + 12 if start == 0 else start + 18)
-        except BaseException as error:
-            errors.append(error)
+        for start in (0, 12):
+            one.train(start, start + 12 if start == 0 else start + 18)
 
-    threads = [threading.Thread(target=work, args=(one,)) for one in ones]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, one) for one in ones))
     for one in ones:
         one.close()
-    assert not errors
     after = np.cumsum([push.steps for push in ones[0].pushes])
     assert after[-1] == 30
     passed: dict[int, Counter[int]] = {}

@@ -19,10 +19,10 @@ def limit(replicas: int) -> float:
 
 
 def round_robin(
-    h: np.ndarray, start: np.ndarray, replicas: int, pushes: int, shards: int
+    h: np.ndarray, start: np.ndarray, replicas: int, pushes: int, shards: int, aware: bool = False
 ) -> tuple[np.ndarray, list[float]]:
     """All w(t) of f(w) = sum of h w^2 / 2, shape (pushes + 1, N), and the staleness of each push."""
-    parameters = serve(start, SGD, shards, nominal=-(-len(start) // shards))
+    parameters = serve(start, SGD, shards, nominal=-(-len(start) // shards), staleness_aware=aware)
     segments = len(parameters.placement.spans)
     copies = [start.copy() for _ in range(replicas)]
     versions = [np.zeros(segments, np.int64) for _ in range(replicas)]
@@ -58,15 +58,3 @@ def test_the_delay_is_borne_up_to_its_limit_and_no_further(replicas: int) -> Non
     began, ended = np.abs(w[: 8 * replicas]).max(axis=0), np.abs(w[-8 * replicas :]).max(axis=0)
     assert (ended[:4] < 2e-6 * began[:4]).all()
     assert 1e5 < ended[4] / began[4] < 1e9
-
-
-def test_the_limits_are_those_of_the_recursions_roots() -> None:
-    """The largest root of z^P = z^(P-1) - rate h passes the unit circle at the limit."""
-    for replicas in range(1, 9):
-        radius = []
-        for share in (0.999, 1.001):
-            polynomial = np.zeros(replicas + 1)
-            polynomial[0], polynomial[1] = 1, -1
-            polynomial[-1] += share * limit(replicas)
-            radius.append(np.abs(np.roots(polynomial)).max())
-        assert radius[0] < 1 < radius[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,46 +25,26 @@ from .harness import Problem, network, quadratic, serve, values_of
 
 @pytest.mark.parametrize("make", [quadratic, network])
 @pytest.mark.parametrize("longest", [None, 0.5])
-@pytest.mark.parametrize(("mu", "nesterov"), [(None, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize(("mu", "nesterov"), [(None, False), (0.0, False), (0.9, False), (0.9, True)])
 def test_a_forced_order_gives_the_equations_bits(
     make: Callable[[int], Problem], mu: float | None, nesterov: bool, longest: float | None
 ) -> None:
-    """Round robin, and an order of arrival as it might be; gradients as they are, or clipped, as the most are here."""
-    for order in ([0, 1, 2] * 4, [2, 0, 0, 1, 2, 1, 1, 0, 2, 2, 0]):
+    """Round robin, and an order of arrival as it might be; gradients as they are, or clipped, as the most are here.
+
+    Without contention it is the same without locks. A mu of 0 is no momentum.
+    """
+    for order, lock_free in product(([0, 1, 2] * 4, [2, 0, 0, 1, 2, 1, 1, 0, 2, 2, 0]), (False, True)):
         problem = make(BATCH * len(order))
         settings = replace(PLAIN, mu=mu, nesterov=nesterov, clip_norm=longest)
-        with working(problem, settings, 3) as (centre, workers):
+        with working(problem, settings, 3, lock_free=lock_free) as (centre, workers):
             for step, i in enumerate(order):
                 workers[i].train(step * BATCH, (step + 1) * BATCH)
-            expected, weights = direct(problem, order, 0.25, 0.125, mu, nesterov, longest or np.inf)
+            expected, weights = direct(problem, order, 0.25, 0.125, mu or None, nesterov, longest or np.inf)
             np.testing.assert_array_equal(values_of(centre), expected)
             for worker, own in zip(workers, weights, strict=True):
                 np.testing.assert_array_equal(worker.weights, own)
             if longest is not None:
                 assert (expected != direct(problem, order, 0.25, 0.125, mu, nesterov)[0]).any()
-
-
-def test_without_momentum_kept_the_two_are_one() -> None:
-    ends = []
-    for mu in (None, 0.0):
-        problem = network(48)
-        with working(problem, replace(PLAIN, mu=mu), 2) as (centre, workers):
-            for step in range(12):
-                workers[step % 2].train(step * BATCH, (step + 1) * BATCH)
-            ends.append([values_of(centre).tobytes(), *(worker.weights.tobytes() for worker in workers)])
-    assert ends[0] == ends[1]
-
-
-@pytest.mark.parametrize("mu", [None, 0.9])
-def test_lock_free_without_contention_changes_nothing(mu: float | None) -> None:
-    ends = []
-    for lock_free in (False, True):
-        problem = network(48)
-        with working(problem, replace(PLAIN, mu=mu), 3, lock_free=lock_free) as (centre, workers):
-            for step in range(12):
-                workers[step % 3].train(step * BATCH, (step + 1) * BATCH)
-            ends.append([values_of(centre).tobytes(), *(worker.weights.tobytes() for worker in workers)])
-    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize(
@@ -85,15 +66,6 @@ def test_no_force_is_so_many_workers_by_themselves(mu: float | None, in_step: bo
                 v = v * np.float32(mu or 0) - gradient(w, step * BATCH, (step + 1) * BATCH) * np.float32(0.25)
                 w = w + v
             np.testing.assert_array_equal(worker.weights, w)
-
-
-def test_one_step_from_the_centre_is_sgd_and_leaves_it() -> None:
-    problem = network(BATCH)
-    with working(problem, PLAIN) as (centre, (worker,)):
-        worker.train(0, BATCH)
-        np.testing.assert_array_equal(values_of(centre), problem.start)
-        step = problem.gradients()(problem.start, 0, BATCH) * np.float32(0.25)
-        np.testing.assert_array_equal(worker.weights, problem.start - step)
 
 
 class Whole:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dbelief.training.session import build_model
 from worker.strategies.elastic import ElasticSettings
 
 from .elastic import Worker
-from .harness import HOST, Problem, serve, values_of
+from .harness import HOST, Problem, in_threads, serve, values_of
 
 BATCH, WORKERS = 7, 3
 
@@ -70,33 +70,18 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
     nominal = nominal_length(len(problem.start), job.shards)
     centre = serve(problem.start, make_rule("elastic", {}), 3, nominal, on_apply=log.note)
     logs = [BatchRecorder() for _ in range(WORKERS)]
-    length, begin, errors = 16 * BATCH - 3, threading.Barrier(WORKERS), list[BaseException]()
+    length, begin = 16 * BATCH - 3, threading.Barrier(WORKERS)
 
     def work(number: int, worker: Worker) -> None:
-        try:
-            begin.wait(60)
-            for epoch in range(2):
-                start, stop = number * length, (number + 1) * length
-                worker.train(start, start + length // 2, epoch=epoch)
-                worker.train(start + length // 2, stop, epoch=epoch)
-        except BaseException as error:
-            errors.append(error)
+        begin.wait(60)
+        for epoch in range(2):
+            start, stop = number * length, (number + 1) * length
+            worker.train(start, start + length // 2, epoch=epoch)
+            worker.train(start + length // 2, stop, epoch=epoch)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # threads take turns often, so that exchanges mix
-    try:
-        with ExitStack() as stack:
-            workers = [
-                stack.enter_context(closing(Worker(problem, centre, chosen, n, logs[n]))) for n in range(WORKERS)
-            ]
-            threads = [threading.Thread(target=work, args=(n, worker)) for n, worker in enumerate(workers)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not errors, errors
+    with ExitStack() as stack:
+        workers = [stack.enter_context(closing(Worker(problem, centre, chosen, n, logs[n]))) for n in range(WORKERS)]
+        in_threads(*(partial(work, n, worker) for n, worker in enumerate(workers)), mixed=True)
     log.write(folder / "record", 0)
     for one, worker in zip(logs, workers, strict=True):
         one.write(folder / "record", worker.pusher)

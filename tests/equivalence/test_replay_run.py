@@ -1,8 +1,8 @@
 """Replicas that run free in threads of their own, logged as the programs log, and replayed: the same bits."""
 
 import json
-import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dbelief.optim import make_rule
 from dbelief.rundir.record import ComputedBatch, PushRecorder, read_record
 from dbelief.tools.replay import replay, replay_run
 from dbelief.training.session import build_model, initial_values
-from tests.equivalence.harness import HOST, Problem, Replica, network, quadratic, serve, settings, values_of
+from tests.equivalence.harness import HOST, Problem, Replica, in_threads, network, quadratic, serve, settings, values_of
 
 RATE, BATCH, SAMPLES, REPLICAS = 0.05, 2, 150, 3
 ADAGRAD = make_rule("adagrad", {})
@@ -40,32 +40,18 @@ def free_running(
     replicas = [Replica(problem, parameters, settings(RATE, overlap=overlap, **chosen), n) for n in range(REPLICAS)]
     begin = threading.Barrier(REPLICAS)
     length = len(problem.inputs) // problem.epochs // REPLICAS
-    errors: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            begin.wait(60)
-            for epoch in range(problem.epochs):
-                start, stop = number * length, (number + 1) * length
-                replicas[number].train(start, start + length // 2, epoch)
-                replicas[number].train(start + length // 2, stop, epoch)
-        except BaseException as error:
-            errors.append(error)
+        begin.wait(60)
+        for epoch in range(problem.epochs):
+            start, stop = number * length, (number + 1) * length
+            replicas[number].train(start, start + length // 2, epoch)
+            replicas[number].train(start + length // 2, stop, epoch)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(REPLICAS)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # threads take turns often, so that pushes mix
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(*(partial(work, number) for number in range(REPLICAS)), mixed=True)
     for one in replicas:
         one.close()
         one.write_record(folder)
-    assert not errors, errors
     recorder.write(folder, 0)
     return values_of(parameters)
 

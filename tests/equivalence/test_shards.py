@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dbelief.core.push import Push, Pusher
 from dbelief.optim import RULES, make_rule
 from tests.equivalence.harness import Problem, Replica, network, quadratic, serve, settings, values_of
 
@@ -49,26 +48,6 @@ def test_the_number_of_shards_leaves_the_result_as_it_is(name: str, rule_name: s
     assert np.abs(whole - problem.start).max() > 0.05, "nothing was trained"
     for shards, nominal in CUTS:
         assert np.array_equal(in_turn(problem, rule_name, shards, nominal), whole), (shards, nominal)
-
-
-@pytest.mark.parametrize("rule_name", RULES)
-def test_stale_gradients_give_one_result_too(rule_name: str) -> None:
-    """Four pushers whose gradients were computed up to three pushes ago, in a drawn order."""
-    problem = PROBLEMS["quadratic"]
-    gradient = problem.gradients()
-    results = []
-    for shards, nominal in CUTS:
-        parameters = serve(problem.start, make_rule(rule_name, OPTIONS[rule_name]), shards, nominal)
-        copies = [problem.start for _ in range(4)]
-        sequences = [0] * 4
-        versions = np.zeros(len(parameters.placement.spans), np.int64)
-        for t, who in enumerate(np.random.default_rng(0).integers(4, size=60)):
-            sequences[who] += 1
-            push = Push(Pusher(int(who), int(who) + 1), sequences[who], np.float32(0.02))
-            parameters.push(gradient(copies[who], t, t + 2), versions, push)
-            copies[who] = values_of(parameters)
-        results.append(values_of(parameters))
-    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 def test_a_shard_may_be_empty() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dbelief.optim import make_rule
 from dbelief.rpc.in_process import InProcessParameters, LocalShard
 from ps_server.store.shard import Shard
 from tests.equivalence.by_hand import Range, Server, gap, minibatches
-from tests.equivalence.harness import Problem, Replica, network, quadratic, serve, settings, values_of
+from tests.equivalence.harness import Problem, Replica, in_threads, network, quadratic, serve, settings, values_of
 
 RATE = 0.05
 PATIENCE_S = 60.0
@@ -53,27 +54,17 @@ class Turnstile:
         return taken
 
 
-def in_threads(problem: Problem, parameters: InProcessParameters, leases: Sequence[Sequence[Range]]) -> list[Replica]:
+def trained(problem: Problem, parameters: InProcessParameters, leases: Sequence[Sequence[Range]]) -> list[Replica]:
     """Train every replica's leases in a thread of its own."""
     replicas = [Replica(problem, parameters, settings(RATE, BATCHES[r]), r) for r in range(len(leases))]
-    errors: list[BaseException] = []
 
     def work(one: Replica, ranges: Sequence[Range]) -> None:
-        try:
-            for start, stop in ranges:
-                one.train(start, stop)
-        except BaseException as error:
-            errors.append(error)
+        for start, stop in ranges:
+            one.train(start, stop)
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(replicas, leases, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, *pair) for pair in zip(replicas, leases, strict=True)))
     for one in replicas:
         one.close()
-    if errors:
-        raise errors[0]
     return replicas
 
 
@@ -111,7 +102,7 @@ def joint(problem: Problem, rule_name: str, count: int) -> np.ndarray:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_replicas_in_threads_are_the_ordered_weighted_mean(problem: Problem, count: int, rule_name: str) -> None:
     parameters = serve(problem.start, make_rule(rule_name, {}), shards=3, replicas=count)
-    replicas = in_threads(problem, parameters, halves(count))
+    replicas = trained(problem, parameters, halves(count))
     w = values_of(parameters)
     assert np.array_equal(w, rounds(problem, rule_name, [range(count)] * ROUNDS))
     for one in replicas:
@@ -137,18 +128,8 @@ def test_no_order_of_arrival_matters(seed: int) -> None:
     problem, count = PROBLEMS["quadratic"], 4
     parameters = serve(problem.start, make_rule("adagrad", {}), shards=2, replicas=count)
     parameters.shards = [Turnstile(shard, [seed, n], count) for n, shard in enumerate(parameters.shards)]
-    in_threads(problem, parameters, halves(count))
+    trained(problem, parameters, halves(count))
     assert np.array_equal(values_of(parameters), rounds(problem, "adagrad", [range(count)] * ROUNDS))
-
-
-def test_summing_in_order_of_arrival_would_give_other_bits() -> None:
-    """What the rising order of replicas is for: sums of float32 numbers depend on it."""
-    problem = PROBLEMS["quadratic"]
-    gradient = problem.gradients()
-    parts = [gradient(problem.start, *SHARES[r]) * np.float32(0.25) for r in range(4)]
-    rising = ((parts[0] + parts[1]) + parts[2]) + parts[3]
-    falling = ((parts[3] + parts[2]) + parts[1]) + parts[0]
-    assert not np.array_equal(rising, falling)
 
 
 def test_leaving_replicas_are_not_waited_for(problem: Problem) -> None:
@@ -157,6 +138,6 @@ def test_leaving_replicas_are_not_waited_for(problem: Problem) -> None:
     for shard in parameters.shards:
         assert isinstance(shard, Shard)
         shard.set_membership(2, [(0, range(3)), (4, range(2))])
-    replicas = in_threads(problem, parameters, [*halves(2), halves(3)[2][:1]])
+    replicas = trained(problem, parameters, [*halves(2), halves(3)[2][:1]])
     assert [len(one.pushes) for one in replicas] == [8, 8, 4]
     assert np.array_equal(values_of(parameters), rounds(problem, "sgd", [range(3)] * 4 + [range(2)] * 4))

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +81,43 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLI
     raise AssertionError(f"waited {deadline_s:g} s for {what}")
 
 
+def descendants(pid: int) -> list[int]:
+    """Processes below this one."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def child(launcher: int, words: str) -> int:
+    """The process id of one below the launcher, by what its command line holds."""
+
+    def look() -> int | None:
+        for pid in descendants(launcher):
+            try:
+                if words in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "):
+                    return pid
+            except OSError:
+                continue
+        return None
+
+    return wait_for(look, f"a process of {words!r}")
+
+
+def a_free_address() -> str:
+    """A port of loopback on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 class Operator:
     """Starts roles, and ends at last all that still run.
 
@@ -111,6 +149,12 @@ class Operator:
     def summary(self, job: str) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.folder / "runs" / job / "summary.json").read_text())
         return summary
+
+    def trained(self, job: str, path: Path, *options: str) -> dict[str, Any]:
+        """Train a job to its good end; its summary."""
+        train = self.start("train", "train", "--quiet", *options, str(path))
+        assert train.ends() == 0, train.log.read_text()
+        return self.summary(job)
 
     def events(self, job: str) -> list[dict[str, Any]]:
         path = self.folder / "runs" / job / "events.jsonl"
@@ -163,14 +207,14 @@ def redis_server(folder: Path) -> Iterator[str]:
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("no redis-server on this machine")
-    socket = folder / "redis.sock"
+    socket_path = folder / "redis.sock"
     server = subprocess.Popen(
-        [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)],
+        [binary, "--port", "0", "--unixsocket", str(socket_path), "--save", "", "--dir", str(folder)],
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: True if socket.exists() else None, "redis-server")
-        yield f"unix://{socket}"
+        wait_for(lambda: True if socket_path.exists() else None, "redis-server")
+        yield f"unix://{socket_path}"
     finally:
         server.terminate()
         server.wait(60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from dbelief.errors import DbeliefError
 from dbelief.registry.embedded import EmbeddedRegistry
 from dbelief.rpc.server.health import check_serving
 
-from .conftest import Operator, Role, wait_for
+from .conftest import Operator, Role, a_free_address, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -32,9 +31,7 @@ LEADS = "dbelief.v1.Coordinator"
 
 @pytest.fixture
 def address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return a_free_address()
 
 
 def _write(folder: Path, name: str, epochs: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from dbelief.cli.inspect_run import evaluate_run
 from tests.faults.invariants import MARK, marked_processes
 
-from .conftest import Operator, redis_server, wait_for
+from .conftest import Operator, a_free_address, descendants, redis_server, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -54,34 +53,6 @@ def test_every_role_by_hand(
     assert marked_processes(str(operator.folder)) == {}  # and with them all that listens
 
 
-def with_one_killed(operator: Operator, job: Path) -> dict[str, Any]:
-    """Run a job of 2 shards and 3 workers, one of which dies while it trains; the summary."""
-    operator.compute_wait_s = 0.02  # a fast machine would be done before the heartbeat's deadline
-    coordinator, address = operator.coordinator(job)
-    members = operator.members(address, 2, 3)
-    operator.until_joined("hand", replicas=3)
-    operator.until_samples("hand", 3_000)
-    members[-1].kill()
-    assert coordinator.ends() == 0
-    assert [member.ends() for member in members[:-1]] == [0] * 4
-    summary = operator.summary("hand")
-    assert summary["members_lost"] == 1
-    return summary
-
-
-@pytest.mark.long
-def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
-    summary = with_one_killed(operator, job)
-    assert summary["pushes_trained_twice"] <= 1
-    # Every sample of every epoch is trained; a push that only some segments had is trained again.
-    assert summary["samples"] == 16 * 1_257
-    assert summary["test_accuracy"] >= FLOOR
-    died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
-    assert len(died) == 1
-    assert "no heartbeat for" in died[0]["reason"]
-
-
 @pytest.mark.long
 def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=1, replicas=1))
@@ -113,10 +84,22 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
 def test_staleness_bound_holds_with_one_replica_killed(operator: Operator, write_job: Callable[[str], Path]) -> None:
     """From two clocks behind to three ahead: each of the others pushes at most five times during one of ours."""
     job = write_job(DIGITS.format(strategy="staleness: 2, warm_start: null", limits="epochs: 8", shards=2, replicas=3))
-    summary = with_one_killed(operator, job)
+    operator.compute_wait_s = 0.02  # a fast machine would be done before the heartbeat's deadline
+    coordinator, address = operator.coordinator(job)
+    members = operator.members(address, 2, 3)
+    operator.until_joined("hand", replicas=3)
+    operator.until_samples("hand", 3_000)
+    members[-1].kill()
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members[:-1]] == [0] * 4
+    summary = operator.summary("hand")
+    assert summary["members_lost"] == 1
+    assert summary["pushes_trained_twice"] <= 1
     assert summary["samples"] == 8 * 1_257
     assert 0 < summary["staleness_mean"] <= 2 * 5
     assert summary["test_accuracy"] >= FLOOR
+    (died,) = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
+    assert "no heartbeat for" in died["reason"]
 
 
 def test_signal_ends_the_job_cleanly_and_resume_continues(operator: Operator, write_job: Callable[[str], Path]) -> None:
@@ -147,21 +130,6 @@ def test_processes_end_with_their_launcher(operator: Operator, write_job: Callab
     assert len(children) >= 6  # registry, coordinator, shards, workers
     train.kill()
     wait_for(lambda: True if not any(os.path.exists(f"/proc/{pid}") for pid in children) else None, "their end")
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes below this one."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
 
 
 @pytest.mark.long
@@ -195,9 +163,7 @@ def test_standby_coordinator_continues_with_same_iterations(
     redis: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
     job = write_job(BATCH)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = a_free_address()
     facts = ("iteration", "loss", "gradient_norm", "step", "evaluations")
 
     def iterations() -> list[dict[str, Any]]:

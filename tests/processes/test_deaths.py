@@ -11,7 +11,7 @@ import pytest
 
 from dbelief.registry import embedded_available
 
-from .conftest import Operator, wait_for
+from .conftest import Operator, child, descendants
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -25,22 +25,6 @@ shards: 2
 replicas: 2
 snapshots: {every_s: 1}
 """
-
-
-def child(launcher: int, words: str) -> int:
-    """The process id of a child of the launcher, by what its command line holds."""
-
-    def look() -> int | None:
-        for entry in Path("/proc").iterdir():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                if parent == launcher and words in (entry / "cmdline").read_text().replace("\0", " "):
-                    return int(entry.name)
-            except (OSError, IndexError, ValueError):
-                continue
-        return None
-
-    return wait_for(look, f"a process of {words!r}")
 
 
 @pytest.mark.skipif(not embedded_available(), reason="without an embedded registry a coordinator's death is the end")
@@ -60,11 +44,4 @@ def test_job_survives_one_kill_of_every_role(operator: Operator, write_job: Call
     log = train.log.read_text()
     assert "failed during the run: " in log
     assert f"({summary['pushes_lost']} pushes lost, " in log
-    assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == launcher]
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+    assert not descendants(launcher)

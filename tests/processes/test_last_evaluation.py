@@ -15,8 +15,7 @@ import pytest
 import dbelief
 from dbelief.registry import embedded_available
 
-from .conftest import Operator, parameters, wait_for
-from .test_deaths import child
+from .conftest import Operator, child, parameters, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +12,10 @@ import pytest
 
 from tests.worker.comm.mpiexec import MPIEXEC, needs_mpi
 
-from .conftest import Operator, Role, wait_for
+from .conftest import DBELIEF, Operator, Role, a_free_address, wait_for
 
 pytestmark = pytest.mark.processes
 
-DBELIEF = (sys.executable, "-P", "-m", "dbelief")
 
 JOB = """
 name: ranks
@@ -41,12 +38,6 @@ def mpi(operator: Operator, address: str, ranks: int = 2, *more: str) -> Role:
     assert MPIEXEC is not None
     launcher = (MPIEXEC, "-n", str(ranks))
     return operator.start("mpi", "worker", "--comm", "mpi", "--coordinator", address, *more, launcher=launcher)
-
-
-def a_free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def a_rank(words: str) -> int:

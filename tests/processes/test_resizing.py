@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Operator, Role, parameters, wait_for
-from .test_deaths import child
+from .conftest import Operator, Role, child, parameters, wait_for
 from .test_steering import dbelief
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]

@@ -28,11 +28,7 @@ def pushes(world: World, client: Replica, number: int, samples: int = 25) -> Non
 
 def began(world: World) -> Replica:
     world.all_shards()
-    client = world.replica(kind="client")
-    world.settle()
-    assert client.is_initialiser()
-    client.initialise()
-    world.settle()
+    client = world.initialised(kind="client")
     assert world.state() is State.READY
     return client
 

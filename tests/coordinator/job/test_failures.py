@@ -21,8 +21,7 @@ MakeWorld = Callable[..., "World"]
 def test_lease_of_dead_replica_resumes_at_common_prefix(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work()
-    first.train(pushes=1)
+    first.work_off(pushes=1)
     assert not first.push(only=3)
     first.die()
     world.settle()
@@ -43,8 +42,7 @@ def test_lease_of_dead_replica_resumes_at_common_prefix(a_world: MakeWorld) -> N
 def test_unreported_pushes_in_ledgers_count(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work()
-    first.train(tell=False)
+    first.work_off(tell=False)
     assert world.machine.progress.samples == 0
     first.die()
     world.settle()
@@ -70,8 +68,7 @@ def test_job_waits_for_unsettled_lease_of_dead_replica(a_world: MakeWorld) -> No
 def test_leaving_replica_returns_its_remaining_lease(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work()
-    first.train(pushes=2)
+    first.work_off(pushes=2)
     first.leave("asked to end")
     world.settle()
     assert second.work().start == 20
@@ -88,8 +85,7 @@ def test_leaving_replica_returns_its_remaining_lease(a_world: MakeWorld) -> None
 def test_expired_replica_is_stopped_and_its_reports_ignored(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work()
-    first.train(pushes=1, tell=False)
+    first.work_off(pushes=1, tell=False)
     first.die()
     assert not world.machine.heartbeat("replica", first.number, first.incarnation, world.now_s)
     first.tell()
@@ -102,15 +98,13 @@ def test_expired_replica_is_stopped_and_its_reports_ignored(a_world: MakeWorld) 
 def test_restarted_replica_keeps_number_not_incarnation(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work()
-    first.train(pushes=1)
+    first.work_off(pushes=1)
     first.die()
     successor = world.replica(requested=first.number)
     assert successor.number == first.number
     assert successor.incarnation > first.incarnation
     world.settle()
-    successor.work()
-    successor.train()
+    successor.work_off()
     assert world.machine.progress.samples_of(successor.number) == 30
     assert world.machine.progress.samples == 30
 

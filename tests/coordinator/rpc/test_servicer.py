@@ -241,8 +241,7 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     first = training.world.replicas[0]
     reply = lease(training)
     assert reply.training == wire.TrainingLease(lease=1, epoch=0, start=0, stop=30, samples_before=0)
-    first.work()
-    first.train()
+    first.work_off()
     assert lease(training).evaluation == wire.EvaluationLease(
         lease=2, set="validation", vector="w", samples=30, placement_epoch=1
     )
@@ -465,13 +464,6 @@ def test_a_request_in_lockstep_is_held_until_its_block_can_begin(lockstep: Calle
     assert not lockstep.steps.held._last, "no request is held any more"
 
 
-def test_in_lockstep_samples_that_wait_for_a_block_come_later(lockstep: Caller) -> None:
-    assert lease(lockstep, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
-    assert lease(lockstep, 1, wants=wire.WANTS_TRAINING).supply == wire.SUPPLY_LATER
-    inform_shards(lockstep)
-    assert lease(lockstep, wants=wire.WANTS_TRAINING).training.lease == 1
-
-
 def test_a_block_that_was_formed_before_the_job_closes_is_still_to_come(lockstep: Caller) -> None:
     """Else its members ask no more, and the job waits for their leases without end."""
     for number in (0, 1):
@@ -607,8 +599,7 @@ def test_status_before_anything_is_known(call: Caller) -> None:
 
 def test_status_lists_all_members(training: Caller) -> None:
     first = training.world.replicas[0]
-    first.work()
-    first.train()
+    first.work_off()
     training.world.tick(2.0)
     status = training("Status", wire.StatusRequest(job=True))
     assert (status.state, status.samples, status.epoch, status.loss, status.shards) == (

@@ -218,8 +218,3 @@ def test_bfloat16_is_that_of_the_codec(tmp_path_factory: pytest.TempPathFactory,
     drawn = np.array(bits, np.uint32)
     found = written_as_bfloat16(tmp_path_factory.getbasetemp(), drawn)
     assert found.tolist() == bfloat16_of(drawn.view(np.float32)).tolist()
-
-
-def test_bfloat16_of_many_random_numbers_is_that_of_the_codec(tmp_path: Path) -> None:
-    bits = np.random.default_rng(3).integers(0, 2**32, 5_000, dtype=np.uint32)
-    assert written_as_bfloat16(tmp_path, bits).tobytes() == bfloat16_of(bits.view(np.float32)).tobytes()

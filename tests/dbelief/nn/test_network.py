@@ -242,21 +242,6 @@ def test_the_steady_state_allocates_next_to_nothing() -> None:
         assert end - start < 512
 
 
-def test_training_learns() -> None:
-    network = Network([Dense(16), Tanh(), Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
-    views = dict(network.parameters(np.random.default_rng(0)))
-    exclusive_or = Batch(np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32), np.array([0, 1, 1, 0]))
-    out = like(views)
-    first = network.loss_and_gradient(views, exclusive_or, out)
-    for _ in range(300):
-        network.loss_and_gradient(views, exclusive_or, out)
-        for name, view in views.items():
-            view -= 0.5 * out[name]
-    total, right = network.evaluate(views, exclusive_or)
-    assert right == 4
-    assert total / 4 < 0.1 * first
-
-
 def test_numpys_settings_are_left_as_they_were() -> None:
     network = classifier()
     views = random_views(network)

@@ -56,12 +56,6 @@ def drawn(kind: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal(20).astype(kind), rng.standard_normal((30, 20)).astype(kind)
 
 
-def test_by_hand(run: Run) -> None:
-    w0, gradients = np.array([1.0], np.float32), np.array([[2.0], [0.0], [4.0]], np.float32)
-    # v = 1, 0.5, 2.25 with mu = 1/2 at rate 1/2
-    np.testing.assert_array_equal(run(CaffeMomentum(0.5), w0, gradients, 0.5), [[0.0], [-0.5], [-2.75]])
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("schedule", [STEP, POLY], ids=["step", "poly"])
 def test_under_a_rate_that_changes_it_is_caffe_s_solver(schedule: dict[str, object], decay: float) -> None:

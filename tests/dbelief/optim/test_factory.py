@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from dbelief.optim import RULES, make_rule
@@ -32,3 +34,24 @@ def test_unknown_rule_lists_the_rules() -> None:
 def test_unknown_option_lists_the_options(name: str, option: str, known: str) -> None:
     with pytest.raises(ValueError, match=rf"rule {name} has no option '{option}'; there is: {known}"):
         make_rule(name, {option: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "values"),
+    [
+        ("sgd", "weight_decay", [-0.1, math.inf, math.nan]),
+        ("momentum", "mu", [-0.1, 1.0, math.nan]),
+        ("adagrad", "eps", [-1.0, math.nan]),
+        ("adagrad", "a0", [-0.5, math.inf]),
+        ("adam", "beta1", [1.0]),
+        ("adam", "beta2", [-0.1]),
+        ("adam", "eps", [-1e-8]),
+        ("adamw", "beta1", [1.0]),
+        ("adamw", "weight_decay", [-0.1, math.inf]),
+    ],
+)
+def test_options_out_of_range(name: str, option: str, values: list[float]) -> None:
+    limits = "at least 0 and below 1" if option in ("mu", "beta1", "beta2") else "0 or more"
+    for value in values:
+        with pytest.raises(ValueError, match=rf"^{name}: {option} is .*, must be {limits}$"):
+            make_rule(name, {option: value})

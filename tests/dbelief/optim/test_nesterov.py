@@ -3,21 +3,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dbelief.optim.momentum import Nesterov
-from dbelief.optim.sgd import SGD
 
 Run = Callable[..., np.ndarray]
-
-
-def test_by_hand(run: Run) -> None:
-    w0, gradients = np.array([1.0], np.float32), np.array([[2.0], [0.0], [4.0]], np.float32)
-    # v = 2, 1, 4.5 and g + v / 2 = 3, 0.5, 6.25 with mu = 1/2
-    np.testing.assert_array_equal(run(Nesterov(0.5), w0, gradients, 1.0), [[-2.0], [-2.5], [-8.75]])
-
-
-def test_without_mu_it_is_sgd(run: Run) -> None:
-    rng = np.random.default_rng(0)
-    w0, gradients = rng.standard_normal(40, dtype=np.float32), rng.standard_normal((9, 40), dtype=np.float32)
-    np.testing.assert_array_equal(run(Nesterov(0.0), w0, gradients, 0.1), run(SGD(), w0, gradients, 0.1))
 
 
 def test_it_is_the_look_ahead_seen_from_ahead(run: Run) -> None:

@@ -1,6 +1,5 @@
 """The twin of the gRPC client over shards of this process; and that the number of shards changes no bit."""
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +9,7 @@ from dbelief.core.layout import assign_segments, make_segments
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected, Unavailable
-from dbelief.optim import RULES, make_rule
+from dbelief.optim import make_rule
 from dbelief.rpc.in_process import InProcessParameters
 from ps_server.store.shard import Shard
 
@@ -54,53 +53,6 @@ def pulled(parameters: InProcessParameters, clock: int = 0) -> np.ndarray:
 
 def normal(seed: int, rows: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, N), dtype=np.float32)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("shards", [1, 2, 7, 10])
-def test_any_number_of_shards_gives_the_bits_of_one_vector(rule: str, shards: int, together: Together) -> None:
-    """DistBelief, section 4.1: shards apply the rule to ranges of the vector, and no element looks at another."""
-    initial, *gradients = normal(0, 9)
-    whole, formula = initial.copy(), make_rule(rule, {})
-    states = tuple(np.full(N, value, np.float32) for value in formula.state.values())
-    parameters, versions = together(shards, rule, initial=initial), nothing_held()
-    out, sequences = np.empty(N, np.float32), {A: 0, B: 0}
-    for step, gradient in enumerate(gradients, start=1):
-        pusher = (A, B)[step % 3 == 0]
-        sequences[pusher] += 1
-        rate = np.float32(0.1 / step)
-        parameters.push(gradient, versions, Push(pusher, sequences[pusher], rate))
-        formula.apply(whole, gradient, states, rate, step)
-        parameters.pull(out, versions)
-        assert out.tobytes() == whole.tobytes()
-        assert versions.tolist() == [step] * SEGMENTS
-
-
-@pytest.mark.parametrize("shards", [1, 2, 7, 10])
-def test_rounds_give_the_same_bits_on_any_number_of_shards(shards: int, together: Together) -> None:
-    initial, *gradients = normal(1, 7)
-    parameters = together(shards, "adagrad", staleness=0, initial=initial)
-    for shard in parameters.shards:
-        assert isinstance(shard, Shard)
-        shard.set_membership(1, [(0, [0, 1])])
-
-    def replica(pusher: Pusher) -> None:
-        for clock in range(3):
-            push = Push(pusher, clock + 1, np.float32(0.1), 3 + pusher.replica, clock=clock)
-            parameters.push(gradients[2 * clock + pusher.replica], nothing_held(), push)
-
-    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in (B, A)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    whole, formula, state = initial.copy(), make_rule("adagrad", {}), (np.zeros(N, np.float32),)
-    for clock in range(3):
-        mean = np.zeros(N, np.float32)
-        mean += gradients[2 * clock] * np.float32(3 / 7)
-        mean += gradients[2 * clock + 1] * np.float32(4 / 7)
-        formula.apply(whole, mean, state, np.float32(0.1), clock + 1)
-    assert pulled(parameters, clock=3).tobytes() == whole.tobytes()
 
 
 def test_only_newer_segments_are_written(together: Together) -> None:

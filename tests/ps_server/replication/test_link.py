@@ -89,6 +89,13 @@ class Pair:
         while self.waits:
             self.flow(1)
 
+    def promote(self) -> None:
+        """All that is told arrives, and the follower leads."""
+        self.settle()
+        self.moves.promote(9)
+        self.moves.commit(range(3))
+        self.follower.make_ready()
+
     def close(self) -> None:
         self.programs.close()
         self.link.begin(self.link.epoch + 1, followed=False)
@@ -168,10 +175,7 @@ def test_promoted_follower_repeats_exchange_answers() -> None:
     pair.begin()
     push, weights = Push(A, 1, np.float32(0.5)), np.full(LENGTH, 3.0, np.float32)
     answers, _, _ = pair.leader.exchange(push, [(span.index, weights) for span in SPANS])
-    pair.settle()
-    pair.moves.promote(9)
-    pair.moves.commit(range(3))
-    pair.follower.make_ready()
+    pair.promote()
     again, duplicates, lost = pair.follower.exchange(push, [(span.index, weights) for span in SPANS])
     assert (duplicates, lost) == (3, 0)
     for (version, before), (same, values) in zip(answers, again, strict=True):
@@ -186,10 +190,7 @@ def test_promoted_follower_counts_the_same_loss_for_a_repeated_push() -> None:
     pair.begin()
     ones, push = np.ones(LENGTH, np.float32), Push(A, 5, np.float32(0.5), base=5)
     assert [pair.leader.push(push, span.index, ones).lost for span in SPANS] == [4, 4, 4]
-    pair.settle()
-    pair.moves.promote(9)
-    pair.moves.commit(range(3))
-    pair.follower.make_ready()
+    pair.promote()
     again = [pair.follower.push(push, span.index, ones) for span in SPANS]
     assert {(one.outcome, one.lost) for one in again} == {(Outcome.DUPLICATE, 4)}
     later = [pair.follower.push(Push(A, 6, np.float32(0.5), base=6), span.index, ones) for span in SPANS]
@@ -206,10 +207,7 @@ def test_promoted_follower_completes_open_rounds() -> None:
     ones = np.ones(LENGTH, np.float32)
     first = Push(A, 1, np.float32(1.0))
     pair.leader.push(first, 0, ones)
-    pair.settle()
-    pair.moves.promote(9)
-    pair.moves.commit(range(3))
-    pair.follower.make_ready()
+    pair.promote()
     pair.follower.set_membership(1, [(0, [A.replica, B.replica])])
     before = pair.follower.pull("w", 0)[1]
     pair.follower.push(first, 0, ones)
@@ -232,10 +230,7 @@ def test_promoted_follower_has_leases_and_positions(followed: str) -> None:
         pair.leader.push(Push(A, clock + 1, clock=clock, lease=lease, position=position), 1, ones)
     if followed != "from the beginning":
         pair.begin()
-    pair.settle()
-    pair.moves.promote(9)
-    pair.moves.commit(range(3))
-    pair.follower.make_ready()
+    pair.promote()
     segment = pair.follower.segments[1]
     assert (segment.ledger.row(A), segment.ledger.row(B)) == (LedgerRow(3, 6, 32), LedgerRow(1, 4, 30))
     assert segment.applied_ledger()["w", A] == LedgerRow(1, 3, 32)

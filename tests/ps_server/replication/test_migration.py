@@ -67,6 +67,14 @@ class Pushers:
         shard.set_membership(1, [(0, [A.replica, B.replica])])
         return shard
 
+    def ready(self) -> Shard:
+        """A shard of all segments that holds zeros."""
+        shard = self.shard(SPANS)
+        for span in SPANS:
+            shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
+        shard.make_ready()
+        return shard
+
     def turn(self, pusher: Pusher, what: str, bundle: int) -> Callable[[Shard, int], Any]:
         """One act, to be done to each segment wherever it is."""
         values = self.rng.standard_normal((len(SPANS), LENGTH), dtype=np.float32)
@@ -133,30 +141,9 @@ def _assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-def test_migrated_segment_withdraws_to_the_row_before_the_gradients_that_wait() -> None:
-    """A is fenced where the segment has gone, with gradients of two rounds that came before it went."""
-    pushers = Pushers("sgd", 0)
-    one, other, ones = pushers.shard(SPANS), pushers.shard(()), np.ones(LENGTH, np.float32)
-    for span in SPANS:
-        one.push(Push(Pusher(0, 1), 1, assign=True), span.index, ones)
-    one.make_ready()
-    one.push(Push(B, 1, lease=4, position=30), 1, ones)
-    for clock, (lease, position) in enumerate([(3, 32), (3, 64), (6, 32)]):
-        one.push(Push(A, clock + 1, clock=clock, lease=lease, position=position), 1, ones)
-    move(one, other, [1])
-    rows = other.segments[1].ledger
-    assert (rows.row(A), rows.row(B)) == (LedgerRow(3, 6, 32), LedgerRow(1, 4, 30))
-    assert other.segments[1].applied_ledger()["w", A] == LedgerRow(1, 3, 32)
-    other.fence([A.incarnation])
-    assert (rows.row(A), rows.row(B)) == (LedgerRow(1, 3, 32), LedgerRow(1, 4, 30))
-
-
 def test_migrated_segment_repeats_exchange_answers() -> None:
     pushers = Pushers("elastic", None)
-    one, other = pushers.shard(SPANS), pushers.shard(())
-    for span in SPANS:
-        one.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
-    one.make_ready()
+    one, other = pushers.ready(), pushers.shard(())
     push, weights = Push(A, 1, np.float32(0.5)), np.ones(LENGTH, np.float32)
     ((version, before),), _, _ = one.exchange(push, [(1, weights)])
     move(one, other, [1])
@@ -167,10 +154,7 @@ def test_migrated_segment_repeats_exchange_answers() -> None:
 
 def test_sent_segment_answers_moved_until_reverted() -> None:
     pushers = Pushers("sgd", None)
-    shard = pushers.shard(SPANS)
-    for span in SPANS:
-        shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
-    shard.make_ready()
+    shard = pushers.ready()
     moves, push = Migration(shard), Push(A, 1, np.float32(1.0))
 
     def breaks(carried: SegmentState) -> None:
@@ -196,10 +180,7 @@ def test_sent_segment_answers_moved_until_reverted() -> None:
 @pytest.mark.parametrize("dropped", [False, True], ids=["on its way", "dropped"])
 @pytest.mark.parametrize("what", ["push", "exchange", "pull"])
 def test_call_between_lookup_and_lock_gets_moved(what: str, dropped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard = Pushers("sgd", None).shard(SPANS)
-    for span in SPANS:
-        shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
-    shard.make_ready()
+    shard = Pushers("sgd", None).ready()
     find = shard.segment
     gone: list[SegmentState] = []
 
@@ -226,10 +207,7 @@ def test_call_between_lookup_and_lock_gets_moved(what: str, dropped: bool, monke
 
 def test_round_wait_ends_when_its_segment_migrates() -> None:
     pushers = Pushers("sgd", 0)
-    shard = pushers.shard(SPANS)
-    for span in SPANS:
-        shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
-    shard.make_ready()
+    shard = pushers.ready()
     shard.push(Push(A, 1, np.float32(1.0)), 0, np.ones(LENGTH, np.float32))
     heard: list[Exception] = []
 

@@ -133,19 +133,6 @@ def test_arrays_of_an_exchange_do_not_overlap(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(0.0))
 
 
-def test_fenced_incarnation_is_refused(job: Job) -> None:
-    from dbelief.rpc.pb import segments_pb2 as segments
-
-    client, before = job.client(A), job.full(np.nan)
-    client.exchange(drawn(job, 1), before, job.held(0), Push(A, 1, HALF))
-    for number in range(2):
-        job.configure(number, fenced=[segments.Pusher(replica=1, incarnation=11)])
-    moved = job.read()
-    with pytest.raises(Rejected, match="segment 0: replica 1 in incarnation 11 is fenced"):
-        client.exchange(drawn(job, 1), before, job.held(0), Push(A, 2, HALF))
-    np.testing.assert_array_equal(job.read(), moved)
-
-
 def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
     """All that a sender may be ahead with was answered, and nothing of it came through."""
     shard: Any = job.services[0].controller.require_shard()

@@ -90,7 +90,6 @@ WRONG = [
     ("data: {source: npz, file: m, test: 1.0}", "data.test: must be a share*or a whole number*not 1.0"),
     ("data: {source: npz, file: m, test: true}", "data.test: must be a share*not true"),
     ("data: {source: npz, file: m, test: 0.6, validation: 0.5}", "data.test: *leave samples to train on*1.1"),
-    ("data: {source: npz, fil: m}", "data.fil: no such field, did you mean file? (allowed: source, file"),
     ("data: {source: npz, file: f, train: m}", "data.train: no such field*(allowed: source, file"),
     (
         "data: {source: libsvm, train: a, features: 0}",
@@ -107,16 +106,13 @@ WRONG = [
     ("model: {autoencoder: {lambda: 1}}", "model.autoencoder.lambda: no such field, did you mean sparsity?"),
     ("model: {autoencoder: {window: 10}}", "model.autoencoder.window: must be a multiple of block, 4, not 10"),
     ("model: {autoencoder: {image: [8, 8]}}", "model.autoencoder.image: must be a list of three whole numbers"),
-    ("model: {autoencodr: {}}", "model.autoencodr: no such field, did you mean autoencoder? (allowed: layers, loss)"),
     ("model: {stacks: [{}]}", "model.stacks: must be a list with at least two items; one layer is model.autoencoder"),
     ("model: {stacks: {}}", "model.stacks: must be a list, each a mapping with window, block, *not a mapping"),
-    ("model: {stacks: [{}, {windw: 8}]}", "model.stacks.1.windw: no such field, did you mean window?"),
     ("model: {stacks: [{}, {window: 10}]}", "model.stacks.1.window: must be a multiple of block, 4, not 10"),
     ("model: {stacks: [{contrast: {size: 4}}, {}]}", "model.stacks.0.contrast.size: must be odd, not 4"),
     ("model: {stacks: [{}, {}], train: 3}", "model.train: must be a stack from 1 to 2, or all, not 3"),
     ("model: {stacks: [{}, {}], train: al}", "model.train: must be a whole number*or all, or null, not 'al'"),
     ("model: {stacks: [{}, {}], trained: runs/a}", "model.trained: must be a list, each a path*, not 'runs/a'"),
-    ("model: {stack: [{}, {}]}", "model.stack: no such field, did you mean stacks? (allowed: layers, loss)"),
     ("model: {layers: [], loss: square}", "model.layers: must be a list with at least one item"),
     ("model: {layers: relu, loss: square}", "model.layers: must be a list, each one of dense*not 'relu'"),
     ("model: {layers: [rellu], loss: square}", "model.layers.0.rellu: no such field, did you mean relu?"),
@@ -125,10 +121,6 @@ WRONG = [
         "model.layers.1.dense.units: must be a whole number*not 0",
     ),
     ("model: {layers: [dense], loss: square}", "model.layers.0.dense.units: missing; must be a whole number"),
-    (
-        "model: {layers: [{dense: {unit: 3}}], loss: square}",
-        "model.layers.0.dense.unit: *did you mean units?",
-    ),
     ("model: {layers: [{dense: 3, relu: }], loss: square}", "model.layers.0: must name exactly one layer"),
     (
         "model: {layers: [max_pool], loss: square}",
@@ -137,10 +129,6 @@ WRONG = [
     (
         "model: {layers: [{conv: 3}], loss: square}",
         "model.layers.0.conv: must be a mapping with maps, kernel, stride*not 3",
-    ),
-    (
-        "model: {layers: [{conv: {maps: 3, kernal: 3}}], loss: square}",
-        "model.layers.0.conv.kernal: no such field, did you mean kernel?",
     ),
     (
         "model: {layers: [{dropout: 1.0}], loss: square}",
@@ -154,7 +142,6 @@ WRONG = [
     ("model: {layers: [7], loss: square}", "model.layers.0: must be one of dense with its units, relu*not 7"),
     ("model: {layers: [{dense: 3}], loss: softmax}", "model.loss: *did you mean softmax_cross_entropy?"),
     ("model: {zoo: lenett}", "model.zoo: must be one of lenet, alexnet, *, not 'lenett'; did you mean lenet?"),
-    ("model: {zo: lenet}", "model.zo: no such field, did you mean zoo?"),
     ("model: {zoo: lenet, loss: square}", "model.loss: no such field*(allowed: zoo)"),
     (
         "model: {layers: [{conv: {maps: 3, kernel: 3, padding: -1}}], loss: square}",
@@ -224,13 +211,11 @@ WRONG = [
     ("strategy: {name: async-sgd, rate: 1, n_push: 2}", "strategy.n_push: no such field"),
     ("strategy: {name: easgd, rate: 0.5, period: 2}", "strategy.period: must be 1 with easgd, not 2"),
     ("strategy: {name: async-measgd, rate: -1}", "strategy.rate: must be a number above 0, not -1"),
-    ("strategy: {name: sync-easdg, rate: 1}", "strategy.name: must be one of*did you mean sync-easgd?"),
     ("strategy: {name: async-easgd}", "strategy.rate: missing; must be a number above 0"),
     (
         "strategy: {name: sync-easgd, rate: 0.5, form: 2}\nrecord: true",
         "record: must be false with sync-easgd in form 2: there is no order of exchanges to replay",
     ),
-    ("strategy: {name: downpour, rule: {name: cafe-momentum, rate: 1}}", "strategy.rule.name: *mean caffe-momentum?"),
     (
         "strategy: {name: downpour, rule: {name: sgd, rate: 1, weight_decay: -1}}",
         "strategy.rule.weight_decay: must be a number of at least 0, not -1",
@@ -245,7 +230,6 @@ WRONG = [
     (strategy("staleness: 3, staleness_aware: true"), "strategy.staleness_aware: needs staleness null, not 3*"),
     (strategy("staleness: 0, n_fetch: 4, overlap: true"), "strategy.staleness: *not n_fetch 4, overlap true"),
     (strategy("batch: 64, lease: 63"), "strategy.lease: must be at least one batch, 64 samples*not 63"),
-    (strategy("warm_start: {shar: 0.1}"), "strategy.warm_start.shar: no such field, did you mean share?"),
     (
         strategy("warm_start: {share: 1.5}"),
         "strategy.warm_start.share: must be a number from 0 to 1, not 1.5",
@@ -259,7 +243,6 @@ WRONG = [
         "schedule: {kind: constant, warm_up: {samples: 9, start_factor: 1.5}}",
         "schedule.warm_up.start_factor: must be a number from 0 to 1, not 1.5",
     ),
-    ("schedule: {kind: constant, warmup: {samples: 9}}", "schedule.warmup: no such field, did you mean warm_up?"),
     (
         "schedule: {kind: constant, scale: {reference_batch: 32, by: liner}}",
         "schedule.scale.by: must be one of linear, sqrt, not 'liner'; did you mean linear?",
@@ -291,7 +274,6 @@ WRONG = [
     ),
     ("wire: {pull: {name: threshold, tau: 0.1}}", "wire.pull: must be one of fp32, fp16, bf16, not threshold: what it"),
     ("wire: {pull: float16}", "wire.pull: must be one of fp32, fp16, bf16, not 'float16'"),
-    ("wire: {psh: bf16}", "wire.psh: no such field, did you mean push? (allowed: push, pull)"),
     (
         "strategy: {name: async-easgd, rate: 0.5}\nwire: {push: one-bit}",
         "wire.push: must be one of fp32, fp16, bf16 with async-easgd, not one-bit: a worker sends its weights",
