@@ -397,16 +397,6 @@ def restored(pool: Leases, ledgers: dict[int, Applied], **options: Any) -> tuple
     return successor, successor.restore(json.loads(json.dumps(pool.state())), ledgers)
 
 
-def test_lease_reported_done_before_fence_stays_done() -> None:
-    pool = leases()
-    pool.begin_set()
-    lease = take(pool, life=1)
-    finish(pool, lease, sequence=3)
-    pool.revoke(1, ledger(lease, 3))
-    successor, _ = restored(pool, {})
-    assert (successor.done, list(successor.returned)) == (30, [])
-
-
 def test_ended_leases_are_dropped_after_the_set() -> None:
     pool = leases()
     pool.begin_set()
