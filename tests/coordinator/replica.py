@@ -320,11 +320,6 @@ class Replica:
         if self.finished:
             self.lease = None
 
-    def work_off(self, pushes: int | None = None, tell: bool = True) -> None:
-        """Take up a lease, and train it as `train` does."""
-        self.work()
-        self.train(pushes, tell)
-
     def evaluate(self, loss: float | None = None, accuracy: float | None = None, store: bool = True) -> str:
         """Report the evaluation at hand, and store its parameters where told to; under which name."""
         assert self.evaluation is not None

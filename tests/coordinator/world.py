@@ -188,12 +188,6 @@ class World:
             self.step, client, Path(), LocalSets(Path()), lambda note: None, lambda: None, lambda: None, never
         )
 
-    @property
-    def model(self) -> tuple[str, np.ndarray]:
-        """What was exported: the vector's name, and its values by segment."""
-        assert self.exported is not None
-        return self.exported
-
     # -- members -----------------------------------------------------------------------------------------
 
     def shard(self, token: int | None = None, requested: int | None = None, again: str = "") -> int:
@@ -212,19 +206,6 @@ class World:
         latest = {m.number: m.incarnation for m in self.machine.members.alive("shard")}
         self.shard_members.remove((number, latest[number]))
 
-    def restart_shard(self, number: int) -> None:
-        """Kill a shard; its process is started again under its name, before anyone has noticed."""
-        name = next(m.name for m in self.machine.members.alive("shard") if m.number == number)
-        self.kill_shard(number)
-        assert self.shard(again=name, requested=number) == number
-
-    def replace_shard(self, number: int) -> None:
-        """Kill a shard; it is missed, and another one comes."""
-        self.kill_shard(number)
-        self.tick(6.0)
-        self.shard()
-        self.settle()
-
     def all_shards(self) -> World:
         """All shards join."""
         for _ in range(self.job.shards):
@@ -234,15 +215,6 @@ class World:
     def replica(self, **options: Any) -> Replica:
         """A replica or client joins."""
         return Replica(self, **options)
-
-    def initialised(self, kind: str = "replica") -> Replica:
-        """One more joins, and pushes the initial values."""
-        one = self.replica(kind=kind)
-        self.settle()
-        assert one.is_initialiser()
-        one.initialise()
-        self.settle()
-        return one
 
     def started(self, replicas: int | None = None) -> World:
         """Everyone joins, initial values are pushed, and training begins."""

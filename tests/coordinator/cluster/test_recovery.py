@@ -20,11 +20,19 @@ if TYPE_CHECKING:
 MakeWorld = Callable[..., "World"]
 
 
+def restart_shard(world: World, number: int) -> None:
+    """Kill a shard; its process is started again under its name, before anyone has noticed."""
+    name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
+    world.kill_shard(number)
+    assert world.shard(again=name, requested=number) == number
+
+
 def ahead_of_the_newest_set(a_world: MakeWorld) -> World:
     """The first replica has finished a lease of 3 pushes; the newest set has 2 of them."""
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(pushes=2)
+    first.work()
+    first.train(pushes=2)
     world.machine.actions.append(world.machine.training.begin_set())
     world.settle()
     first.train()
@@ -34,8 +42,9 @@ def ahead_of_the_newest_set(a_world: MakeWorld) -> World:
 def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) -> None:
     world = ahead_of_the_newest_set(a_world)
     _, second = world.replicas
-    second.work_off(pushes=1)
-    world.restart_shard(1)
+    second.work()
+    second.train(pushes=1)
+    restart_shard(world, 1)
     world.settle()
     world.run()
     assert world.state() is State.DONE
@@ -51,8 +60,9 @@ def test_shard_recovers_from_newest_set_with_counted_losses(a_world: MakeWorld) 
 def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> None:
     world = ahead_of_the_newest_set(a_world)
     first, second = world.replicas
-    second.work_off(pushes=1)
-    world.restart_shard(1)
+    second.work()
+    second.train(pushes=1)
+    restart_shard(world, 1)
     first.mute = second.mute = True
     world.tick(6.0)
     world.settle()
@@ -69,7 +79,7 @@ def test_losses_are_counted_where_their_pushers_fail_too(a_world: MakeWorld) -> 
 def restored_between_two_leases(a_world: MakeWorld) -> World:
     """As `ahead_of_the_newest_set`, and shard 1 was restored from that set."""
     world = ahead_of_the_newest_set(a_world)
-    world.restart_shard(1)
+    restart_shard(world, 1)
     world.settle()
     return world
 
@@ -105,7 +115,8 @@ def test_a_loss_in_a_set_is_counted_where_the_job_is_resumed_from_it(
 ) -> None:
     world = restored_between_two_leases(a_world)
     first, _ = world.replicas
-    first.work_off(pushes=pushes, tell=reported)
+    first.work()
+    first.train(pushes=pushes, tell=reported)
     world.machine.actions.append(world.machine.training.begin_set())
     world.settle()
     successor = world.after_crash().started()
@@ -123,7 +134,7 @@ def test_recovery_skips_a_damaged_snapshot_set(a_world: MakeWorld) -> None:
         world.settle()
     before, newest = sorted(world.disk)[-2:]
     world.damaged = {newest}
-    world.restart_shard(1)
+    restart_shard(world, 1)
     world.settle()
     assert world.machine.recovery.set_id == before
     world.run()
@@ -139,9 +150,10 @@ def test_a_shard_is_restored_from_a_set_that_was_completed_after_it_failed(a_wor
     before = max(world.disk)
     first.die()
     world.settle()
-    second.work_off(pushes=1)
+    second.work()
+    second.train(pushes=1)
     world.machine.actions.append(world.machine.training.begin_set())
-    at_each_segment = iter([lambda: None] * 4 + [lambda: world.restart_shard(1)])
+    at_each_segment = iter([lambda: None] * 4 + [lambda: restart_shard(world, 1)])
     world.interleave = lambda: next(at_each_segment, lambda: None)()  # the shard fails once all have written the set
     while max(world.disk) == before:
         world.act()
@@ -177,7 +189,8 @@ def test_replicas_wait_for_recovery_and_get_new_placement(a_world: MakeWorld) ->
 def test_postponed_fences_run_after_recovery(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    second.work_off(pushes=1)
+    second.work()
+    second.train(pushes=1)
     world.kill_shard(1)
     second.mute = True
     world.tick(6.0)
@@ -199,7 +212,7 @@ def test_shard_death_before_first_set_repeats_initial_push(a_world: MakeWorld) -
     replica = world.replica()
     world.settle()
     replica.initialise()
-    world.restart_shard(1)
+    restart_shard(world, 1)
     world.settle()
     assert world.state() is State.INITIALISING
     assert replica.is_initialiser()
@@ -217,7 +230,7 @@ def test_initial_values_that_a_failed_shard_acknowledged_are_pushed_again(a_worl
     world.settle()
     assert replica.is_initialiser()
     replica.initialise(segments=range(4))
-    world.restart_shard(1)
+    restart_shard(world, 1)
     assert not replica.is_initialiser(), "the placement names a shard that has failed"
     world.settle()
     assert replica.is_initialiser()
@@ -237,7 +250,7 @@ def test_the_first_set_is_not_taken_once_a_shard_has_lost_its_initial_values(a_w
     world.settle()
     assert replica.is_initialiser()
     replica.initialise()
-    world.restart_shard(1)
+    restart_shard(world, 1)
     assert world.machine.abort_obsolete_set()
     assert world.machine.set_failed(world.now_s), "and the job does not end where its files were begun"
 
@@ -246,7 +259,7 @@ def test_shard_death_before_assignment_is_reassigned(a_world: MakeWorld) -> None
     world = a_world()
     world.all_shards()
     replica = world.replica()
-    world.restart_shard(0)
+    restart_shard(world, 0)
     world.settle()
     assert len(world.did(AssignShards)) >= 1
     assert replica.is_initialiser()
@@ -258,9 +271,9 @@ def test_shard_death_before_assignment_is_reassigned(a_world: MakeWorld) -> None
 
 def test_second_death_in_recovery_keeps_shard_unavailable(a_world: MakeWorld) -> None:
     world = a_world().started()
-    world.restart_shard(1)
+    restart_shard(world, 1)
     (revive,) = [action for action in world.machine.actions if isinstance(action, RecoverShard)]
-    world.restart_shard(1)
+    restart_shard(world, 1)
     world.machine.shard_recovered(revive, revive.set_id, {}, world.now_s)
     assert world.machine.recovery.unavailable == {1}
     world.settle()
@@ -283,7 +296,7 @@ def test_the_best_parameters_are_those_that_the_set_holds(a_world: MakeWorld) ->
     best = world.machine.progress.best
     assert best is not None
     assert best.vector == "best.1"
-    world.restart_shard(0)
+    restart_shard(world, 0)
     world.settle()
     assert world.machine.progress.best is None, "the only set was taken before the first evaluation"
     world.run()
@@ -295,7 +308,7 @@ def test_an_evaluation_stored_while_a_shard_is_replaced_is_not_the_best(a_world:
     """The failed incarnation still ran, and a replica stored the parameters there: the restored one lacks them."""
     world = a_world(evaluate={"every": 1_000, "keep": "best"}).started()
     world.replicas[0].work()
-    world.restart_shard(0)
+    restart_shard(world, 0)
     machine = world.machine
     machine.shutdown.phase, machine.shutdown.vector = ShutdownPhase.EXPORT, "best.0"
     machine.progress.best = Best("best.0", 0.1, None, 30)
@@ -342,9 +355,9 @@ def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Shutdo
             continue
         break
     assert world.machine.shutdown.phase == step
-    world.restart_shard(1)
+    restart_shard(world, 1)
     world.act()
-    world.restart_shard(0)
+    restart_shard(world, 0)
     world.run()
     assert world.state() is State.DONE, world.machine.reason
     assert world.exported is not None
@@ -362,7 +375,7 @@ def test_job_ends_with_counted_losses_after_any_deaths(a_world: MakeWorld, seed:
         if turn in deaths:
             what = draw.choice(["shard", "silent shard", "replica", "coordinator"])
             if what == "shard":
-                world.restart_shard(draw.randrange(2))
+                restart_shard(world, draw.randrange(2))
             elif what == "silent shard":
                 world.kill_shard(draw.randrange(2))
                 world.tick(6.0)

@@ -67,8 +67,10 @@ def test_follower_is_promoted_with_all_acknowledged_pushes() -> None:
     for shard in (0, 1):
         world.whole(shard)
     first, second = world.replicas
-    first.work_off(pushes=2)
-    second.work_off(pushes=1)
+    first.work()
+    first.train(pushes=2)
+    second.work()
+    second.train(pushes=1)
     assert world.machine.placement is not None
     old = world.machine.placement.places[1]
     world.kill_shard(1)
@@ -176,7 +178,8 @@ def test_next_coordinator_promotes_after_takeover() -> None:
     for shard in (0, 1):
         world.whole(shard)
     first, _ = world.replicas
-    first.work_off(pushes=2)
+    first.work()
+    first.train(pushes=2)
     world.kill_shard(0)
     world.tick(world.job.deadlines.lease_s + 1.0)  # it is missed, and nothing was done yet
     world.take_over()

@@ -17,6 +17,8 @@ from coordinator.core.states import State
 from dbelief.errors import Rejected, ResourceExhausted, Unavailable
 from tests.examples import examples
 
+from .test_recovery import restart_shard
+
 if TYPE_CHECKING:
     from tests.coordinator.world import World
 
@@ -269,7 +271,7 @@ class Trouble:
         who = move.sender if "giver" in self.what else move.receiver
         if "again" in self.what:
             with suppress(ResourceExhausted):  # it is not needed any more
-                world.restart_shard(who)
+                restart_shard(world, who)
         elif "giver" in self.what or "taker" in self.what:
             world.kill_shard(who)
         if "coordinator" in self.what:

@@ -56,6 +56,13 @@ def in_pass(batch: Batch, iterations: int) -> None:
     until(batch, lambda: bool(batch.method.iterations == iterations and batch.method.phase is Phase.TRIAL_PASS))
 
 
+def restart(world: World, number: int) -> None:
+    """A shard's process dies and is started again before anybody has looked."""
+    name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
+    world.kill_shard(number)
+    world.shard(again=name, requested=number)
+
+
 def carried_out(world: World) -> Iterator[Any]:
     while (action := world.act()) is not None:
         yield action
@@ -69,7 +76,7 @@ def test_another_coordinator_goes_back_as_well(a_world: MakeWorld, undisturbed: 
     """The one that died had brought the shard back, and not all shards to its set."""
     batch = Batch(a_world, snapshots=EVERY_THREE)
     in_pass(batch, 5)
-    batch.world.restart_shard(1)
+    restart(batch.world, 1)
     until_revived(batch.world)
     batch.world.take_over()
     assert losses(batch.run()) == pytest.approx(undisturbed)
@@ -83,7 +90,7 @@ def test_takeover_rolls_back_before_any_program(a_world: MakeWorld, undisturbed:
     in_pass(batch, 5)
     while batch.method.phase is Phase.TRIAL_PASS:
         turn(batch)
-    world.restart_shard(1)
+    restart(world, 1)
     world.take_over()
     order = [type(action) for action in carried_out(world)]
     assert order.index(RecoverShard) < order.index(RollBack)
@@ -96,7 +103,7 @@ def test_no_set_is_written_of_two_times(a_world: MakeWorld, undisturbed: dict[in
     world = batch.world
     in_pass(batch, 5)
     world.machine.actions.append(world.machine.training.begin_set())
-    world.restart_shard(1)
+    restart(world, 1)
     before = len(world.done)
     world.settle()
     assert TakeSnapshot not in [type(action) for action in world.done[before:]]
@@ -112,7 +119,7 @@ def test_a_set_that_is_begun_again_during_a_rollback_is_aborted(
     machine = batch.world.machine
     in_pass(batch, 5)
     action = machine.training.begin_set()
-    batch.world.restart_shard(1)
+    restart(batch.world, 1)
     machine.retake_set()
     machine.postpone(action)
     assert not machine.training.snapshots.running
@@ -133,7 +140,7 @@ def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None
     if isinstance(lease, BundleLease):
         lease = machine.lease(WorkRequest(one.number, one.incarnation, lease.pass_number, (lease.bundle,)), world.now_s)
     assert isinstance(lease, EvaluationLease)
-    world.restart_shard(1)
+    restart(world, 1)
     until_revived(world)
     assert machine.evaluated(one.number, one.incarnation, lease.id, 0.1, 0.9, world.now_s) == "", "of a mixture"
     for replica in (one, two):
@@ -166,13 +173,14 @@ def test_end_of_run_survives_shard_death_while_closing(a_world: MakeWorld) -> No
         while world.state() is not State.CLOSING and world.act() is not None:
             pass
     w = world.vector().copy()
-    world.restart_shard(1)
+    restart(world, 1)
     world.settle()
     world.tick(1.0)
     world.settle()
     assert world.state() is State.DONE
     assert [row["iterations"] for row in world.events("rolled_back")] == [0]
-    assert np.array_equal(world.model[1], w)
+    assert world.exported is not None
+    assert np.array_equal(world.exported[1], w)
 
 
 def test_shard_death_before_the_end_is_safe_resumes_passes(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:
@@ -183,7 +191,7 @@ def test_shard_death_before_the_end_is_safe_resumes_passes(a_world: MakeWorld, u
         while not batch.method.ended and world.act() is not None:
             pass
     assert world.state() is State.READY, "the set is not written yet"
-    world.restart_shard(1)
+    restart(world, 1)
     world.settle()
     assert world.state() is State.READY
     assert losses(batch.run()) == pytest.approx(undisturbed)
@@ -207,7 +215,8 @@ def test_partly_written_parameters_are_rewritten_at_the_end(a_world: MakeWorld) 
         world.tick(0.1)
         world.settle()
     assert world.state() is State.DONE
-    assert np.array_equal(world.model[1], world.vector("trial"))
+    assert world.exported is not None
+    assert np.array_equal(world.exported[1], world.vector("trial"))
 
 
 def test_ended_run_resumes_with_a_higher_limit(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:

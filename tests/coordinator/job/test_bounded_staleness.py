@@ -81,6 +81,19 @@ def test_the_warm_start_holds_with_a_dial(a_world: MakeWorld) -> None:
     assert second.lease.clock == 4
 
 
+def test_joining_replica_starts_at_current_clock(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started(replicas=1)
+    (first,) = world.replicas
+    begin(world, first)
+    assert pushes(first, 7) == 7
+    late = world.replica()
+    begin(world, late)
+    assert late.lease is not None
+    assert late.lease.clock == 7
+    assert pushes(first) == 2, "the joiner counts from now on"
+    assert pushes(late, 2) == 2
+
+
 def test_evaluating_replica_blocks_no_other(a_world: MakeWorld) -> None:
     world = bounded(a_world, evaluate={"every": 60}).started()
     first, second = world.replicas
@@ -183,6 +196,29 @@ def test_a_death_lets_the_others_go_on(a_world: MakeWorld) -> None:
     begin(world, successor)
     assert successor.lease is not None
     assert successor.lease.clock == 7
+    world.run()
+    np.testing.assert_array_equal(world.applied(), 1)
+
+
+def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    assert pushes(first) == 2
+    second.die()
+    successor = world.replica(requested=second.number)
+    assert isinstance(successor.ask(), Wait)
+    world.settle()
+    begin(world, successor)
+    assert successor.lease is not None
+    assert successor.lease.clock == 2
+
+
+def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started()
+    begin(world, *world.replicas)
+    leases = [replica.lease for replica in world.replicas]
+    assert [replica.work() for replica in world.replicas] == leases
     world.run()
     np.testing.assert_array_equal(world.applied(), 1)
 

@@ -127,11 +127,12 @@ def test_every_sample_is_trained_as_often_as_the_books_say(
     progress = world.machine.progress
     assert progress.samples == world.machine.leases.done == 200
     assert sum(own.samples for own in progress.replicas.values()) == 200
+    assert world.exported is not None
     best = progress.best
     assert best is not None
-    assert world.model[0] == (best.vector if keep == "best" else "w")
+    assert world.exported[0] == (best.vector if keep == "best" else "w")
     if keep == "best":
-        assert abs(world.model[1][:, :200].sum(axis=1) - best.samples).max() <= 200
+        assert abs(world.exported[1][:, :200].sum(axis=1) - best.samples).max() <= 200
 
 
 @given(seed=st.integers(0, 2**32))

@@ -28,7 +28,11 @@ def pushes(world: World, client: Replica, number: int, samples: int = 25) -> Non
 
 def began(world: World) -> Replica:
     world.all_shards()
-    client = world.initialised(kind="client")
+    client = world.replica(kind="client")
+    world.settle()
+    assert client.is_initialiser()
+    client.initialise()
+    world.settle()
     assert world.state() is State.READY
     return client
 

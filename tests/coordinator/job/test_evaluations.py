@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.core.effects import TakeSnapshot
 from coordinator.core.messages import EvaluationLease, ProgressReport
-from coordinator.core.states import State
+from coordinator.core.states import DatasetSizes, State
 from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def evaluating(a_world: MakeWorld, **changes: object) -> World:
     options = {"evaluate": {"every": 30, "keep": "best"}, **changes}
     world = a_world(**options).started()
     first, _ = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     assert isinstance(first.ask(), EvaluationLease)
     return world
 
@@ -39,11 +40,26 @@ def test_an_evaluation_is_a_lease_like_any_other(a_world: MakeWorld) -> None:
     assert states == {first.number: "evaluating", second.number: "training"}
 
 
+def test_evaluation_of_dead_replica_is_reassigned(a_world: MakeWorld) -> None:
+    world = evaluating(a_world)
+    first, second = world.replicas
+    first.die()
+    work = second.ask()
+    assert isinstance(work, EvaluationLease)
+    assert second.evaluate() == "best.0"
+    assert first.evaluation is not None
+    lease = first.evaluation.id
+    assert world.machine.evaluated(first.number, first.incarnation, lease, 0.1, 0.99, world.now_s) == ""
+    assert world.machine.progress.best is not None
+    assert world.machine.progress.best.accuracy == 0.8
+
+
 def test_best_parameters_are_stored_as_evaluated(a_world: MakeWorld) -> None:
     world = evaluating(a_world)
     first, second = world.replicas
     assert first.evaluate(0.5, 0.8) == "best.0"
-    second.work_off()
+    second.work()
+    second.train()
     assert isinstance(second.ask(), EvaluationLease)
     assert second.evaluate(0.6, 0.7) == ""
     assert world.vector("best.0").sum() == 4 * 30
@@ -57,7 +73,8 @@ def test_no_evaluation_starts_while_best_is_being_stored(a_world: MakeWorld) -> 
     first, second = world.replicas
     assert first.evaluate(0.5, 0.8, store=False) == "best.0"
     for _ in range(3):
-        second.work_off()
+        second.work()
+        second.train()
     assert isinstance(second.ask(), DataLease)
     assert world.machine.progress.best is None
 
@@ -79,7 +96,8 @@ def test_an_overdue_evaluation_is_made_up_for(a_world: MakeWorld) -> None:
     world = evaluating(a_world)
     first, second = world.replicas
     for _ in range(2):
-        second.work_off()
+        second.work()
+        second.train()
     first.evaluate()
     assert isinstance(second.ask(), EvaluationLease)
 
@@ -95,12 +113,18 @@ def test_a_validation_loss_that_is_not_finite_ends_the_job(a_world: MakeWorld, l
 def test_a_training_loss_that_is_not_finite_ends_the_job(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(tell=False)
+    first.work()
+    first.train(tell=False)
     report = ProgressReport(lease=1, position=30, pushes=3, samples=30, steps=3, loss_sum=math.nan)
     world.machine.report_progress(0, first.incarnation, report, world.now_s)
     assert world.machine.reason == "diverged: the training loss is nan after 30 samples; try a lower rate"
     world.settle()
     assert world.finished
+
+
+def test_no_validation_without_validation_data(a_world: MakeWorld) -> None:
+    world = a_world(shape=DatasetSizes(100, 0, 30), evaluate={"every": 10}).started().run()
+    assert [event["set"] for event in world.events("evaluation")] == ["test"]
 
 
 # -- snapshot sets -------------------------------------------------------------------------------------------
@@ -123,7 +147,8 @@ def test_sets_are_written_on_time_and_one_at_a_time(a_world: MakeWorld) -> None:
 def test_between_sets_no_lease_that_is_done_is_remembered(a_world: MakeWorld) -> None:
     world = a_world().started()
     (first, second) = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     held = second.work()
     assert [row[0]["id"] for row in world.machine.set_state()["leases"]["held"]] == [held.id]
 
@@ -143,7 +168,8 @@ def test_best_evaluation_waits_while_snapshot_is_written(a_world: MakeWorld) -> 
     world = a_world(evaluate={"every": 30, "keep": "best"}, snapshots={"every_s": 30.0}).started()
     world.tick(31.0)
     first, second = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     assert isinstance(first.ask(), DataLease)
     world.settle()
     assert isinstance(second.ask(), EvaluationLease)

@@ -21,7 +21,8 @@ MakeWorld = Callable[..., "World"]
 def test_lease_of_dead_replica_resumes_at_common_prefix(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work_off(pushes=1)
+    first.work()
+    first.train(pushes=1)
     assert not first.push(only=3)
     first.die()
     world.settle()
@@ -42,7 +43,8 @@ def test_lease_of_dead_replica_resumes_at_common_prefix(a_world: MakeWorld) -> N
 def test_unreported_pushes_in_ledgers_count(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(tell=False)
+    first.work()
+    first.train(tell=False)
     assert world.machine.progress.samples == 0
     first.die()
     world.settle()
@@ -68,7 +70,8 @@ def test_job_waits_for_unsettled_lease_of_dead_replica(a_world: MakeWorld) -> No
 def test_leaving_replica_returns_its_remaining_lease(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work_off(pushes=2)
+    first.work()
+    first.train(pushes=2)
     first.leave("asked to end")
     world.settle()
     assert second.work().start == 20
@@ -85,7 +88,8 @@ def test_leaving_replica_returns_its_remaining_lease(a_world: MakeWorld) -> None
 def test_expired_replica_is_stopped_and_its_reports_ignored(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(pushes=1, tell=False)
+    first.work()
+    first.train(pushes=1, tell=False)
     first.die()
     assert not world.machine.heartbeat("replica", first.number, first.incarnation, world.now_s)
     first.tell()
@@ -98,13 +102,15 @@ def test_expired_replica_is_stopped_and_its_reports_ignored(a_world: MakeWorld) 
 def test_restarted_replica_keeps_number_not_incarnation(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(pushes=1)
+    first.work()
+    first.train(pushes=1)
     first.die()
     successor = world.replica(requested=first.number)
     assert successor.number == first.number
     assert successor.incarnation > first.incarnation
     world.settle()
-    successor.work_off()
+    successor.work()
+    successor.train()
     assert world.machine.progress.samples_of(successor.number) == 30
     assert world.machine.progress.samples == 30
 

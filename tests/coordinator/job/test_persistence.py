@@ -65,7 +65,8 @@ def test_takeover_at_any_turn_trains_each_sample_once(
 def test_unpersisted_reports_are_covered_by_later_totals(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(pushes=2)
+    first.work()
+    first.train(pushes=2)
     assert world.machine.progress.samples == 20
     world.take_over()
     assert world.machine.progress.samples == 0
@@ -148,7 +149,8 @@ def test_idle_incarnation_is_fenced_again_after_takeover(a_world: MakeWorld) -> 
     """What a coordinator has queued goes with it, and shards would take that life's pushes for ever."""
     world = a_world().started()
     first, second = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     first.work()
     first.train()  # its lease is done, and it has asked for no other
     second.work()
@@ -166,7 +168,8 @@ def test_undropped_ledger_rows_are_dropped_after_takeover(a_world: MakeWorld) ->
     """Else shards and snapshot sets keep them for as long as the job lasts."""
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     first.die()
     while not world.did(Fence):
         world.act()

@@ -27,7 +27,8 @@ def interrupted(a_world: MakeWorld, pushes: int = 2, **changes: Any) -> World:
     """Both replicas are so far in their leases when a set is taken; then all goes down."""
     world = a_world(snapshots={"every_s": 30.0}, **changes).started()
     for replica in world.replicas:
-        replica.work_off(pushes=pushes)
+        replica.work()
+        replica.train(pushes=pushes)
     world.tick(31.0)
     world.settle()
     return world
@@ -40,6 +41,17 @@ def test_a_resumed_job_loads_the_set_and_trains_at_once(a_world: MakeWorld) -> N
     assert not any(replica.is_initialiser() for replica in successor.replicas)
     assert successor.machine.progress.samples == 40
     assert successor.applied().sum() == 4 * 40
+
+
+def test_crash_and_resume_train_each_sample_once(a_world: MakeWorld) -> None:
+    world = interrupted(a_world)
+    for replica in world.replicas:  # what comes after the set is lost, and trained again
+        replica.train()
+    successor = world.after_crash().started().run()
+    assert (successor.applied() == 1).all()
+    assert successor.machine.progress.samples == 200
+    assert sum(successor.machine.progress.samples_of(n) for n in range(2)) == 200
+    assert successor.machine.training.pushes_twice == 0
 
 
 def test_pushes_in_part_of_a_set_are_repeated_and_counted(a_world: MakeWorld) -> None:
@@ -64,10 +76,24 @@ def test_pushes_in_part_of_a_set_are_repeated_and_counted(a_world: MakeWorld) ->
     assert (successor.applied() - 1).sum(axis=1).tolist() == [0, 10, 20, 20]
 
 
+def test_lease_ended_during_snapshot_is_restored(a_world: MakeWorld) -> None:
+    world = a_world(snapshots={"every_s": 30.0}).started()
+    first, _ = world.replicas
+    first.work()
+    parts = iter([lambda: None] * 4 + [first.train])
+    world.interleave = lambda: next(parts)()
+    world.tick(31.0)
+    world.settle()
+    successor = world.after_crash().started()
+    assert successor.machine.progress.samples == 0
+    assert successor.replicas[0].work().start == 0
+
+
 def test_incarnation_fenced_during_set_is_not_retrained(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 5.5}).started()
     first, _ = world.replicas
-    first.work_off(tell=False)
+    first.work()
+    first.train(tell=False)
     first.die()  # the fence stands in the queue before the set, and the set began before it was carried out
     kinds = [type(a).__name__ for a in world.machine.actions if type(a).__name__ in ("Fence", "TakeSnapshot")]
     assert kinds == ["Fence", "TakeSnapshot"]
@@ -105,14 +131,16 @@ def test_the_best_parameters_outlive_their_job(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 60, "keep": "best"}, snapshots={"every_s": 30.0}, replicas=1).started()
     (replica,) = world.replicas
     for _ in range(2):
-        replica.work_off()
+        replica.work()
+        replica.train()
     assert isinstance(replica.ask(), EvaluationLease)
     replica.evaluate(0.1, 0.99)
     world.tick(31.0)
     world.settle()
     successor = world.after_crash().started().run()
-    assert successor.model[0] == "best.0"
-    assert successor.model[1].sum() == 4 * 60
+    assert successor.exported is not None
+    assert successor.exported[0] == "best.0"
+    assert successor.exported[1].sum() == 4 * 60
 
 
 def test_a_resumed_job_knows_how_long_it_has_taken_before(a_world: MakeWorld) -> None:
@@ -191,7 +219,11 @@ def test_client_progress_resumes(a_world: MakeWorld) -> None:
         replicas=0,
         snapshots={"every_s": 30.0},
     ).all_shards()
-    client = world.initialised(kind="client")
+    client = world.replica(kind="client")
+    world.settle()
+    assert client.is_initialiser()
+    client.initialise()
+    world.settle()
     report = ProgressReport(sequence=5, pushes=4, samples=40, steps=4, loss_sum=40.0)
     world.machine.report_progress(client.number, client.incarnation, report, world.now_s)
     world.tick(31.0)

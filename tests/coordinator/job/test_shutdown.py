@@ -41,7 +41,8 @@ def test_the_order_of_an_end(a_world: MakeWorld) -> None:
     chooses = a_world(evaluate={"every": 10**6, "keep": "best"}).started().run()
     assert story(chooses) == ["closing", "validation", *(step for step in ended if step != "validation")]
     assert world.finished
-    assert world.model[0] == "w"
+    assert world.exported is not None
+    assert world.exported[0] == "w"
     newest = max(world.disk)
     assert newest == "000000000200-0002"
     assert world.disk[newest].segments[0].arrays["w"].sum() == 200
@@ -80,10 +81,12 @@ def test_evaluation_after_last_push_is_not_repeated(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 60}, limits={"samples": 90}, replicas=1).started()
     (replica,) = world.replicas
     for _ in range(2):
-        replica.work_off()
+        replica.work()
+        replica.train()
     assert isinstance(replica.ask(), EvaluationLease)
     replica.evaluate()
-    replica.work_off()
+    replica.work()
+    replica.train()
     world.run()
     assert [event["samples"] for event in world.events("evaluation")] == [60, 90, 90]
 
@@ -106,8 +109,27 @@ def test_the_result_is_the_best_or_the_last(a_world: MakeWorld, keep: str, vecto
     world.score = score
     world.started().run()
     assert tested == [vector]
-    assert world.model[0] == world.machine.shutdown.vector == vector
-    assert world.model[1].sum() == 4 * samples
+    assert world.exported is not None
+    assert world.exported[0] == world.machine.shutdown.vector == vector
+    assert world.exported[1].sum() == 4 * samples
+
+
+def test_unstored_last_evaluation_is_repeated(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 1000, "keep": "best"}, limits={"samples": 60}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    first.train()
+    second.train()
+    assert isinstance(first.ask(), EvaluationLease)
+    assert first.evaluate(store=False) == "best.0"
+    first.die()
+    world.settle()
+    assert isinstance(second.ask(), EvaluationLease)
+    assert second.evaluate() == "best.0"
+    world.run()
+    assert world.exported is not None
+    assert world.exported[0] == "best.0"
 
 
 def test_unstored_evaluation_is_repeated_without_training(a_world: MakeWorld) -> None:
@@ -115,7 +137,8 @@ def test_unstored_evaluation_is_repeated_without_training(a_world: MakeWorld) ->
         evaluate={"every": 30, "keep": "best"}, limits={"samples": 60, "validation_accuracy": 0.7}
     ).started()
     first, second = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     assert isinstance(first.ask(), EvaluationLease)
     second.work()
     assert first.evaluate(store=False) == "best.0"
@@ -129,7 +152,26 @@ def test_unstored_evaluation_is_repeated_without_training(a_world: MakeWorld) ->
     assert isinstance(late.ask(), EvaluationLease)
     assert late.evaluate() == "best.0"
     world.run()
-    assert world.model[0] == "best.0"
+    assert world.exported is not None
+    assert world.exported[0] == "best.0"
+
+
+def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> None:
+    world = a_world(shape=DatasetSizes(100, 0, 30), limits={"samples": 60}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    first.train()
+    second.train()
+    world.settle()
+    assert isinstance(first.ask(), EvaluationLease)
+    first.die()
+    assert isinstance(second.ask(), EvaluationLease)
+    second.evaluate(0.3, 0.9)
+    world.settle()
+    assert world.machine.progress.test is not None
+    assert world.machine.progress.test.accuracy == 0.9
+    assert world.state() is State.DONE
 
 
 def to_its(world: World, name: str) -> Replica:
@@ -151,12 +193,16 @@ def test_a_shard_that_fails_during_the_test_is_restored_with_what_is_tested(
     """The set before the export has it, so that model and test stay those of the same parameters."""
     world = a_world(limits={"samples": 60}, evaluate={"every": 10**6, "keep": keep}, replicas=1).started()
     replica = to_its(world, "test")
-    model = world.model[1].copy()
+    assert world.exported is not None
+    model = world.exported[1].copy()
     if not leased:
         replica.evaluation = None
         replica.leave()
         replica = world.replica()
-    world.replace_shard(0)
+    world.kill_shard(0)
+    world.tick(6.0)
+    world.shard()
+    world.settle()
     if leased:
         replica.evaluate(0.3, 0.9)
     world.score = lambda lease: (0.3, 0.9)
@@ -166,21 +212,25 @@ def test_a_shard_that_fails_during_the_test_is_restored_with_what_is_tested(
     assert world.machine.progress.test is not None
     assert world.machine.progress.test.accuracy == 0.9
     assert len(world.did(Export)) == 1
-    assert (world.model[1] == model).all()
+    assert (world.exported[1] == model).all()
     assert (world.vector(world.machine.shutdown.vector) == model).all()
 
 
 def test_a_shard_that_is_restored_from_an_older_set_leaves_the_model_untested(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}, snapshots__every_s=None, replicas=1).started()
     to_its(world, "test")
-    model = world.model[1].copy()
+    assert world.exported is not None
+    model = world.exported[1].copy()
     world.damaged.add(max(world.disk))
-    world.replace_shard(0)
+    world.kill_shard(0)
+    world.tick(6.0)
+    world.shard()
+    world.settle()
     assert world.state() is State.DONE
     assert list(world.machine.shutdown.failures) == ["test"]
     assert "was restored from set" in world.machine.outcome
     assert world.machine.progress.test is None
-    assert (world.model[1] == model).all(), "the model of all samples is kept"
+    assert (world.exported[1] == model).all(), "the model of all samples is kept"
 
 
 @pytest.mark.parametrize("phase", [ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT])
@@ -190,7 +240,8 @@ def test_what_a_shard_loses_before_the_export_is_neither_in_the_model_nor_tested
     world = a_world(shape=DatasetSizes(100, 0, 30), limits={"samples": 60}, replicas=1).started()
     (replica,) = world.replicas
     for _ in range(2):
-        replica.work_off()
+        replica.work()
+        replica.train()
     while world.machine.shutdown.phase is not phase:
         assert world.act() is not None
     assert isinstance(replica.ask(), Wait)
@@ -206,9 +257,10 @@ def test_what_a_shard_loses_before_the_export_is_neither_in_the_model_nor_tested
     world.score = score
     world.run()
     assert world.state() is State.DONE
+    assert world.exported is not None
     # In each of four segments, two of them on the shard.
-    assert world.model[1].sum() == 4 * (60 if phase is ShutdownPhase.EXPORT else 30)
-    assert tested == [world.model[1].sum()]
+    assert world.exported[1].sum() == 4 * (60 if phase is ShutdownPhase.EXPORT else 30)
+    assert tested == [world.exported[1].sum()]
     assert world.machine.progress.test is not None
 
 
@@ -239,7 +291,8 @@ def test_a_validation_that_cannot_be_made_ends_training_with_a_set_and_a_model(a
     world = a_world(evaluate={"every": 30}, replicas=2).started()
     first, second = world.replicas
     second.work()
-    first.work_off()
+    first.work()
+    first.train()
     evaluation = first.ask()
     assert isinstance(evaluation, EvaluationLease)
     world.machine.evaluation_failed(first.incarnation, evaluation.id, "validation.csv:3: is short", world.now_s)
@@ -249,7 +302,8 @@ def test_a_validation_that_cannot_be_made_ends_training_with_a_set_and_a_model(a
     assert world.state() is State.DONE
     why = "the validation evaluation failed: validation.csv:3: is short"
     assert world.machine.outcome == f"stopped by a failed evaluation; {why}"
-    assert world.model[1].sum() == 4 * 60
+    assert world.exported is not None
+    assert world.exported[1].sum() == 4 * 60
     assert world.disk[max(world.disk)].state["progress"]["samples"] == 60
     assert not summary_of(world.machine, 1.0)["trained"]
 
@@ -375,7 +429,8 @@ def test_evaluations_without_data_are_skipped(a_world: MakeWorld, shape: Dataset
 def test_stop_finishes_leases_and_evaluates_nothing(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work_off(pushes=1)
+    first.work()
+    first.train(pushes=1)
     world.machine.stop("stopped by Ctrl-C", world.now_s)
     assert world.state() is State.CLOSING
     assert isinstance(second.ask(), Wait)
@@ -390,7 +445,8 @@ def test_stop_finishes_leases_and_evaluates_nothing(a_world: MakeWorld) -> None:
 def test_stop_does_not_wait_for_a_running_evaluation(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30}).started()
     first, _ = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     assert isinstance(first.ask(), EvaluationLease)
     world.machine.stop("enough", world.now_s)
     world.settle()
@@ -403,7 +459,8 @@ def test_stop_does_not_wait_for_a_running_evaluation(a_world: MakeWorld) -> None
 def test_stop_waits_while_the_parameters_of_an_evaluation_are_stored(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}).started()
     first, second = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     assert isinstance(first.ask(), EvaluationLease)
     assert first.evaluate(store=False) == "best.0"
     world.machine.stop("enough", world.now_s)
@@ -428,7 +485,8 @@ def test_no_evaluation_is_begun_while_a_job_drains(a_world: MakeWorld) -> None:
 def test_evaluation_running_at_close_is_the_last(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30}, limits={"wall_s": 20.0}).started()
     first, second = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     assert isinstance(first.ask(), EvaluationLease)
     world.tick(20.0)
     assert world.machine.shutdown.phase is ShutdownPhase.DRAIN
@@ -472,7 +530,8 @@ def test_dead_replica_in_drain_reassigns_nothing(a_world: MakeWorld) -> None:
 def test_the_last_set_waits_for_one_under_way(a_world: MakeWorld) -> None:
     world = a_world(shape=DatasetSizes(100, 0, 0), limits={"samples": 60}, snapshots={"every_s": 30.0}).started()
     for replica in world.replicas:
-        replica.work_off(pushes=2)
+        replica.work()
+        replica.train(pushes=2)
     world.tick(31.0)
     for replica in world.replicas:
         replica.train()
@@ -546,10 +605,25 @@ def test_a_failure_is_final(a_world: MakeWorld) -> None:
     assert world.exported is None
 
 
+def test_a_joiner_may_still_help_while_the_job_closes(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}).started()
+    for replica in world.replicas:
+        replica.work()
+    for replica in world.replicas:
+        replica.train()
+        replica.leave()
+    late = world.replica()
+    world.settle()
+    assert isinstance(late.ask(), EvaluationLease)
+    world.run()
+    assert world.state() is State.DONE
+
+
 def test_summary_at_the_end(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 60, "keep": "best"}).started()
     first, _ = world.replicas
-    first.work_off(pushes=1)
+    first.work()
+    first.train(pushes=1)
     assert not first.push(only=2)
     world.machine.record_usage(0, first.incarnation, ResourceUsage({"compute": 1.0}))
     world.machine.record_usage(0, first.incarnation, ResourceUsage(wire={"sent": 50, "received": 60, "residual": 7.0}))

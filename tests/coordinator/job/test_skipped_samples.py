@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,6 +33,21 @@ def test_skipped_samples_are_trained_by_the_next_who_asks(a_world: MakeWorld) ->
     assert world.machine.progress.samples == 200
 
 
+def test_a_replica_that_skips_the_rest_of_its_lease_gets_it_again(a_world: MakeWorld) -> None:
+    world = a_world(replicas=1).started()
+    (replica,) = world.replicas
+    lease = replica.work()
+    replica.train(pushes=1)
+    replica.skip(10, 30)
+    assert replica.finished
+    assert not world.machine.leases.outstanding
+    again = replica.work()
+    assert again.id > lease.id
+    assert (again.start, again.stop, again.samples_before) == (10, 30, 10)
+    world.run()
+    assert (world.applied() == 1).all()
+
+
 def test_skipped_samples_are_known_to_the_next_coordinator(a_world: MakeWorld) -> None:
     """Else it would count them as trained with the next push."""
     world = a_world().started()
@@ -49,6 +64,22 @@ def test_skipped_samples_are_known_to_the_next_coordinator(a_world: MakeWorld) -
     assert second.work().samples == 10
     second.train()
     assert (world.applied()[:, :30] == 1).all()
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_a_report_of_skipped_samples_that_comes_twice_counts_once(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    lease = first.work()
+    first.skip(10, 20)
+    again = second.work()
+    for _ in range(2):
+        world.machine.skip_samples(first.number, first.incarnation, [(lease.id, 10, 20)])
+        world.take_over()
+    assert not world.machine.leases.returned
+    assert world.machine.leases.leased == 30
+    assert (again.start, again.stop) == (10, 20)
     world.run()
     assert (world.applied() == 1).all()
 
@@ -76,7 +107,8 @@ def test_only_a_living_holder_skips_samples(a_world: MakeWorld) -> None:
 def test_a_stop_does_not_wait_for_skipped_samples(a_world: MakeWorld, pushes: int) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work_off(pushes=pushes)
+    first.work()
+    first.train(pushes=pushes)
     second.work()
     world.machine.stop("enough", world.now_s)
     first.skip(10 * pushes, 30)
@@ -85,3 +117,29 @@ def test_a_stop_does_not_wait_for_skipped_samples(a_world: MakeWorld, pushes: in
     assert world.state() is State.DONE
     assert world.machine.progress.samples == 30 + 10 * pushes
     assert world.applied().sum() == 4 * (30 + 10 * pushes)
+
+
+def test_skipped_samples_are_in_a_set_as_such(a_world: MakeWorld) -> None:
+    """The replica skips and pushes while shards write: what some have of its pushes says nothing of the skipped."""
+    world = a_world(snapshots={"every_s": 30.0}).started()
+    first, _ = world.replicas
+    first.work()
+    steps: Iterator[Callable[[], object]] = iter(
+        [lambda: None, lambda: first.skip(5, 15), first.push, first.push, lambda: None]
+    )
+
+    def step() -> None:
+        next(steps)()
+
+    world.interleave = step
+    world.tick(31.0)
+    world.settle()
+    stored = world.disk[max(world.disk)].segments
+    assert [int(stored[i].arrays["w"].sum()) for i in range(4)] == [0, 0, 5, 10]
+    successor = world.after_crash().started()
+    assert successor.machine.progress.samples == 0
+    assert successor.machine.training.pushes_twice == 2
+    successor.run()
+    assert successor.applied().min() == 1
+    assert (successor.applied() - 1).sum(axis=1).tolist() == [0, 0, 5, 10]
+    assert successor.machine.progress.samples == 200

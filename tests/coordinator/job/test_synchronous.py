@@ -68,6 +68,28 @@ def test_missing_replica_ends_the_job_after_a_timeout(a_world: MakeWorld) -> Non
     assert world.machine.reason == "waited 60 s for replicas (1 of 2 joined)"
 
 
+def test_dead_replica_does_not_block_running_rounds(a_world: MakeWorld) -> None:
+    world = lockstep(a_world).started()
+    everyone_asks(world)
+    first, second = world.replicas
+    first.die()
+    world.settle()
+    world.tick(100.0)
+    assert world.state() is State.READY
+    second.train()
+    assert len(everyone_asks(world)) == 1
+
+
+def test_no_lease_before_the_shards_know_the_members(a_world: MakeWorld) -> None:
+    world = lockstep(a_world).started()
+    for replica in world.replicas:
+        replica.ask()
+    assert all(isinstance(replica.ask(), Wait) for replica in world.replicas)
+    world.settle()
+    assert [type(replica.ask()) for replica in world.replicas] == [DataLease, DataLease]
+    assert world.did(SetMembership) == [SetMembership(1, ((0, (0, 1)), (3, ())))]
+
+
 def test_death_in_mid_block_lets_the_others_go_on(a_world: MakeWorld) -> None:
     world = lockstep(a_world).started()
     everyone_asks(world)
@@ -102,6 +124,51 @@ def test_pending_round_push_of_dead_replica_is_retrained(a_world: MakeWorld) -> 
     assert trained(world).all()
     assert world.machine.progress.samples == 200
     assert world.machine.training.pushes_twice == 0
+
+
+def test_a_joiner_comes_in_with_the_next_block(a_world: MakeWorld) -> None:
+    world = lockstep(a_world).started()
+    everyone_asks(world)
+    late = world.replica()
+    assert isinstance(late.ask(), Wait)
+    world.settle()
+    first, second = world.replicas[:2]
+    for _ in range(3):
+        assert not first.push()
+        assert second.push()
+        assert first.push()
+    for replica in (first, second):
+        replica.tell()
+        replica.lease = None
+    leases = everyone_asks(world)
+    assert {lease.clock for lease in leases} == {3}
+    assert [lease.samples for lease in leases] == [30, 10, 30], "the second epoch has begun"
+    assert world.did(SetMembership)[-1].rounds == ((3, (0, 1, 2)), (4, (0, 2)), (6, ()))
+
+
+def test_early_replacement_keeps_its_place_in_the_block(a_world: MakeWorld) -> None:
+    """Its forerunner died between two blocks: its later fence must not remove the successor from the next."""
+    world = lockstep(a_world).started()
+    everyone_asks(world)
+    first, second = world.replicas
+    for _ in range(3):
+        assert not first.push()
+        assert second.push()
+        assert first.push()
+    for replica in (first, second):
+        replica.tell()
+        replica.lease = None
+    second.die()
+    successor = world.replica(requested=second.number)
+    assert successor.number == second.number
+    for replica in (first, successor):
+        assert isinstance(replica.ask(), Wait)  # the block is formed with the successor; then comes the fence
+    world.settle()
+    assert isinstance(successor.ask(), DataLease)
+    assert isinstance(first.ask(), DataLease)
+    world.run()
+    assert world.state() is State.DONE
+    assert trained(world).all()
 
 
 def test_evaluation_waits_for_the_end_of_a_block(a_world: MakeWorld) -> None:
@@ -139,6 +206,14 @@ def test_due_evaluation_waits_for_started_blocks(a_world: MakeWorld) -> None:
     assert [type(replica.ask()) for replica in world.replicas] == [Wait, Wait]
     world.settle()
     assert [type(replica.ask()) for replica in world.replicas] == [DataLease, DataLease]
+
+
+def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
+    world = lockstep(a_world).started()
+    leases = everyone_asks(world)
+    assert [replica.work() for replica in world.replicas] == leases
+    world.run()
+    assert trained(world).all()
 
 
 @pytest.mark.parametrize("known", [False, True])

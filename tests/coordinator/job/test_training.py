@@ -62,7 +62,8 @@ def test_warm_start_releases_other_replicas_once(a_world: MakeWorld) -> None:
 def test_a_dead_warm_replica_is_replaced(a_world: MakeWorld) -> None:
     world = a_world(strategy__warm_start={"samples": 50}).started()
     first, second = world.replicas
-    first.work_off(pushes=1)
+    first.work()
+    first.train(pushes=1)
     first.die()
     third = world.replica()
     world.settle()
@@ -79,13 +80,24 @@ def test_a_dead_warm_replica_is_replaced(a_world: MakeWorld) -> None:
 def test_a_warm_start_by_loss(a_world: MakeWorld) -> None:
     world = a_world(strategy__warm_start={"loss": 0.5}).started()
     first, second = world.replicas
-    first.work_off(tell=False)
+    first.work()
+    first.train(tell=False)
     assert isinstance(second.ask(), Wait)
     world.machine.report_progress(0, first.incarnation, replace(first.totals, loss_sum=30 * 0.4), world.now_s)
     assert second.work().samples == 30
 
 
 # -- lost answers --------------------------------------------------------------------------------------------
+
+
+def test_a_lease_whose_answer_was_lost_is_given_again(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    lost = first.work()
+    assert first.work() == lost
+    assert second.work().id != lost.id
+    world.run()
+    assert (world.applied() == 1).all()
 
 
 def test_lost_lease_answer_is_repeated_while_closing(a_world: MakeWorld) -> None:
@@ -102,7 +114,8 @@ def test_lost_lease_answer_is_repeated_while_closing(a_world: MakeWorld) -> None
 def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
-    first.work_off(pushes=2)
+    first.work()
+    first.train(pushes=2)
     first.tell()
     assert world.machine.progress.samples == 20
     totals = first.totals
@@ -127,7 +140,8 @@ def test_a_report_on_a_foreign_lease_completes_no_lease(a_world: MakeWorld) -> N
 def test_lost_evaluation_answers_are_repeated(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}).started()
     first, second = world.replicas
-    first.work_off()
+    first.work()
+    first.train()
     lost = first.ask()
     assert isinstance(lost, EvaluationLease)
     assert first.ask() == lost
@@ -193,7 +207,11 @@ def clients_only(a_world: MakeWorld) -> World:
 
 def test_client_job_ends_by_reported_samples(a_world: MakeWorld) -> None:
     world = clients_only(a_world)
-    first, second = world.initialised(kind="client"), world.replica(kind="client")
+    first, second = world.replica(kind="client"), world.replica(kind="client")
+    world.settle()
+    assert first.is_initialiser()
+    first.initialise()
+    world.settle()
     machine = world.machine
     once = ProgressReport(sequence=2, pushes=1, samples=40, steps=1, loss_sum=40.0, staleness_sum=2.0)
     machine.report_progress(first.number, first.incarnation, once, world.now_s)
@@ -216,7 +234,10 @@ def test_dead_incarnations_keep_only_their_sums(a_world: MakeWorld) -> None:
     """What a coordinator holds, and writes for its successor, does not grow with the workers that were there."""
     world = a_world(shape=DatasetSizes(0, 0, 0), data={"source": "none"}, limits={"samples": 10**6}, replicas=0)
     world.all_shards()
-    world.initialised(kind="client")
+    first = world.replica(kind="client")
+    world.settle()
+    first.initialise()
+    world.settle()
     machine, kept = world.machine, []
     for life in range(1, 31):
         client = world.replica(kind="client")
@@ -242,8 +263,11 @@ def test_dead_incarnations_keep_only_their_sums(a_world: MakeWorld) -> None:
 def test_report_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
-    first.work_off(pushes=1)
-    second.work_off(pushes=1)
+    first.work()
+    first.train(pushes=1)
+    second.work()
+    second.train(pushes=1)
+
     training = world.machine.training
     assert training.reports.last == {first.incarnation: first.totals, second.incarnation: second.totals}
     first.die()
@@ -254,9 +278,32 @@ def test_report_of_dead_replica_is_dropped(a_world: MakeWorld) -> None:
 
 def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
     world = clients_only(a_world)
-    client, replica = world.initialised(kind="client"), world.replica()
+    client, replica = world.replica(kind="client"), world.replica()
+    world.settle()
+    assert client.is_initialiser()
+    client.initialise()
+    world.settle()
     assert isinstance(replica.ask(), Wait)
     assert isinstance(client.ask(), Stop)
+
+
+def test_dead_client_is_distinct_from_its_replacement(a_world: MakeWorld) -> None:
+    world = clients_only(a_world)
+    first = world.replica(kind="client")
+    world.settle()
+    assert first.is_initialiser()
+    first.initialise()
+    world.settle()
+    world.machine.report_progress(
+        first.number, first.incarnation, ProgressReport(sequence=4, pushes=3, samples=30), world.now_s
+    )
+    first.die()
+    world.settle()
+    successor = world.replica(kind="client")
+    world.machine.report_progress(
+        successor.number, successor.incarnation, ProgressReport(sequence=1, pushes=1, samples=10), world.now_s
+    )
+    assert world.machine.progress.samples == 40
 
 
 def test_a_tick_of_the_machine_is_cheap_in_actions(a_world: MakeWorld) -> None:

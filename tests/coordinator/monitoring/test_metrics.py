@@ -63,7 +63,8 @@ def test_a_job_that_trains(a_world: MakeWorld, tmp_path: Path) -> None:
     assert (watched.value("snapshot_interval_seconds"), watched.value("progress_deadline_seconds")) == (20, 60)
     assert watched.value("disk_free_bytes") > 0
     replica = world.replicas[0]
-    replica.work_off()
+    replica.work()
+    replica.train()
     watched.see(10.0)
     assert watched.value("samples_total") == 30
     assert watched.value("eta_seconds") == pytest.approx(170 / 3)
@@ -76,7 +77,8 @@ def test_deaths_and_restarts_are_counted_by_role(a_world: MakeWorld, tmp_path: P
     world = a_world().started()
     watched = Watched(world, tmp_path)
     replica = world.replicas[0]
-    replica.work_off(pushes=1)
+    replica.work()
+    replica.train(pushes=1)
     replica.die()
     world.tick(6.0)
     world.settle()

@@ -241,7 +241,8 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     first = training.world.replicas[0]
     reply = lease(training)
     assert reply.training == wire.TrainingLease(lease=1, epoch=0, start=0, stop=30, samples_before=0)
-    first.work_off()
+    first.work()
+    first.train()
     assert lease(training).evaluation == wire.EvaluationLease(
         lease=2, set="validation", vector="w", samples=30, placement_epoch=1
     )
@@ -599,7 +600,8 @@ def test_status_before_anything_is_known(call: Caller) -> None:
 
 def test_status_lists_all_members(training: Caller) -> None:
     first = training.world.replicas[0]
-    first.work_off()
+    first.work()
+    first.train()
     training.world.tick(2.0)
     status = training("Status", wire.StatusRequest(job=True))
     assert (status.state, status.samples, status.epoch, status.loss, status.shards) == (

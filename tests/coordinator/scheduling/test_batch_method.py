@@ -284,7 +284,9 @@ def test_where_a_shard_dies_all_go_back_to_the_last_set(a_world: MakeWorld, undi
             happened["sets"] += 1
         elif chance < 0.03 and happened["deaths"] < 5:
             number = rng.randrange(2)
-            world.restart_shard(number)
+            name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
+            world.kill_shard(number)
+            world.shard(again=name, requested=number)
             happened["deaths"] += 1
         elif chance < 0.04 and happened["takeovers"] < 5:
             world.take_over()
@@ -313,7 +315,9 @@ def test_a_shard_that_dies_before_training_holds_nothing_up(a_world: MakeWorld) 
     world = a_world(SHAPE, strategy=STRATEGY, limits={"epochs": 500}, shards=2, replicas=1).all_shards()
     replica = world.replica()
     world.settle()
-    world.restart_shard(1)
+    name = next(m.name for m in world.machine.members.alive("shard") if m.number == 1)
+    world.kill_shard(1)
+    world.shard(again=name, requested=1)
     world.settle()
     assert replica.is_initialiser()
     replica.initialise()

@@ -99,6 +99,11 @@ def test_ranges_are_consecutive_with_short_epoch_ends() -> None:
     assert not pool.finished
 
 
+def test_the_total_cuts_the_last_lease() -> None:
+    pool = leases(total=110)
+    assert [lease.samples for lease in iter(lambda: pool.grant(0, 1), None)] == [30, 30, 30, 10, 10]
+
+
 def test_lease_has_a_schedule_position_and_unique_id() -> None:
     pool = leases()
     assert [(lease.id, lease.samples_before) for lease in (take(pool), take(pool), take(pool))] == [
@@ -131,6 +136,16 @@ def test_repeated_acknowledgements_change_nothing() -> None:
     assert pool.acknowledge(1, lease.id, 30) == 0
 
 
+def test_lost_lease_answer_is_found_until_the_lease_was_received() -> None:
+    pool = leases()
+    lease = take(pool, life=7, pushed=4)
+    assert pool.find_granted(7, 0) == pool.find_granted(7, lease.id - 1) == lease
+    assert pool.find_granted(7, lease.id) is None
+    assert pool.find_granted(8, 0) is None
+    finish(pool, lease, life=7)
+    assert pool.find_granted(7, 0) is None
+
+
 def test_returned_ranges_are_granted_first_and_split() -> None:
     pool = leases()
     lease = take(pool, life=1, pushed=4)
@@ -149,7 +164,6 @@ def test_returned_ranges_are_granted_first_and_split() -> None:
         (4, 5, Revoked(twice=1)),  # its first push reached some segments
         (5, 5, Revoked(samples=10, pushes=1)),
         (5, 6, Revoked(samples=10, pushes=1, twice=1)),
-        (5, 7, Revoked(samples=10, pushes=1, twice=2)),  # segments of a set may be many pushes apart
         (6, 7, Revoked(samples=20, pushes=2, twice=1)),
         (7, 7, Revoked(samples=30, pushes=3)),  # all of it: the lease is done
     ],
@@ -161,6 +175,20 @@ def test_ledgers_settle_the_lease_of_a_dead_replica(lowest: int, highest: int, e
     assert pool.done == expected.samples
     assert not pool.outstanding
     assert sum(stop - start for _, start, stop in pool.returned) == 30 - expected.samples
+
+
+def test_reported_pushes_count_once_after_death() -> None:
+    pool = leases()
+    lease = take(pool, life=1, pushed=4)
+    pool.acknowledge(1, lease.id, 20, 6)
+    assert pool.revoke(1, ledger(lease, 6, 7, pushed=4)) == Revoked(twice=1)
+    assert pool.done == 20
+
+
+def test_segments_of_a_set_may_be_many_pushes_apart() -> None:
+    pool = leases()
+    lease = take(pool, life=1, pushed=4)
+    assert pool.revoke(1, ledger(lease, 5, 7, pushed=4)) == Revoked(samples=10, pushes=1, twice=2)
 
 
 def test_reported_pushes_lost_with_a_shard_stay_reported() -> None:
@@ -207,6 +235,21 @@ def restored_by_another(pool: Leases) -> Leases:
     successor = leases()
     successor.take_over(json.loads(json.dumps(pool.state())))
     return successor
+
+
+def test_only_the_dead_lifes_leases_are_given_back() -> None:
+    pool = leases()
+    take(pool, life=1)
+    other = take(pool, life=2)
+    pool.revoke(1, Applied())
+    assert list(pool.outstanding) == [other.id]
+
+
+def test_steps_behind_one_push_are_returned_together() -> None:
+    pool = leases(size=60)
+    lease = take(pool, life=1)
+    assert pool.revoke(1, Applied(LedgerRow(1, lease.id, 20), 1)).samples == 20
+    assert list(pool.returned) == [(0, 20, 60)]
 
 
 # -- several leases of one holder ------------------------------------------------------------------------------------
@@ -397,12 +440,61 @@ def restored(pool: Leases, ledgers: dict[int, Applied], **options: Any) -> tuple
     return successor, successor.restore(json.loads(json.dumps(pool.state())), ledgers)
 
 
+def test_lease_ended_during_a_set_is_corrected_by_ledgers() -> None:
+    pool = leases()
+    first = take(pool, life=1)
+    pool.begin_set()
+    finish(pool, first, sequence=3)
+    second = take(pool, life=1)
+    pool.acknowledge(1, second.id, 10, 4)
+    successor, outcome = restored(pool, {1: ledger(first, 2)})
+    assert successor.done == 20
+    assert list(successor.returned) == [(0, 20, 30), (0, 30, 60)]
+    assert outcome == (0, {0: -20})
+
+
+def test_lease_ended_before_the_set_needs_no_ledger() -> None:
+    pool = leases()
+    finish(pool, take(pool))
+    pool.begin_set()
+    successor, outcome = restored(pool, {})
+    assert (successor.done, list(successor.returned), outcome[0]) == (30, [], 0)
+
+
 def test_ended_leases_are_dropped_after_the_set() -> None:
     pool = leases()
     pool.begin_set()
     pool.end_set(complete=True)
     finish(pool, take(pool))
     assert pool.state()["held"] == []
+
+
+def test_lease_fenced_as_done_stays_done_after_restore() -> None:
+    """The fence forgot its ledger rows before the shards wrote: the set knows nothing of that life."""
+    pool = leases()
+    lease = take(pool, life=1)
+    pool.begin_set()
+    pool.revoke(1, ledger(lease, 3))
+    successor, _ = restored(pool, {})
+    assert (successor.done, list(successor.returned)) == (30, [])
+
+
+def test_lease_reported_done_before_fence_stays_done() -> None:
+    pool = leases()
+    pool.begin_set()
+    lease = take(pool, life=1)
+    finish(pool, lease, sequence=3)
+    pool.revoke(1, ledger(lease, 3))
+    successor, _ = restored(pool, {})
+    assert (successor.done, list(successor.returned)) == (30, [])
+
+
+def test_ledgers_may_exceed_reports() -> None:
+    pool = leases()
+    lease = take(pool, life=1)
+    successor, outcome = restored(pool, {1: ledger(lease, 2, 3)})
+    assert successor.done == 20
+    assert outcome == (1, {0: 20})
 
 
 def test_held_leases_are_counted_in_samples_whatever_the_batches_are() -> None:

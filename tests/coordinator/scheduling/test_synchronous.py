@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,10 @@ def test_a_block_waits_until_all_the_living_ask() -> None:
     block.ask(2)
     assert block.form(1, 2)
     assert block.rounds.blocks == 1
+
+
+def test_block_needs_a_live_replica() -> None:
+    assert not Block().form()
 
 
 def test_leases_wait_until_shards_know_the_members() -> None:
@@ -289,6 +294,13 @@ def test_clocks_are_disjoint_and_all_samples_in_blocks(replicas: int, total: int
                     block.finish(life, lease)
     assert block.pool.finished
     assert trained == {(i // 70, i % 70): 1 for i in range(total)}
+
+
+@pytest.mark.parametrize("samples", [1, 9, 10, 11, 40])
+def test_a_part_has_as_many_clocks_as_mini_batches(samples: int) -> None:
+    block = Block(total=samples)
+    block.start(1)
+    assert block.rounds.clock == -(-samples // 10)
 
 
 # -- turns ----------------------------------------------------------------------------------------------------------
