@@ -28,7 +28,7 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 MIB = 1 << 20
 PROCESS = {"coordinator": 105 * MIB, "shard": 65 * MIB, "rank": 95 * MIB}
-"""Bytes of a process before it holds any of the job's data: the interpreter and its modules (docs/results.md). A
+"""Bytes of a process before it holds any of the job's data: the interpreter and its modules (docs/results/scale.md). A
 coordinator needs no more than that: it holds neither parameters nor data."""
 COMPILED = 120 * MIB
 """What a process takes besides once it has read text by compiled loops: the compiler's modules."""

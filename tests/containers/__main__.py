@@ -33,7 +33,7 @@ PROMETHEUS = "prometheus_1"
 VICTIMS = ("registry_1", *OURS)
 SAMPLES = 55_000 * 14
 FLOOR = 0.975
-"""Test accuracy that the job reaches with any seed, killed or not; docs/results.md has what is usual."""
+"""Test accuracy that the job reaches with any seed, killed or not; docs/results/deployment.md has what is usual."""
 FURTHER = 15_000
 """Samples that are to be trained after a kill before the next: some two seconds' worth."""
 END_S = 900.0

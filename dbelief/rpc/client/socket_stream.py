@@ -1,7 +1,7 @@
 """Streams to a shard over a socket: to one on this host, or a direct one over TCP.
 
 The caller's thread sends and receives, without a thread of gRPC's between: a small message and its reply cost a tenth
-of the processor time over a Unix socket; over TCP a step of a small model costs two thirds (docs/results.md).
+of the processor time over a Unix socket; over TCP a step of a small model costs two thirds (decision 0021).
 """
 
 from __future__ import annotations

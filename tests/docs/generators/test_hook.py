@@ -21,7 +21,7 @@ def test_a_mark_is_replaced() -> None:
     ("before", "after"),
     [
         ("see [the rules](../../deploy/prometheus/rules.yml).", "see the rules."),
-        ("[x](../results.md#tests) stays", "[x](../results.md#tests) stays"),
+        ("[x](../results/deployment.md#tests) stays", "[x](../results/deployment.md#tests) stays"),
         ("[x](../../README.md#two-commands)", "x"),
         ("[x](../../missing.md)", "[x](../../missing.md)"),
         ("![x](../pictures/filters.png)", "![x](../pictures/filters.png)"),
