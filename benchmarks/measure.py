@@ -63,7 +63,11 @@ def _measure(old: Measurement, *, check: bool) -> int:
         print(f"{old.name}: {error}", file=sys.stderr)
         return 1
     new = dataclasses.replace(old, figures=figures, measured=origin(old.measured["command"]))
-    near = _compare(old, new)
+    try:
+        near = _compare(old, new)
+    except ValueError as error:
+        print(f"{old.name}: other rows than in the file: {error}", file=sys.stderr)
+        return 1
     if not check:
         _write(new)
         results.main()

@@ -271,13 +271,19 @@ def compared(old: Measurement, new: Measurement) -> Iterator[tuple[str, str, str
         A table has another number of rows.
     """
     for recipe in old.tables.values():
-        rows = zip(recipe.rows_of(old.figures), recipe.rows_of(new.figures), strict=True)
+        rows = zip(*_same_number(recipe.rows_of(old.figures), recipe.rows_of(new.figures)), strict=True)
         texts = Scaled(recipe.words or {})
         for before, now in rows:
             for column in recipe.columns:
                 near = all(_near(column, field, before, now) for field in column.fields())
                 place = f"{texts.cell(recipe.columns[0].text, before)}: {column.head}"
                 yield place, texts.cell(column.text, before), texts.cell(column.text, now), near
+
+
+def _same_number(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
+    if len(old) != len(new):
+        raise ValueError(f"{len(new)} rows, and the file has {len(old)}")
+    return old, new
 
 
 def _near(column: Column, field: str, before: Row, now: Row) -> bool:

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "results"
 _BLOCK = re.compile(
     r"^<!-- table: (?P<name>\w+)(?: (?P<part>\w+))? -->\n(?P<made>.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE
 )
-_CODE = re.compile(r"```.*?^```|`[^`]*`|\]\([^)]*\)|^#.*?$|^\|.*?$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"```.*?^```|`[^`]*`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.,/^-])[-+−]?\d[\d,]*(?:\.\d+)?(?![\w/^-]|\.\d|,\d)")
 _UNITS = r"%|ms|µs|us|ns|s|min|h|d|[kKMGT]i?B(?:/s)?|KiB|times|points|samples/s|leases/s|bytes|Mbit/s"
 _CLAIM = re.compile(rf"({_NUMBER.pattern})(?:\s+(?:{_UNITS})(?![\w/])|%)?")
@@ -54,17 +54,18 @@ def with_tables(page: str) -> str:
     return _BLOCK.sub(made, page)
 
 
-def unfounded(page: str, *others: str) -> Iterator[str]:
+def unfounded(page: str, *others: str, strict: bool = False) -> Iterator[str]:
     """Figures in the text of a page that stand in none of its tables, nor in these other texts.
 
     A figure is a number with a decimal point, or one that a unit follows. Numbers in code spans and headings are none;
-    whole numbers without a unit, as of shards, are settings. One with fewer decimals than the table's is its rounding.
+    whole numbers without a unit, as of shards, are settings, unless it is `strict`. One with fewer decimals than the
+    table's is its rounding.
     """
     made = [found["made"] for found in _BLOCK.finditer(page)]
     known = {_value(text) for source in (*made, *others) for text in _NUMBER.findall(source)}
     for found in _CLAIM.finditer(_CODE.sub(" ", _BLOCK.sub(" ", page))):
         text = found[1]
-        if "." not in text and found[0] == text:
+        if not strict and "." not in text and found[0] == text:
             continue
         decimals = len(text.partition(".")[2])
         if not any(abs(abs(_value(text)) - abs(value)) <= 0.5001 * 10**-decimals for value in known):

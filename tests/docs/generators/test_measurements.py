@@ -130,7 +130,7 @@ def test_what_is_measured_again_is_compared_cell_by_cell() -> None:
         ("a: runs", "3", "4", False),
     ]
     more = _measurement({"rows": [{"way": "a"}, {"way": "b"}]}, columns)
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(ValueError, match="2 rows, and the file has 1"):
         list(measurements.compared(old, more))
 
 
