@@ -58,6 +58,7 @@ def test_a_worker_is_killed_and_another_joins(
     assert summary["test_accuracy"] > 0.94
 
 
+@pytest.mark.long
 def test_stopped_worker_blocks_no_other(operator: Operator, write_job: Callable[[str], Path]) -> None:
     operator.compute_wait_s = COMPUTE_WAIT_S
     coordinator, address = operator.coordinator(write_job(JOB.format(strategy=SGD, epochs=5, replicas=2)))

@@ -17,7 +17,7 @@ SEEDS = 102
 APART = 2
 """Seeds of each way that is not gRPC, which come after them."""
 WAYS = "--shared-memory", "--direct-streams"
-PARTS = 17
+PARTS = 34
 """Parts of the seeds; `make test` runs the first one, and `make test-long` the others."""
 
 
