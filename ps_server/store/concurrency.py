@@ -1,8 +1,8 @@
 """Concurrency within a shard: the lock of a segment, and the threads for the segments of one request.
 
 The lock measures how long threads waited for it. An uncontended acquisition costs two Python calls, some 0.3 µs, where
-a push of a small segment takes 10 and copying a mebibyte 30. Only a thread that
-has to wait reads the clock. The sums are written with the lock held, so no update is lost.
+a push of a small segment takes 10 and copying a mebibyte 30. Only a thread that has to wait reads the clock. The sums
+are written with the lock held, so no update is lost.
 
 The thread pool is for programs and for segments in shared memory: on these, copies and rules run without the
 interpreter lock. Numbers that arrive through a socket are slower to receive than to apply, and one thread has enough
