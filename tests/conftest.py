@@ -44,7 +44,7 @@ IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-u
 # A deadline per example fails on a busy machine; in CI the same examples are drawn every time. Where a test says
 # nothing else, `make test` draws few examples and `make test-long` (--hypothesis-profile=many) Hypothesis's usual 100.
 settings.register_profile("many", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.register_profile("dbelief", settings.get_profile("many"), max_examples=25)
+settings.register_profile("dbelief", settings.get_profile("many"), max_examples=15)
 settings.load_profile("dbelief")
 
 

@@ -17,6 +17,7 @@ from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import MOST_BLOCKS, Leases, Revoked, Skipped
 from dbelief.core.lease import DataLease
 from dbelief.core.push import NO_PUSH, LedgerRow
+from tests.examples import examples
 
 
 def leases(epoch: int = 100, total: int = 200, size: int = 30, batch: int = 10) -> Leases:
@@ -753,4 +754,4 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestPool.settings = settings(examples(600), stateful_step_count=50)
