@@ -19,6 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from dbelief.arrays.backend import Backend
     from dbelief.security import Credentials
+    from tests.processes.conftest import Operator
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["DBELIEF_PICTURES"] = "0"  # a second of processor time for each job; the tests of pictures draw some
@@ -174,6 +175,15 @@ def cuda() -> Iterator[Backend]:
             yield select_backend("cuda")
     else:
         yield found
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    """Starts roles as processes in the test's folder; they end with the test."""
+    from tests.processes.conftest import operating
+
+    with operating(tmp_path) as operator:
+        yield operator
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from deploy.packaging.locked import LOCK, closure, name_of, parts, pins
 from deploy.packaging.locked import project as pyproject
+from tests.processes.conftest import wait_for
 
-from .project import ROOT, STORED, Project, run, started, wait_for
+from .project import ROOT, STORED, Project, run, started
 from .store import SETTINGS, store
 
 IMAGE, IMAGE_S3, IMAGE_AGAIN = (f"localhost/dbelief-test:{tag}" for tag in ("latest", "s3", "again"))
@@ -149,13 +150,13 @@ def _confinement(checks: Checks, project: Project) -> None:
 
 
 def _healthy(checks: Checks, project: Project) -> None:
-    def all_answer() -> bool | None:
+    def all_answer() -> bool:
         asked = ("registry_1", "coordinator_1", "standby_1", "ps_1", "ps_2")
         good = (
             subprocess.run(("podman", "healthcheck", "run", f"{project.name}_{name}"), capture_output=True)
             for name in asked
         )
-        return True if all(done.returncode == 0 for done in good) else None
+        return all(done.returncode == 0 for done in good)
 
     wait_for(all_answer, "every health check to be well", 120.0)
     checks.check("health checks answer, the standby's too", True)
@@ -167,9 +168,9 @@ def _healthy(checks: Checks, project: Project) -> None:
 def _ended(checks: Checks, project: Project, killed: tuple[str, ...]) -> float:
     """Wait for the end of all that is ours, and check how; the test accuracy."""
 
-    def all_over() -> bool | None:
+    def all_over() -> bool:
         states = project.containers()
-        return None if any(states[name]["State"]["Running"] for name in OURS) else True
+        return not any(states[name]["State"]["Running"] for name in OURS)
 
     wait_for(all_over, "the job's end", END_S)
     codes = {name: project.containers()[name]["State"]["ExitCode"] for name in OURS}
@@ -195,7 +196,7 @@ def _undisturbed(checks: Checks, project: Project) -> None:
             "--profile", "tools", "run", "--rm", "-T", "tool", "dbelief", "status", "coordinator:7070", "--json"
         )
         checks.check("the operator's tool hears of the job", f'"{JOB}"' in told)
-        wait_for(lambda: project.samples(JOB) > 2 * FURTHER or None, "samples", 300.0)
+        wait_for(lambda: project.samples(JOB) > 2 * FURTHER, "samples", 300.0)
         wanted = {"coordinator": 2, "ps": 2, "worker": 4}
 
         def all_seen() -> dict[str, int] | None:
@@ -216,15 +217,15 @@ def _killed(checks: Checks, project: Project) -> None:
     with started(project, *SERVICES):
         for victim in (*VICTIMS, PROMETHEUS):
             begun = project.samples(JOB)
-            wait_for(lambda b=begun: project.samples(JOB) > b + FURTHER or None, "training to go on", 180.0)  # type: ignore[misc]
+            wait_for(lambda b=begun: project.samples(JOB) > b + FURTHER, "training to go on", 180.0)  # type: ignore[misc]
             at, begun_s = project.samples(JOB), time.monotonic()
             project.kill(victim)
-            wait_for(lambda a=at: project.samples(JOB) > a + FURTHER or None, f"training after {victim}", 180.0)  # type: ignore[misc]
+            wait_for(lambda a=at: project.samples(JOB) > a + FURTHER, f"training after {victim}", 180.0)  # type: ignore[misc]
             took_s.append(time.monotonic() - begun_s)
             what = f"{victim} killed at {at} of {SAMPLES} samples: training goes on"
             checks.check(what, True, f"{FURTHER} more {took_s[-1]:.0f} s later")
         checks.check(f"{FURTHER} more samples after each kill", True, f"{min(took_s):.0f} to {max(took_s):.0f} s")
-        wait_for(lambda: project.ask("up") or None, "an answer of the Prometheus that was killed", 60.0)
+        wait_for(lambda: project.ask("up"), "an answer of the Prometheus that was killed", 60.0)
         checks.check("all were killed before the end", project.samples(JOB) < SAMPLES)
         _ended(checks, project, VICTIMS)
         died = project.summary(JOB)["died"]
@@ -246,17 +247,17 @@ def _stored(checks: Checks, project: Project) -> None:
             found = re.search(r'"samples": ([0-9]+)', told("status", "--json"))
             return int(found[1]) if found else 0
 
-        wait_for(lambda: samples() > 20_000 or None, "samples", 300.0)
+        wait_for(lambda: samples() > 20_000, "samples", 300.0)
         for victim in ("ps_1", "coordinator_1"):
             at = samples()
             project.kill(victim)
-            wait_for(lambda a=at: samples() > a + 20_000 or None, f"training after {victim}", 180.0)  # type: ignore[misc]
+            wait_for(lambda a=at: samples() > a + 20_000, f"training after {victim}", 180.0)  # type: ignore[misc]
             checks.check(f"{victim} killed: training goes on", True)
         own = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3")
 
-        def over() -> bool | None:
+        def over() -> bool:
             states = project.containers()
-            return None if any(states[name]["State"]["Running"] for name in own) else True
+            return not any(states[name]["State"]["Running"] for name in own)
 
         wait_for(over, "the job's end", END_S)
         codes = {name: project.containers()[name]["State"]["ExitCode"] for name in own}
@@ -308,7 +309,7 @@ def main() -> int:
             print(f"-- {part}", flush=True)
             try:
                 work()
-            except (RuntimeError, TimeoutError, subprocess.SubprocessError) as error:
+            except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
                 checks.check(part, False, error)
     print(f"{checks.failed} failed" if checks.failed else "all well")
     return 1 if checks.failed else 0

@@ -9,15 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from tests.processes.conftest import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose.yaml"
@@ -33,17 +32,6 @@ def run(
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
-
-
-def wait_for(look: Callable[[], T | None], what: str, deadline_s: float) -> T:
-    """Look until there is something."""
-    until_s = time.monotonic() + deadline_s
-    while time.monotonic() < until_s:
-        found = look()
-        if found is not None:
-            return found
-        time.sleep(0.2)
-    raise TimeoutError(f"waited {deadline_s:g} s for {what}")
 
 
 def podman_compose() -> str:
@@ -106,9 +94,9 @@ class Project:
         before = self.containers()[container]["State"]["Pid"]
         os.kill(before, signal.SIGKILL)
 
-        def again() -> bool | None:
+        def again() -> bool:
             state = self.containers()[container]["State"]
-            return True if state["Running"] and state["Pid"] not in (0, before) else None
+            return state["Running"] and state["Pid"] not in (0, before)
 
         wait_for(again, f"{container} to be started again", 60.0)
 

@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .project import Project, run, wait_for
+from tests.processes.conftest import wait_for
+
+from .project import Project, run
 
 IMAGE = "localhost/dbelief-test-store:latest"
 BUCKET = "bucket"
@@ -42,9 +44,9 @@ def store(project: Project) -> Iterator[None]:
     try:
         run("podman", "run", "-d", "--name", name, "--network", network, "--network-alias", "store", IMAGE)
 
-        def made() -> bool | None:
+        def made() -> bool:
             done = subprocess.run(("podman", "exec", name, "python", "-c", _MAKE), capture_output=True, check=False)
-            return True if done.returncode == 0 else None
+            return done.returncode == 0
 
         wait_for(made, "the store", 60.0)
         yield

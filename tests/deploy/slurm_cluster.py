@@ -13,17 +13,16 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests.processes.conftest import wait_for
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")
 HOSTS = Path("/etc/hosts")
 MARK = "# dbelief test of slurm"
 PREFIX = "dbn"
-START_S = 120.0
 
 _CONFIGURATION = """ClusterName=dbelief
 SlurmctldHost={host}(127.0.0.1)
@@ -129,7 +128,7 @@ class SlurmCluster:
     def revive(self, node: str) -> None:
         """Start a killed node's daemon again."""
         self._start_daemon(node, "slurmd", "-D", "-N", node)
-        wait_until(lambda: self._idle() == len(self.nodes) or self._answers(node), f"{node} to answer")
+        wait_for(lambda: self._idle() == len(self.nodes) or self._answers(node), f"{node} to answer")
 
     def on_node(self, node: str) -> list[int]:
         """Processes of jobs on a node."""
@@ -167,12 +166,12 @@ class SlurmCluster:
         self._start_daemon(
             "munged", "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *files
         )
-        wait_until((self.folder / "munge.socket").exists, "munged")
+        wait_for((self.folder / "munge.socket").exists, "munged")
         self._start_daemon("slurmctld", "slurmctld", "-D")
         for node in self.nodes:
             (self.folder / f"spool.{node}").mkdir()
             self._start_daemon(node, "slurmd", "-D", "-N", node)
-        wait_until(lambda: self._idle() == len(self.nodes), f"{len(self.nodes)} idle nodes; see {self.folder}")
+        wait_for(lambda: self._idle() == len(self.nodes), f"{len(self.nodes)} idle nodes; see {self.folder}")
 
     def _start_daemon(self, name: str, *command: str) -> None:
         with open(self.folder / f"{name}.out", "ab") as log:
@@ -207,14 +206,6 @@ class SlurmCluster:
         if HOSTS.exists():
             lines = HOSTS.read_text().splitlines(keepends=True)
             HOSTS.write_text("".join(line for line in lines if not line.rstrip().endswith(MARK)))
-
-
-def wait_until(look: Callable[[], object], what: str, deadline_s: float = START_S) -> None:
-    """Look until it is so, with a deadline."""
-    until_s = time.monotonic() + deadline_s
-    while not look():
-        assert time.monotonic() < until_s, f"waited {deadline_s:g} s for {what}"
-        time.sleep(0.1)
 
 
 def _environments() -> list[tuple[int, list[bytes]]]:

@@ -141,12 +141,12 @@ def prometheus(cluster: Cluster) -> Iterator[str]:
         server.wait(30)
 
 
-def _ready(url: str) -> bool | None:
+def _ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/-/ready", timeout=10):
             return True
     except urllib.error.HTTPError:
-        return None
+        return False
 
 
 def _be_refused(address: str, call: Callable[[grpc.Channel], object], said: str) -> None:
@@ -181,7 +181,7 @@ def _kill_one_that_holds_a_lease(cluster: Cluster, prometheus: str, until: Calla
         cluster.roles[names.pop(0)].kill()
         until('dbelief_coordinator_members_lost_total{role="worker"}', deaths)
         with suppress(AssertionError):
-            wait_for(lambda: ask(prometheus, EXPIRED) or None, EXPIRED, 10.0)
+            wait_for(lambda: ask(prometheus, EXPIRED), EXPIRED, 10.0)
             return
         names.append(f"worker-{deaths + 1}")
         cluster.member(names[-1], cluster.address)
@@ -193,11 +193,8 @@ def _kill_one_that_holds_a_lease(cluster: Cluster, prometheus: str, until: Calla
 @pytest.mark.timeout(600)
 def test_every_dashboard_query_answers_during_faults(cluster: Cluster, prometheus: str) -> None:
     def until(expression: str, least: float = 1.0) -> None:
-        wait_for(
-            lambda: True if max(ask(prometheus, expression), default=-1.0) >= least else None,
-            f"{expression} >= {least:g}",
-            120.0,
-        )
+        told = f"{expression} >= {least:g}"
+        wait_for(lambda: max(ask(prometheus, expression), default=-1.0) >= least, told, 120.0)
 
     def silent() -> set[tuple[str, str, str]]:
         return {one for one in asked if not any(map(math.isfinite, ask(prometheus, one[2])))}
@@ -233,13 +230,13 @@ def test_every_dashboard_query_answers_during_faults(cluster: Cluster, prometheu
     until('sum(dbelief_worker_retries_total{to="coordinator"})')
 
     with suppress(AssertionError):
-        wait_for(lambda: None if silent() else True, "an answer to every expression")
+        wait_for(lambda: not silent(), "an answer to every expression")
     assert silent() == set()
     assert ask(prometheus, "dbelief:over") == [0]
     for coordinator in (cluster.batch, cluster.standby):
         coordinator.process.send_signal(signal.SIGTERM)
         assert coordinator.ends() == 0
-    wait_for(lambda: None if ask(prometheus, "up == 1") else True, "the end of all processes")
+    wait_for(lambda: not ask(prometheus, "up == 1"), "the end of all processes")
     # One more scrape was waited for, so that it is known how both ended.
     assert ask(prometheus, 'count(last_over_time(dbelief_coordinator_state{state="done"}[2m]) == 1)') == [2]
     assert ask(prometheus, "dbelief:over") == [1]

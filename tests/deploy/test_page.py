@@ -22,7 +22,7 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.http_server import WebServer
 from tests.deploy.browser import DESK, PHONE, Browser, find_browser
-from tests.processes.conftest import Operator, Role, operating
+from tests.processes.conftest import Operator, Role
 
 pytestmark = pytest.mark.deploy
 
@@ -39,12 +39,6 @@ replicas: 3
 """
 QUIET = 0.005
 """Share of a picture that must be something else than its ground."""
-
-
-@pytest.fixture
-def operator(tmp_path: Path) -> Iterator[Operator]:
-    with operating(tmp_path) as operator:
-        yield operator
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.deploy.dashboard import DEPLOY
-from tests.deploy.slurm_cluster import SlurmCluster, missing, wait_until
+from tests.deploy.slurm_cluster import SlurmCluster, missing
+from tests.processes.conftest import wait_for
 
 BATCH = DEPLOY / "slurm" / "dbelief.sbatch"
 # 1,257 samples an epoch; a snapshot set every second, so that little is trained again.
@@ -68,7 +69,7 @@ class Batch:
         return int(counts[-1]) if counts else 0
 
     def wait_trained(self, samples: int) -> None:
-        wait_until(lambda: self.trained() > samples or self._over(), f"{samples} samples", END_S)
+        wait_for(lambda: self.trained() > samples or self._over(), f"{samples} samples", END_S)
         assert not self._over(), self.told()
 
     def sets(self) -> list[Path]:
@@ -82,7 +83,7 @@ class Batch:
 
     def ends(self) -> str:
         """Wait for its end; its state and exit code, as Slurm tells them."""
-        wait_until(self._over, f"the end of job {self.number}", END_S)
+        wait_for(self._over, f"the end of job {self.number}", END_S)
         return f"{self.shown('JobState')} {self.shown('ExitCode')}"
 
     def succeeds(self, samples: int) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class Batch:
         summary: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
         assert summary["samples"] == samples, summary
         assert summary["test_accuracy"] > FLOOR, summary
-        wait_until(lambda: not any(map(self.cluster.on_node, self.cluster.nodes)), "all steps to end")
+        wait_for(lambda: not any(map(self.cluster.on_node, self.cluster.nodes)), "all steps to end")
         assert not [*self.folder.glob("dbelief-*")], "credentials stay behind"
         print(*re.findall(r"^.*(?:\bnode |requeued).*$", self.output(), re.MULTILINE), sep="\n")
         print(f"test accuracy {summary['test_accuracy']:.4f}, {summary['samples']:,} samples, died: {summary['died']}")
@@ -171,7 +172,7 @@ def test_a_shards_node_dies(start: Callable[..., SlurmCluster], folder: Path) ->
     cluster = start(4, 1)
     batch = submit(cluster, folder, "--nodes=4", "--ntasks=4", epochs=LONG)
     batch.wait_trained(4 * EPOCH)
-    wait_until(batch.sets, "a snapshot set")
+    wait_for(batch.sets, "a snapshot set")
     node = batch.node_of("ps-0")
     assert node != cluster.nodes[0]
     cluster.kill(node)
@@ -193,7 +194,7 @@ def test_requeued_job_resumes_from_its_newest_set(start: Callable[..., SlurmClus
     cluster = start(2, 2)
     batch = submit(cluster, folder, "--nodes=2", "--ntasks=4", epochs=LONG)
     batch.wait_trained(8 * EPOCH)
-    wait_until(batch.sets, "a snapshot set")
+    wait_for(batch.sets, "a snapshot set")
     cluster.slurm("scontrol", "requeue", batch.number)
     batch.succeeds(LONG * EPOCH)
     assert "requeued: going on from the newest snapshot set" in batch.output()
@@ -204,10 +205,10 @@ def test_new_job_resumes_a_cancelled_one(start: Callable[..., SlurmCluster], fol
     cluster = start(2, 2)
     first = submit(cluster, folder, "--nodes=2", "--ntasks=4", epochs=LONG)
     first.wait_trained(8 * EPOCH)
-    wait_until(first.sets, "a snapshot set")
+    wait_for(first.sets, "a snapshot set")
     cluster.slurm("scancel", first.number)
     assert first.ends().startswith("CANCELLED")
-    wait_until(lambda: not any(map(cluster.on_node, cluster.nodes)), "all steps to end")
+    wait_for(lambda: not any(map(cluster.on_node, cluster.nodes)), "all steps to end")
     second = submit(cluster, folder, "--nodes=2", "--ntasks=4", epochs=LONG, DBELIEF_RESUME="1")
     second.succeeds(LONG * EPOCH)
     assert (folder / "runs" / "digits.1").exists() is False, "the run is the same"
@@ -227,9 +228,9 @@ def test_the_coordinators_node_dies(start: Callable[..., SlurmCluster], folder: 
     cluster = start(4, 1)
     batch = submit(cluster, folder, "--nodes=3", "--ntasks=3", epochs=LONG)
     batch.wait_trained(8 * EPOCH)
-    wait_until(batch.sets, "a snapshot set")
+    wait_for(batch.sets, "a snapshot set")
     cluster.kill(cluster.nodes[0])
-    wait_until(lambda: batch.shown("Restarts") == "1", "the job to be requeued", END_S)
+    wait_for(lambda: batch.shown("Restarts") == "1", "the job to be requeued", END_S)
     assert f"node {cluster.nodes[0]} of the coordinator failed" in batch.output()
     summary = batch.succeeds(LONG * EPOCH)
     assert batch.shown("BatchHost") != cluster.nodes[0]

@@ -128,15 +128,15 @@ def test_a_batch_job_with_a_mistake_in_it_ends_with_2(submit: Submit, tmp_path: 
 def test_time_limit_writes_a_set_and_requeue_resumes(submit: Submit, tmp_path: Path) -> None:
     batch = submit(JOB.format(epochs=2_000), 4)
     events = tmp_path / "runs" / "batch" / "events.jsonl"
-    wait_for(lambda: (events.exists() and '"progress"' in events.read_text()) or None, "training", 100)
+    wait_for(lambda: events.exists() and '"progress"' in events.read_text(), "training", 100)
     batch.send_signal(signal.SIGTERM)
     assert batch.wait(100) == 0, _told(tmp_path)
     reached = json.loads((tmp_path / "runs" / "batch" / "summary.json").read_text())["samples"]
     again = submit(JOB.format(epochs=2_000), 4, SLURM_RESTART_COUNT="1")
 
-    def further() -> bool | None:
+    def further() -> bool:
         lines = [json.loads(line) for line in events.read_text().splitlines() if '"progress"' in line]
-        return True if lines[-1]["samples"] > reached else None
+        return bool(lines[-1]["samples"] > reached)
 
     wait_for(further, "the run to go on from there", 100)
     again.send_signal(signal.SIGTERM)

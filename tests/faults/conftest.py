@@ -15,10 +15,6 @@ import pytest
 
 from tests.faults.invariants import MARK, left_files, marked_processes
 from tests.faults.shards import Shards
-from tests.processes.conftest import operator, write_job
-
-__all__ = ["operator", "write_job"]
-"""Fixtures of another folder that these tests use too."""
 
 GRACE_S = 60.0
 

@@ -6,7 +6,6 @@ how many pushes its segment holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,10 +63,8 @@ AMOUNTS = {Harm.KILL: 0.0, Harm.PAUSE: 1.0, Harm.TORN_FILE: 0.5, Harm.DISK_FULL:
         pytest.param("worker-1", [Harm.KILL], 30, id="a worker is killed", marks=pytest.mark.long),
     ],
 )
-def test_push_counts_are_right_after_any_death(
-    operator: Operator, write_job: Callable[[str], Path], victim: str, harms: list[Harm], epochs: int
-) -> None:
-    job = write_job(JOB.format(epochs=epochs))
+def test_push_counts_are_right_after_any_death(operator: Operator, victim: str, harms: list[Harm], epochs: int) -> None:
+    job = operator.write_job(JOB.format(epochs=epochs))
     (job.parent / "counting.py").write_text(MODEL)
     operator.compute_wait_s = 0.01
     coordinator, address = operator.coordinator(job)
@@ -80,7 +77,7 @@ def test_push_counts_are_right_after_any_death(
     operator.until_samples("counting", epochs * EPOCH // 4)
     if Harm.TORN_FILE in harms:
         sets = operator.folder / "runs" / "counting" / "snapshots"
-        wait_for(lambda: True if len(list(sets.glob("*/set.json"))) >= 2 else None, "a set before the newest")
+        wait_for(lambda: len(list(sets.glob("*/set.json"))) >= 2, "a set before the newest")
     strike(operator, members[victim], victim, harms, coordinator.log)
     if Harm.KILL in harms:
         members[victim] = operator.start(f"{victim}-again", *words[victim])
@@ -109,7 +106,7 @@ def strike(operator: Operator, struck: Role, victim: str, harms: list[Harm], log
         if harm is Harm.KILL:
             struck.process.wait(60)
         elif harm is Harm.DISK_FULL:
-            wait_for(lambda: True if UNWRITTEN in log.read_text() else None, "a set that cannot be written")
+            wait_for(lambda: UNWRITTEN in log.read_text(), "a set that cannot be written")
 
 
 def check_books(operator: Operator, victim: str, harm: Harm, samples: int) -> None:

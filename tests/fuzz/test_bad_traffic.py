@@ -7,7 +7,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from dbelief.training.client import Client
 from tests.fuzz.attack import Attacker, strike
 from tests.fuzz.messages import Fuzzer
 from tests.fuzz.recording import recording
-from tests.processes.conftest import Operator, Role, operating
+from tests.processes.conftest import Operator, Role
 
 pytestmark = pytest.mark.processes
 
@@ -151,12 +151,6 @@ def _without_records(seed: int) -> Fuzzer:
 def _least(sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The least of several readings of each process: one reading may include messages in flight, some of megabytes."""
     return {name: min(reading[name] for reading in sizes) for name in sizes[0]}
-
-
-@pytest.fixture
-def operator(tmp_path: Path) -> Iterator[Operator]:
-    with operating(tmp_path) as operator:
-        yield operator
 
 
 def _push(client: Client, times: int, first: int = 0) -> None:

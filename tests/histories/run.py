@@ -134,10 +134,10 @@ class Run:
         self.clients.append(self.operator.start(f"client-{number}", arguments, launcher=launcher, program=program))
         wait_for(lambda: self._has_begun(number), f"client {number} to begin")
 
-    def _has_begun(self, number: int) -> bool | None:
+    def _has_begun(self, number: int) -> bool:
         path = self.operator.folder / f"client-{number}.jsonl"
         assert self.clients[-1].process.poll() is None, self.clients[-1].log.read_text()
-        return True if path.exists() and path.stat().st_size > 500 else None
+        return path.exists() and path.stat().st_size > 500
 
     def start(self) -> None:
         """Start the job with its shards, followers and clients."""
@@ -167,14 +167,7 @@ class Run:
         for number in range(CLIENTS):
             self.start_client(number)
         if plan.followers:
-            self.until("followed", SHARDS)
-
-    def until(self, event: str, times: int) -> None:
-        """Wait until an event was noted so often."""
-        wait_for(lambda: len(self._events(event)) >= times or None, f"{times} times {event!r}")
-
-    def _events(self, event: str) -> list[dict[str, Any]]:
-        return [row for row in self.operator.events("recorded") if row["event"] == event]
+            self.operator.until("recorded", "followed", SHARDS)
 
     # -- faults ------------------------------------------------------------------------------------------
 
@@ -212,7 +205,7 @@ class Run:
             assert scale.ends() == 0, scale.log.read_text()
             if shards == 3:
                 self.start_shard("ps-2")
-            self.until("scaled", times)
+            self.operator.until("recorded", "scaled", times)
             self.faults["segments moved"] += 1
 
     def _promote(self) -> None:
@@ -223,12 +216,12 @@ class Run:
             began_s = time.monotonic()
             if self.plan.kind is Kind.KILL:
                 leader.kill()
-                self.until("promoted", times)
+                self.operator.until("recorded", "promoted", times)
                 self.faults["leader killed, follower promoted"] += 1
             else:
                 leader.process.send_signal(signal.SIGSTOP)
                 try:
-                    self.until("promoted", times)
+                    self.operator.until("recorded", "promoted", times)
                     self.start_client(CLIENTS + times - 1)  # it knows the new leader alone: the former one is behind
                     time.sleep(rng.choice([0.0, rng.uniform(0.0, 1.0)]))
                 finally:
@@ -277,7 +270,7 @@ class Run:
         """Windows of all promotions, also of those that no fault asked for: a busy machine may miss heartbeats."""
         behind_s = time.time() - time.monotonic()
         windows = dict(self.windows)
-        for row in self._events("promoted"):
+        for row in self.operator.events("recorded", "promoted"):
             if row["shard"] not in windows:
                 at_s = datetime.fromisoformat(row["time"]).timestamp() - behind_s
                 windows[row["shard"]] = at_s - UNPLANNED_S, at_s + 1.0

@@ -71,14 +71,21 @@ class Role:
 
 
 def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """Look until there is something, with a deadline."""
+    """Look until it is so, or there is something, with a deadline."""
     until_s = time.monotonic() + deadline_s
-    while time.monotonic() < until_s:
-        found = look()
-        if found is not None:
-            return found
+    while not (found := look()):
+        assert time.monotonic() < until_s, f"waited {deadline_s:g} s for {what}"
         time.sleep(0.02)
-    raise AssertionError(f"waited {deadline_s:g} s for {what}")
+    return found
+
+
+def dbelief(*words: str, code: int = 0, folder: Path | None = None) -> str:
+    """Run a command to its end, which has this exit code; what it printed, standard output first."""
+    ended = subprocess.run(
+        [*DBELIEF, *words], cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout + ended.stderr
 
 
 def descendants(pid: int) -> list[int]:
@@ -138,6 +145,12 @@ class Operator:
         self.roles.append(role)
         return role
 
+    def write_job(self, text: str) -> Path:
+        """Write a job file beside the run."""
+        path = self.folder / "job.yaml"
+        path.write_text(text)
+        return path
+
     def coordinator(self, job: Path, *arguments: str) -> tuple[Role, str]:
         role = self.start("coordinator", "coordinator", str(job), "--listen", "127.0.0.1:0", *arguments)
         return role, role.said(r" on (127\.0\.0\.1:\d+),")
@@ -150,43 +163,44 @@ class Operator:
         summary: dict[str, Any] = json.loads((self.folder / "runs" / job / "summary.json").read_text())
         return summary
 
-    def trained(self, job: str, path: Path, *options: str) -> dict[str, Any]:
+    def trained(self, job: str, path: Path, *options: str, launcher: Sequence[str] = ()) -> dict[str, Any]:
         """Train a job to its good end; its summary."""
-        train = self.start("train", "train", "--quiet", *options, str(path))
+        train = self.start("train", "train", "--quiet", *options, str(path), launcher=launcher)
         assert train.ends() == 0, train.log.read_text()
         return self.summary(job)
 
-    def events(self, job: str) -> list[dict[str, Any]]:
+    def events(self, job: str, kind: str | None = None) -> list[dict[str, Any]]:
+        """All events of a job so far, or those of a kind."""
         path = self.folder / "runs" / job / "events.jsonl"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        found = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return [event for event in found if kind in (None, event["event"])]
+
+    def until(self, job: str, kind: str, times: int = 1) -> None:
+        """Wait until there are so many events of a kind."""
+        wait_for(lambda: len(self.events(job, kind)) >= times, f"{times} times {kind!r}")
 
     def until_joined(self, job: str, replicas: int) -> None:
         """Wait until so many replicas have joined."""
 
-        def look() -> bool | None:
-            joined = [e for e in self.events(job) if e["event"] == "member" and e["what"] == "joined"]
-            return True if sum(e["role"] == "replica" for e in joined) >= replicas else None
+        def joined() -> int:
+            return sum(e["what"] == "joined" and e["role"] == "replica" for e in self.events(job, "member"))
 
-        wait_for(look, f"{replicas} replicas of {job}")
+        wait_for(lambda: joined() >= replicas, f"{replicas} replicas of {job}")
 
     def until_died(self, job: str, ends: Collection[str] = ("died",)) -> None:
         """Wait until the coordinator has recorded that a member has died, or has ended in another of these ways."""
-
-        def look() -> bool | None:
-            return True if any(e["event"] == "member" and e["what"] in ends for e in self.events(job)) else None
-
-        wait_for(look, f"a death in {job}")
+        wait_for(lambda: any(e["what"] in ends for e in self.events(job, "member")), f"a death in {job}")
 
     def until_samples(self, job: str, samples: int, since: int = 0) -> None:
         """Wait until so many samples are trained, as an event after so many others tells."""
 
-        def look() -> bool | None:
+        def reached() -> bool:
             seen = [e["samples"] for e in self.events(job)[since:] if e["event"] == "progress"]
-            return True if seen and seen[-1] >= samples else None
+            return bool(seen) and seen[-1] >= samples
 
-        wait_for(look, f"{samples} samples of {job}")
+        wait_for(reached, f"{samples} samples of {job}")
 
 
 @contextmanager
@@ -213,7 +227,7 @@ def redis_server(folder: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: True if socket_path.exists() else None, "redis-server")
+        wait_for(socket_path.exists, "redis-server")
         yield f"unix://{socket_path}"
     finally:
         server.terminate()
@@ -229,21 +243,3 @@ def _signals() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
-
-
-@pytest.fixture
-def operator(tmp_path: Path) -> Iterator[Operator]:
-    with operating(tmp_path) as operator:
-        yield operator
-
-
-@pytest.fixture
-def write_job(tmp_path: Path) -> Callable[[str], Path]:
-    """Write a job file beside the run."""
-
-    def write(text: str) -> Path:
-        path = tmp_path / "job.yaml"
-        path.write_text(text)
-        return path
-
-    return write

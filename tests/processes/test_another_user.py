@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,16 +79,14 @@ def home() -> Iterator[Path]:
     shutil.rmtree(home)
 
 
-def test_other_user_commands_nothing_and_owner_everything(
-    operator: Operator, write_job: Callable[[str], Path], home: Path
-) -> None:
+def test_other_user_commands_nothing_and_owner_everything(operator: Operator, home: Path) -> None:
     operator.compute_wait_s = 0.05
-    train = operator.start("train", "train", str(write_job(JOB)), "--quiet")
+    train = operator.start("train", "train", str(operator.write_job(JOB)), "--quiet")
     run = operator.folder / "runs" / "mine"
     operator.until_samples("mine", 1)
     coordinator = (run / "address").read_text()
     log = run / "logs" / "ps-0.log"
-    shard = wait_for(lambda: log.read_text().partition("shard 0 of job mine on ")[2].split("\n")[0] or None, str(log))
+    shard = wait_for(lambda: log.read_text().partition("shard 0 of job mine on ")[2].split("\n")[0], str(log))
 
     ended = subprocess.run(
         [sys.executable, "-c", ATTACK, coordinator, shard, str(home), str(run / "snapshots" / "x")],

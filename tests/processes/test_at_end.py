@@ -88,7 +88,7 @@ def test_leaving_coordinator_hands_over_to_the_standby(operator: Operator, regis
     led_at = first.said(r" on (127\.0\.0\.1:\d+),")
     second = operator.start("second", "coordinator", job, "--listen", f"0.0.0.0:{port}", "--insecure", *options)
     second.said(r"(standing by)")
-    wait_for(lambda: _healthy(address) or None, "a sign of life of the one that stands by")
+    wait_for(lambda: _healthy(address), "a sign of life of the one that stands by")
     assert not _healthy(address, LEADS)
     assert _healthy(led_at, LEADS)
     for member in operator.members(led_at, 1, 1):
@@ -97,7 +97,7 @@ def test_leaving_coordinator_hands_over_to_the_standby(operator: Operator, regis
     assert _terminated(first) == [0]
     first.said(r"(leaving job handed \(ready\) to the next coordinator)")
     second.said(r"(taking over from another coordinator)")
-    wait_for(lambda: _healthy(address, LEADS) or None, "the one that stood by to lead")
+    wait_for(lambda: _healthy(address, LEADS), "the one that stood by to lead")
     assert operator.events("handed")[-1]["event"] != "end"
     assert _terminated(second) == [0]
 
@@ -111,7 +111,7 @@ def test_coordinator_of_an_ended_job_does_not_lead(operator: Operator, registry:
         assert member.ends() == 0
     late = operator.start("late", "coordinator", job, "--listen", address, *options, "--at-end", "wait")
     late.said(r"(has already ended)")
-    wait_for(lambda: _healthy(address) or None, "the late coordinator to be healthy")
+    wait_for(lambda: _healthy(address), "the late coordinator to be healthy")
     assert not _healthy(address, LEADS)
     assert _terminated(late) == [0]
 

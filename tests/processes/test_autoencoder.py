@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +49,9 @@ def untrained(job_file: Path) -> float:
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["downpour", "sandblaster"])
-def test_it_learns_to_rebuild(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_it_learns_to_rebuild(strategy: str, operator: Operator) -> None:
     of, more = STRATEGIES[strategy]
-    job = write_job(JOB.format(strategy=of, more=more))
+    job = operator.write_job(JOB.format(strategy=of, more=more))
     summary = operator.trained("digits", job)
     assert summary["test_loss"] < 0.5 * untrained(job)
     assert summary["test_accuracy"] is None

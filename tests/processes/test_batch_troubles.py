@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .conftest import Operator, wait_for
+from .conftest import Operator
 
 pytestmark = pytest.mark.processes
 
@@ -55,14 +55,11 @@ def prepare(operator: Operator, trouble: str = "pass", join_s: float = 30.0) -> 
         "shards": 1,
         "replicas": 2,
     }
-    path = operator.folder / "job.yaml"
-    path.write_text(json.dumps(job))
-    return path
+    return operator.write_job(json.dumps(job))
 
 
 def ended(operator: Operator) -> str:
-    reasons = [event["reason"] for event in operator.events("troubled") if event["event"] == "state"]
-    return str(reasons[-1])
+    return str(operator.events("troubled", "state")[-1]["reason"])
 
 
 @pytest.mark.parametrize(
@@ -100,9 +97,7 @@ def test_all_replicas_are_gone(operator: Operator) -> None:
         job, "--set", "strategy.iterations=100000", "--set", "limits.epochs=1000000"
     )
     _, *workers = operator.members(address, 1, 2)
-    wait_for(
-        lambda: any(event["event"] == "iteration" for event in operator.events("troubled")) or None, "an iteration"
-    )
+    operator.until("troubled", "iteration")
     for worker in workers:
         worker.kill()
     assert coordinator.ends() == 1

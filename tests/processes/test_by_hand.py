@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,11 +36,11 @@ def redis(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_every_role_by_hand(
-    redis: str, operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_role_by_hand(redis: str, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, str(operator.folder))
-    job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="epochs: 6", shards=3, replicas=2))
+    job = operator.write_job(
+        DIGITS.format(strategy="warm_start: {samples: 640}", limits="epochs: 6", shards=3, replicas=2)
+    )
     coordinator, address = operator.coordinator(job, "--registry", redis, "--metrics", "127.0.0.1:0")
     members = operator.members(address, 3, 2)
     assert coordinator.ends() == 0
@@ -54,8 +53,8 @@ def test_every_role_by_hand(
 
 
 @pytest.mark.long
-def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=1, replicas=1))
+def test_a_late_worker_joins_in(operator: Operator) -> None:
+    job = operator.write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=1, replicas=1))
     operator.compute_wait_s = 0.01
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 1, 1)
@@ -67,8 +66,8 @@ def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], P
 
 
 @pytest.mark.long
-def test_synchronous_replicas_train_together(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="staleness: 0", limits="epochs: 6", shards=2, replicas=3))
+def test_synchronous_replicas_train_together(operator: Operator) -> None:
+    job = operator.write_job(DIGITS.format(strategy="staleness: 0", limits="epochs: 6", shards=2, replicas=3))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
     assert coordinator.ends() == 0
@@ -81,9 +80,11 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
 
 
 @pytest.mark.long
-def test_staleness_bound_holds_with_one_replica_killed(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_staleness_bound_holds_with_one_replica_killed(operator: Operator) -> None:
     """From two clocks behind to three ahead: each of the others pushes at most five times during one of ours."""
-    job = write_job(DIGITS.format(strategy="staleness: 2, warm_start: null", limits="epochs: 8", shards=2, replicas=3))
+    job = operator.write_job(
+        DIGITS.format(strategy="staleness: 2, warm_start: null", limits="epochs: 8", shards=2, replicas=3)
+    )
     operator.compute_wait_s = 0.02  # a fast machine would be done before the heartbeat's deadline
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
@@ -98,12 +99,12 @@ def test_staleness_bound_holds_with_one_replica_killed(operator: Operator, write
     assert summary["samples"] == 8 * 1_257
     assert 0 < summary["staleness_mean"] <= 2 * 5
     assert summary["test_accuracy"] >= FLOOR
-    (died,) = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
+    (died,) = [e for e in operator.events("hand", "member") if e["what"] == "died"]
     assert "no heartbeat for" in died["reason"]
 
 
-def test_signal_ends_the_job_cleanly_and_resume_continues(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 4", shards=2, replicas=2))
+def test_signal_ends_the_job_cleanly_and_resume_continues(operator: Operator) -> None:
+    job = operator.write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 4", shards=2, replicas=2))
     operator.compute_wait_s = 0.02
     train = operator.start("train", "train", str(job))
     operator.until_samples("hand", 500)
@@ -121,22 +122,22 @@ def test_signal_ends_the_job_cleanly_and_resume_continues(operator: Operator, wr
     assert summary["test_accuracy"] >= FLOOR
 
 
-def test_processes_end_with_their_launcher(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="wall_s: 60", shards=2, replicas=2))
+def test_processes_end_with_their_launcher(operator: Operator) -> None:
+    job = operator.write_job(DIGITS.format(strategy="warm_start: null", limits="wall_s: 60", shards=2, replicas=2))
     operator.compute_wait_s = 0.02
     train = operator.start("train", "train", str(job))
     operator.until_samples("hand", 500)
     children = descendants(train.process.pid)
     assert len(children) >= 6  # registry, coordinator, shards, workers
     train.kill()
-    wait_for(lambda: True if not any(os.path.exists(f"/proc/{pid}") for pid in children) else None, "their end")
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in children), "their end")
 
 
 @pytest.mark.long
-def test_once_does_not_run_a_finished_job_again(
-    redis: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="samples: 640", shards=1, replicas=1))
+def test_once_does_not_run_a_finished_job_again(redis: str, operator: Operator) -> None:
+    job = operator.write_job(
+        DIGITS.format(strategy="warm_start: {samples: 640}", limits="samples: 640", shards=1, replicas=1)
+    )
     coordinator, address = operator.coordinator(job, "--registry", redis, "--once")
     members = operator.members(address, 1, 1)
     assert [role.ends() for role in (coordinator, *members)] == [0, 0, 0]
@@ -159,15 +160,10 @@ replicas: 2
 
 
 @pytest.mark.long
-def test_standby_coordinator_continues_with_same_iterations(
-    redis: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    job = write_job(BATCH)
+def test_standby_coordinator_continues_with_same_iterations(redis: str, operator: Operator) -> None:
+    job = operator.write_job(BATCH)
     address = a_free_address()
     facts = ("iteration", "loss", "gradient_norm", "step", "evaluations")
-
-    def iterations() -> list[dict[str, Any]]:
-        return [event for event in operator.events("hand") if event["event"] == "iteration"]
 
     found = []
     for disturbed in (False, True):
@@ -180,7 +176,7 @@ def test_standby_coordinator_continues_with_same_iterations(
         second.said(r"(standing by)")
         members = operator.members(address, 2, 2)
         if disturbed:
-            wait_for(lambda: len(iterations()) >= 10 or None, "10 iterations")
+            operator.until("hand", "iteration", times=10)
             first.kill()
             second.said(r"(taking over from another coordinator)")
         assert (second if disturbed else first).ends() == 0
@@ -188,7 +184,7 @@ def test_standby_coordinator_continues_with_same_iterations(
             assert member.ends() == 0
         if not disturbed:
             second.said(r"(has already ended)")
-        found.append([{fact: event[fact] for fact in facts} for event in iterations()])
+        found.append([{fact: event[fact] for fact in facts} for event in operator.events("hand", "iteration")])
     undisturbed, taken_over = found
     assert [row["iteration"] for row in undisturbed] == list(range(1, 61))
     missing = [row for row in undisturbed if row not in taken_over]

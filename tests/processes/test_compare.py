@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,9 +76,9 @@ replicas: 0
 """
 
 
-def test_the_copies_are_the_shards_parameters_to_the_bit(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_the_copies_are_the_shards_parameters_to_the_bit(operator: Operator) -> None:
     (operator.folder / "counts.py").write_text(MODEL)
-    _, address = operator.coordinator(write_job(JOB))
+    _, address = operator.coordinator(operator.write_job(JOB))
     operator.members(address, 2, 0)
     copies = operator.folder / "copies"
     copies.mkdir()
@@ -91,7 +89,7 @@ def test_the_copies_are_the_shards_parameters_to_the_bit(operator: Operator, wri
     ):
         for place in range(3):
             held.append(job.pull()["w"].copy())
-            wait_for(lambda n=place: True if len(watcher.copies) > n else None, f"copy {place}")  # type: ignore[misc]
+            wait_for(lambda n=place: len(watcher.copies) > n, f"copy {place}")  # type: ignore[misc]
             job.push({"w": rng.normal(size=5000).astype(np.float32)}, samples=10 * (place + 1))
     assert [copy.samples for copy in watcher.copies[:3]] == [0, 10, 30]
     assert [watcher.read(place).tobytes() for place in range(3)] == [values.tobytes() for values in held]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,8 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipC
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.server.health import check_serving
 from dbelief.security import Credentials, identity
-from tests.processes.conftest import Operator, wait_for
+
+from .conftest import Operator, a_free_address, dbelief, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -93,10 +91,8 @@ def test_permissions_by_role_in_a_running_job(
     assert call("viewer", lambda client: client.status().job) == "guarded"
 
     viewer = ("--credentials", str(folders["ours"] / "viewer"))
-    told = operator.start("status", "status", address, "--json", *viewer)
-    assert told.ends() == 0
-    assert json.loads(told.log.read_text())["job"] == "guarded"
-    assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
+    assert json.loads(dbelief("status", address, "--json", *viewer))["job"] == "guarded"
+    dbelief("health", address, "--timeout", "60", *viewer)
     monkeypatch.setattr(identity._Identity, "loaded", None)
     monkeypatch.setattr(diagnosis, "PATIENCE_S", 60.0)
     with pytest.raises(Unavailable, match="it speaks TLS: give --credentials"):
@@ -107,20 +103,13 @@ def test_permissions_by_role_in_a_running_job(
 
 
 @pytest.mark.long
-def test_local_job_ignores_credentials_in_the_environment(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_local_job_ignores_credentials_in_the_environment(
+    tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB.replace("STRATEGY", DOWNPOUR).replace("8000", "2000"))
-    theirs = {**os.environ, identity.FOLDER: str(folders["ours"] / "operator")}
-    command = [sys.executable, "-P", "-m", "dbelief", "train", str(job)]
-    done = subprocess.run(command, cwd=tmp_path, env=theirs, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "andshake" not in done.stdout + done.stderr
-
-
-def _ends(*arguments: str, **environment: str) -> tuple[int, str]:
-    command = [sys.executable, "-P", "-m", "dbelief", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment or None)
-    return done.returncode, done.stderr
+    monkeypatch.setenv(identity.FOLDER, str(folders["ours"] / "operator"))
+    assert "andshake" not in dbelief("train", str(job), folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -139,22 +128,21 @@ def _ends(*arguments: str, **environment: str) -> tuple[int, str]:
 def test_public_port_needs_credentials(arguments: tuple[str, ...], tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB.replace("STRATEGY", DOWNPOUR))
-    code, said = _ends(*(str(job) if word == "JOB" else word for word in arguments))
-    assert (code, said.count("\n")) == (2, 1), said
+    said = dbelief(*(str(job) if word == "JOB" else word for word in arguments), code=2)
+    assert said.count("\n") == 1, said
     assert "without TLS and a token, since other machines reach it: give --credentials DIR" in said
     assert not (tmp_path / "runs").exists()
 
 
 def test_another_roles_credentials_do_not_do(folders: dict[str, Path]) -> None:
     worker = str(folders["ours"] / "worker")
-    code, said = _ends("ps", "--coordinator", "127.0.0.1:1", "--credentials", worker)
-    assert code == 2
+    said = dbelief("ps", "--coordinator", "127.0.0.1:1", "--credentials", worker, code=2)
     assert said.endswith("they are for worker, wanted ps\n")
 
 
 def test_registry_password_on_the_command_line_is_refused(tmp_path: Path) -> None:
-    code, said = _ends("coordinator", str(tmp_path / "job.yaml"), "--registry", "redis://:hush@127.0.0.1:1/0")
-    assert code == 2
+    words = ("coordinator", str(tmp_path / "job.yaml"), "--registry", "redis://:hush@127.0.0.1:1/0")
+    said = dbelief(*words, code=2)
     assert "a password on a command line is for all to see" in said
     assert "hush" not in said
 
@@ -165,19 +153,17 @@ def registry(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     server = shutil.which("redis-server") or shutil.which("valkey-server")
     if server is None:
         pytest.skip("no redis-server with TLS on this machine (Debian: apt-get install redis-server)")
-    made, code = tmp_path / "certs", _ends("certs", str(tmp_path / "certs"), "--registry-host", "127.0.0.1")[0]
-    assert code == 0
+    made = tmp_path / "certs"
+    dbelief("certs", str(made), "--registry-host", "127.0.0.1")
     conf = made / "registry" / "registry.conf"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    text = conf.read_text().replace("/credentials", str(conf.parent)).replace("6379", str(port))
+    port = a_free_address().rpartition(":")[2]
+    text = conf.read_text().replace("/credentials", str(conf.parent)).replace("6379", port)
     conf.write_text(f"{text}dir {tmp_path}\n")
     log = tmp_path / "registry.log"
     with log.open("wb") as file:
         process = subprocess.Popen([server, str(conf)], stdout=file, stderr=file)
     try:
-        wait_for(lambda: "Ready to accept connections" in log.read_text() or None, f"a server in {log}")
+        wait_for(lambda: "Ready to accept connections" in log.read_text(), f"a server in {log}")
         yield made, f"rediss://127.0.0.1:{port}"
     finally:
         process.terminate()

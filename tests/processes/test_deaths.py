@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -28,9 +26,9 @@ snapshots: {every_s: 1}
 
 
 @pytest.mark.skipif(not embedded_available(), reason="without an embedded registry a coordinator's death is the end")
-def test_job_survives_one_kill_of_every_role(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_job_survives_one_kill_of_every_role(operator: Operator) -> None:
     operator.compute_wait_s = 0.005
-    train = operator.start("train", "train", str(write_job(JOB)))
+    train = operator.start("train", "train", str(operator.write_job(JOB)))
     launcher = train.process.pid
     for turn, words in enumerate(("ps-1", "dbelief coordinator", "valkey-server", "worker-0"), start=1):
         operator.until_samples("mortal", 4_000 * turn)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from .conftest import Operator
@@ -32,8 +29,8 @@ HOGWILD = "name: hogwild-easgd, rate: 0.1"
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", [*SGD, EASGD, MEASGD, SYNC, HOGWILD])
-def test_it_learns(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(JOB.format(strategy=strategy, epochs=20, replicas=3))
+def test_it_learns(strategy: str, operator: Operator) -> None:
+    job = operator.write_job(JOB.format(strategy=strategy, epochs=20, replicas=3))
     summary = operator.trained("elastic", job)
     assert summary["samples"] == 20 * 1257
     assert summary["test_accuracy"] > 0.94
@@ -42,9 +39,9 @@ def test_it_learns(strategy: str, operator: Operator, write_job: Callable[[str],
 
 
 @pytest.mark.long
-def test_a_worker_and_a_shard_may_die(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_a_worker_and_a_shard_may_die(operator: Operator) -> None:
     operator.compute_wait_s = 0.01
-    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=EASGD, epochs=40, replicas=2)))
+    coordinator, address = operator.coordinator(operator.write_job(JOB.format(strategy=EASGD, epochs=40, replicas=2)))
     shards = operator.members(address, 2, 0)
     workers = operator.members(address, 0, 2)
     operator.until_samples("elastic", 4_000)
@@ -61,8 +58,8 @@ def test_a_worker_and_a_shard_may_die(operator: Operator, write_job: Callable[[s
 
 
 @pytest.mark.long
-def test_the_turns_of_a_dead_worker_pass(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=TURNS, epochs=4, replicas=3)))
+def test_the_turns_of_a_dead_worker_pass(operator: Operator) -> None:
+    coordinator, address = operator.coordinator(operator.write_job(JOB.format(strategy=TURNS, epochs=4, replicas=3)))
     operator.members(address, 2, 0)
     workers = operator.members(address, 0, 3)
     operator.until_samples("elastic", 500)
@@ -77,8 +74,8 @@ def test_the_turns_of_a_dead_worker_pass(operator: Operator, write_job: Callable
 
 
 @pytest.mark.long
-def test_turns_go_on_where_a_shard_came_back(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=TURNS, epochs=8, replicas=2)))
+def test_turns_go_on_where_a_shard_came_back(operator: Operator) -> None:
+    coordinator, address = operator.coordinator(operator.write_job(JOB.format(strategy=TURNS, epochs=8, replicas=2)))
     shards = operator.members(address, 2, 0)
     workers = operator.members(address, 0, 2)
     operator.until_samples("elastic", 300)

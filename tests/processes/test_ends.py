@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,8 @@ REFUSED = "a run is in progress there; end it first, or give this one another na
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_of_two_starts_one_runs(operator: Operator, write_job: Callable[[str], Path], resume: bool) -> None:
-    job, runs = str(write_job(JOB)), operator.folder / "runs"
+def test_of_two_starts_one_runs(operator: Operator, resume: bool) -> None:
+    job, runs = str(operator.write_job(JOB)), operator.folder / "runs"
     options: list[str] = []
     if resume:
         operator.start("earlier", "train", "--quiet", job, "--set", "limits.epochs=1").ends()
@@ -57,10 +56,8 @@ def test_of_two_starts_one_runs(operator: Operator, write_job: Callable[[str], P
 @pytest.mark.parametrize(
     ("number", "cause"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP, as when its terminal is closed")]
 )
-def test_a_signal_stops_with_a_set_and_is_named(
-    operator: Operator, write_job: Callable[[str], Path], number: signal.Signals, cause: str
-) -> None:
-    train = operator.start("train", "train", "--quiet", str(write_job(JOB)))
+def test_a_signal_stops_with_a_set_and_is_named(operator: Operator, number: signal.Signals, cause: str) -> None:
+    train = operator.start("train", "train", "--quiet", str(operator.write_job(JOB)))
     operator.until_samples("ends", 100)
     train.process.send_signal(number)
     assert train.ends() == 130, train.log.read_text()
@@ -70,9 +67,9 @@ def test_a_signal_stops_with_a_set_and_is_named(
     assert newest.startswith(f"{summary['samples']:012d}")
 
 
-def test_a_terminal_that_is_closed_stops_with_a_set(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_a_terminal_that_is_closed_stops_with_a_set(operator: Operator) -> None:
     """Its output has no place any more."""
-    job = str(write_job(JOB))
+    job = str(operator.write_job(JOB))
     pid, terminal = os.forkpty()
     if pid == 0:
         os.chdir(operator.folder)
@@ -91,10 +88,8 @@ def test_a_terminal_that_is_closed_stops_with_a_set(operator: Operator, write_jo
     assert operator.summary("ends")["reason"] == "stopped by SIGHUP, as when its terminal is closed"
 
 
-def test_a_run_whose_folder_is_renamed_leaves_the_next_one_alone(
-    operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    job, runs = str(write_job(JOB)), operator.folder / "runs"
+def test_a_run_whose_folder_is_renamed_leaves_the_next_one_alone(operator: Operator) -> None:
+    job, runs = str(operator.write_job(JOB)), operator.folder / "runs"
     moved = operator.start("moved", "train", "--quiet", job)
     operator.until_samples("ends", 100)
     (runs / "ends").rename(runs / "other")
@@ -106,10 +101,12 @@ def test_a_run_whose_folder_is_renamed_leaves_the_next_one_alone(
     assert not (runs / "other" / "summary.json").exists()
 
 
-def test_a_script_that_cannot_start_ends_the_job_at_once(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_a_script_that_cannot_start_ends_the_job_at_once(operator: Operator) -> None:
     script = operator.folder / "script.py"
     script.write_text(MISSING)
-    run = operator.start("run", "run", "--quiet", "--job", str(write_job(SCRIPTED)), "--workers", "2", str(script))
+    run = operator.start(
+        "run", "run", "--quiet", "--job", str(operator.write_job(SCRIPTED)), "--workers", "2", str(script)
+    )
     assert run.ends() == 1
     log = run.log.read_text()
     error = f"{script}:1: ModuleNotFoundError: No module named 'a_module_that_is_missing'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,10 @@ device: cpu
 """
 
 
-def test_the_samples_are_named(operator: Operator, write_job: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_samples_are_named(operator: Operator, tmp_path: Path) -> None:
     model = tmp_path / "own.py"
     model.write_text(MODEL)
-    train = operator.start("train", "train", str(write_job(JOB.format(model=model))), "--quiet")
+    train = operator.start("train", "train", str(operator.write_job(JOB.format(model=model))), "--quiet")
     assert train.ends() == 1, train.log.read_text()
     log = train.log.read_text()
     assert f"{model}:Sum: IndexError: index out of range in self ({model}, line 11), in samples 0 to " in log, log

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -32,12 +30,10 @@ COMPUTE_WAIT_S = 0.02
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", [SGD, EASGD], ids=["sgd", "easgd"])
-def test_a_worker_is_killed_and_another_joins(
-    strategy: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
+def test_a_worker_is_killed_and_another_joins(strategy: str, operator: Operator) -> None:
     """One of three is killed, and another joins; a shard is killed as well."""
     operator.compute_wait_s = COMPUTE_WAIT_S
-    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=strategy, epochs=8, replicas=3)))
+    coordinator, address = operator.coordinator(operator.write_job(JOB.format(strategy=strategy, epochs=8, replicas=3)))
     shards = operator.members(address, 2, 0)
     workers = operator.members(address, 0, 3)
     operator.until_samples("together", 500)
@@ -59,9 +55,9 @@ def test_a_worker_is_killed_and_another_joins(
 
 
 @pytest.mark.long
-def test_stopped_worker_blocks_no_other(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_stopped_worker_blocks_no_other(operator: Operator) -> None:
     operator.compute_wait_s = COMPUTE_WAIT_S
-    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=SGD, epochs=5, replicas=2)))
+    coordinator, address = operator.coordinator(operator.write_job(JOB.format(strategy=SGD, epochs=5, replicas=2)))
     operator.members(address, 2, 0)
     first, second = operator.members(address, 0, 2)
     operator.until_samples("together", 500)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +40,13 @@ def write_table(path: Path, seed: int, gap: int | None = None) -> None:
 
 @pytest.mark.parametrize("streamed", ["true", "false"])
 def test_the_model_is_there_and_the_evaluation_is_repeated(
-    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, streamed: str
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, streamed: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(operator.folder / "cache"))
     for seed, name in enumerate(("train", "held")):
         write_table(operator.folder / f"{name}.parquet", seed)
     write_table(operator.folder / "test.parquet", 2, gap=ROW)
-    job, run = str(write_job(JOB)), operator.folder / "runs" / "gap"
+    job, run = str(operator.write_job(JOB)), operator.folder / "runs" / "gap"
     words = ("--quiet", "--set", f"data.streamed={streamed}")
     first = operator.start("first", "train", job, *words)
     if streamed == "false":  # all of it is read before a process starts
@@ -111,14 +110,12 @@ replicas: 1
 
 
 @pytest.mark.skipif(not embedded_available(), reason="without an embedded registry a coordinator's death is the end")
-def test_a_coordinator_is_killed_between_the_model_and_its_evaluation(
-    operator: Operator, write_job: Callable[[str], Path]
-) -> None:
+def test_a_coordinator_is_killed_between_the_model_and_its_evaluation(operator: Operator) -> None:
     (operator.folder / "waves.py").write_text(SOURCE)
     run = operator.folder / "runs" / "slow"
-    train = operator.start("train", "train", "--quiet", str(write_job(SLOW)))
+    train = operator.start("train", "train", "--quiet", str(operator.write_job(SLOW)))
     reading = operator.folder / "reading"
-    wait_for(lambda: True if reading.exists() or train.process.poll() is not None else None, "the evaluation")
+    wait_for(lambda: reading.exists() or train.process.poll() is not None, "the evaluation")
     held = parameters(run)
     assert operator.summary("slow")["test_accuracy"] is None
     os.kill(child(train.process.pid, "dbelief coordinator"), signal.SIGKILL)

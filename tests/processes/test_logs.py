@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -24,11 +22,9 @@ replicas: 1
 
 
 @pytest.mark.long
-def test_every_line_is_an_object_that_says_whose_it_is(
-    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_is_an_object_that_says_whose_it_is(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DBELIEF_LOG", "json")
-    train = operator.start("train", "train", str(write_job(JOB)))
+    train = operator.start("train", "train", str(operator.write_job(JOB)))
     assert train.ends() == 0, train.log.read_text()
     told = [json.loads(line) for line in train.log.read_text().splitlines()]
     assert told[-1]["message"].startswith("logged: 1,257 samples trained")
@@ -44,12 +40,10 @@ def test_every_line_is_an_object_that_says_whose_it_is(
         assert last["step"] > 0
 
 
-def test_launcher_reads_json_output_of_children(
-    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launcher_reads_json_output_of_children(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DBELIEF_LOG", "json")
     (operator.folder / "runs" / "logged" / "snapshots").mkdir(parents=True)
-    train = operator.start("train", "train", "--resume", str(write_job(JOB)))
+    train = operator.start("train", "train", "--resume", str(operator.write_job(JOB)))
     assert train.ends() == 2
     said = json.loads(train.log.read_text().splitlines()[-1])
     assert said["message"].endswith("snapshots: no complete snapshot set to resume from")

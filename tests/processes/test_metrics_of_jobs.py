@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import dbelief
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -29,15 +29,10 @@ evaluate:
 """
 
 
-def run(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "dbelief", *words]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=240).stdout
-
-
 def test_they_are_measured_and_end_the_job(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "scores.py").write_text(SCORES)
-    run(tmp_path, "train", "--quiet", "job.yaml")
+    dbelief("train", "--quiet", "job.yaml", folder=tmp_path)
     folder = tmp_path / "runs/measured"
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     assert summary["samples"] < 20 * 1257
@@ -51,6 +46,6 @@ def test_they_are_measured_and_end_the_job(tmp_path: Path) -> None:
     assert best["metrics"]["zeros"] == pytest.approx(0.1, abs=0.02)
     assert best["metrics"]["log_loss"] == pytest.approx(summary["validation_loss"], rel=1e-5), "the loss is the same"
     assert best["metrics"]["top_2"] > summary["validation_accuracy"]
-    again = json.loads(run(tmp_path, "evaluate", "runs/measured"))
+    again = json.loads(dbelief("evaluate", str(folder)))
     assert again["metrics"] == pytest.approx(summary["test_metrics"], rel=1e-6)
-    assert "auc 0.99" in run(tmp_path, "status", "runs/measured")
+    assert "auc 0.99" in dbelief("status", str(folder))

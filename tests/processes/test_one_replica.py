@@ -5,7 +5,6 @@ ALGORITHMS: Downpour with one replica whose every fetch sees the push before it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +73,8 @@ RISING = "{kind: poly, power: 0.5, warm_up: {samples: 500}, scale: {reference_ba
         ("caffe-momentum, mu: 0.5, weight_decay: 1e-3", 2, RISING),
     ],
 )
-def test_bit_equal_to_sequential(
-    rule: str, shards: int, schedule: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    job = write_job(JOB.format(rule=rule, shards=shards, schedule=schedule))
+def test_bit_equal_to_sequential(rule: str, shards: int, schedule: str, operator: Operator) -> None:
+    job = operator.write_job(JOB.format(rule=rule, shards=shards, schedule=schedule))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, shards, 1)
     assert coordinator.ends() == 0

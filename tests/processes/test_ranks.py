@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,9 @@ def a_rank(words: str) -> int:
 
 
 @needs_mpi
-def test_dead_rank_ends_its_replica_only(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_dead_rank_ends_its_replica_only(operator: Operator) -> None:
     operator.compute_wait_s = 0.02
-    coordinator, address = operator.coordinator(write_job(job(epochs=4, replicas=2)))
+    coordinator, address = operator.coordinator(operator.write_job(job(epochs=4, replicas=2)))
     shards = operator.members(address, 2, 1)
     replica = mpi(operator, address)
     operator.until_joined("ranks", 2)
@@ -79,10 +78,8 @@ def test_dead_rank_ends_its_replica_only(operator: Operator, write_job: Callable
 @needs_mpi
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["threads", "mpi"])
-def test_failure_of_one_rank_ends_the_job_with_a_reason(
-    way: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    coordinator, address = operator.coordinator(write_job(job(rule="sgd", rate="1.0e+30")))
+def test_failure_of_one_rank_ends_the_job_with_a_reason(way: str, operator: Operator) -> None:
+    coordinator, address = operator.coordinator(operator.write_job(job(rule="sgd", rate="1.0e+30")))
     operator.members(address, 2, 0)
     metrics = ("--metrics", a_free_address())  # one rank serves those of all
     replica = mpi(operator, address, 2, *metrics) if way == "mpi" else operator.members(address, 0, 1)[0]
@@ -96,8 +93,8 @@ def test_failure_of_one_rank_ends_the_job_with_a_reason(
 
 @pytest.mark.long
 @needs_mpi
-def test_ranks_that_are_not_the_jobs_are_refused(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    _, address = operator.coordinator(write_job(job()))
+def test_ranks_that_are_not_the_jobs_are_refused(operator: Operator) -> None:
+    _, address = operator.coordinator(operator.write_job(job()))
     threads = operator.start("threads", "worker", "--coordinator", address, "--ranks", "3")
     assert threads.ends() == 2
     assert "Error: 3 ranks, and the job's grid has 2: --ranks 2, or leave it out" in threads.log.read_text()

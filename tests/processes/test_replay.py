@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,30 +55,27 @@ CODED = [
         *CODED,
     ],
 )
-def test_a_logged_run_replays_bit_equal(
-    strategy: str, push: str, pull: str, operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    assert_replays(operator, write_job(JOB.format(strategy=strategy, push=push, pull=pull)))
+def test_a_logged_run_replays_bit_equal(strategy: str, push: str, pull: str, operator: Operator) -> None:
+    assert_replays(operator, operator.write_job(JOB.format(strategy=strategy, push=push, pull=pull)))
 
 
-def test_a_logged_run_on_sparse_rows_replays_bit_equal(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_a_logged_run_on_sparse_rows_replays_bit_equal(operator: Operator) -> None:
     digits = load(DigitsData(source="digits"), Path()).train
     assert digits is not None
     rows = digits.inputs.reshape(len(digits), -1).astype(np.float64)
     dump_svmlight_file(rows, digits.targets, str(operator.folder / "digits.txt"), zero_based=False)
     text = JOB.format(strategy="name: async-sgd, rate: 1.0e-3", push="fp32", pull="fp32")
     data = f"{{source: libsvm, train: {operator.folder}/digits.txt}}"
-    assert_replays(operator, write_job(text.replace("{source: digits}", data)))
+    assert_replays(operator, operator.write_job(text.replace("{source: digits}", data)))
 
 
 def assert_replays(operator: Operator, job: Path) -> None:
     """Train a job whose pushes are logged until some were stale, and replay it."""
     run = operator.folder / "runs" / "logged"
     for _ in range(RUNS):  # on a busy machine one replica may have trained all before the other has joined
-        assert operator.start("train", "train", str(job), "--quiet").ends() == 0
-        if operator.summary("logged")["staleness_mean"] > 0:
+        if staleness := operator.trained("logged", job)["staleness_mean"]:
             break
-    assert operator.summary("logged")["staleness_mean"] > 0  # else there was nothing to replay
+    assert staleness > 0  # else there was nothing to replay
     trained = load_file(run / "model.safetensors")
     replayed = replay_run(run)
     order = ["dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from .conftest import Operator, Role, wait_for
+from .conftest import Operator, Role
 
 pytestmark = pytest.mark.processes
 
@@ -30,22 +26,12 @@ ELASTIC = (
 )
 
 
-def until(operator: Operator, event: str, times: int = 1) -> list[dict[str, Any]]:
-    """Wait until something was noted so often."""
-
-    def look() -> list[dict[str, Any]] | None:
-        found = [row for row in operator.events("replicated") if row["event"] == event]
-        return found if len(found) >= times else None
-
-    return wait_for(look, f"{times} times {event!r}")
-
-
 @pytest.mark.parametrize(
     "job", [pytest.param(DOWNPOUR, marks=pytest.mark.long), ELASTIC], ids=["downpour", "async-easgd"]
 )
-def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator) -> None:
     operator.compute_wait_s = 0.02
-    coordinator, address = operator.coordinator(write_job(job))
+    coordinator, address = operator.coordinator(operator.write_job(job))
 
     def shard(name: str) -> Role:
         role = operator.start(name, "ps", "--coordinator", address)
@@ -55,19 +41,19 @@ def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, wr
     first = shard("ps-first")  # leads
     workers = [operator.start(f"worker-{n}", "worker", "--coordinator", address) for n in range(2)]
     second = shard("ps-second")
-    until(operator, "followed")
+    operator.until("replicated", "followed")
     operator.until_samples("replicated", 1_000)
     first.kill()
-    until(operator, "promoted")
+    operator.until("replicated", "promoted")
     third = shard("ps-third")
-    until(operator, "followed", times=2)
+    operator.until("replicated", "followed", times=2)
     third.kill()
-    until(operator, "unfollowed")
-    samples = max(row["samples"] for row in operator.events("replicated") if row["event"] == "progress")
+    operator.until("replicated", "unfollowed")
+    samples = max(row["samples"] for row in operator.events("replicated", "progress"))
     operator.until_samples("replicated", samples + 500)
     assert [role.ends() for role in (coordinator, second, *workers)] == [0] * 4
     summary = operator.summary("replicated")
     assert (summary["pushes_lost"], summary["pushes_trained_twice"]) == (0, 0)
     assert summary["samples"] == 10 * 1_257
     assert summary["test_accuracy"] >= 0.9
-    assert not [row for row in operator.events("replicated") if row["event"] == "shard_back"], "no set was loaded"
+    assert not operator.events("replicated", "shard_back"), "no set was loaded"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import Operator, Role, child, parameters, wait_for
-from .test_steering import dbelief
+from .conftest import Operator, Role, child, dbelief, parameters
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -35,14 +33,9 @@ def job(strategy: str = "downpour", rule: str = "adagrad", more: str = ", warm_s
     return JOB.replace("STRATEGY", strategy).replace("RULE", rule).replace("MORE", more)
 
 
-def scaled(operator: Operator) -> list[dict[str, Any]]:
-    """What is told of the changes that are over."""
-    return [event for event in operator.events("resized") if event["event"] == "scaled"]
-
-
 def until_scaled(operator: Operator, times: int) -> dict[str, Any]:
-    wait_for(lambda: True if len(scaled(operator)) >= times else None, f"{times} changes of the shards")
-    return scaled(operator)[-1]
+    operator.until("resized", "scaled", times)
+    return operator.events("resized", "scaled")[-1]
 
 
 def stop(operator: Operator, train: Role) -> dict[str, Any]:
@@ -71,9 +64,9 @@ def let_be(operator: Operator, path: Path, samples: int) -> dict[str, bytes]:
     ],
 )
 def test_two_shards_five_and_three_come_to_the_same_bits(
-    operator: Operator, write_job: Callable[[str], Path], strategy: str, rule: str, more: str
+    operator: Operator, strategy: str, rule: str, more: str
 ) -> None:
-    path = write_job(job(strategy, rule, more=more))
+    path = operator.write_job(job(strategy, rule, more=more))
     train = operator.start("train", "train", "--quiet", str(path))
     run = operator.folder / "runs" / "resized"
     operator.until_samples("resized", 1000)
@@ -94,21 +87,19 @@ def test_two_shards_five_and_three_come_to_the_same_bits(
 
 
 @pytest.mark.parametrize("who", ["ps-0", "ps-4", "dbelief coordinator"])
-def test_resharding_completes_after_kills_while_migrating(
-    operator: Operator, write_job: Callable[[str], Path], who: str
-) -> None:
-    path = write_job(job())
+def test_resharding_completes_after_kills_while_migrating(operator: Operator, who: str) -> None:
+    path = operator.write_job(job())
     train = operator.start("train", "train", "--quiet", str(path))
     run = operator.folder / "runs" / "resized"
     operator.until_samples("resized", 1000)
     dbelief("scale", "ps", "5", str(run))
     if who == "ps-4":
-        wait_for(lambda: True if "ps-4 is started" in train.log.read_text() else None, "ps-4")
+        train.said("(ps-4 is started)")
     else:
-        wait_for(lambda: True if len(_taken_in(operator)) == 3 else None, "all shards")
+        operator.until("resized", "shard_taken_in", times=3)
     os.kill(child(train.process.pid, who), signal.SIGKILL)
     if who == "dbelief coordinator":  # resharding may have been complete before the kill
-        wait_for(lambda: any(e["event"] == "takeover" for e in operator.events("resized")) or None, "the takeover")
+        operator.until("resized", "takeover")
     until_scaled(operator, 1)
     dbelief("scale", "ps", "2", str(run))
     until_scaled(operator, 2)
@@ -116,7 +107,3 @@ def test_resharding_completes_after_kills_while_migrating(
     assert summary["shards"] == 2
     assert json.loads(dbelief("evaluate", str(run)))["accuracy"] > 0.85
     assert who == "ps-0" or not summary["pushes_lost"]
-
-
-def _taken_in(operator: Operator) -> list[dict[str, Any]]:
-    return [event for event in operator.events("resized") if event["event"] == "shard_taken_in"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,21 +31,21 @@ def sets(folder: Path) -> dict[str, int]:
     return {path.name: len(list(path.glob("shard-*.json"))) for path in found}
 
 
-def evaluated(operator: Operator, before: int, samples: int) -> bool | None:
+def evaluated(operator: Operator, before: int, samples: int) -> bool:
     """Whether validation data were looked at, at so many samples or later, since there were `before` events."""
     events = operator.events("moved")[before:]
-    return any(e["event"] == "evaluation" and e["samples"] >= samples for e in events) or None
+    return any(e["event"] == "evaluation" and e["samples"] >= samples for e in events)
 
 
 def last_evaluation(operator: Operator, job: str) -> tuple[int, float]:
     """Samples and loss of the evaluation after the last sample; earlier ones fall on whatever sample is current."""
-    last = [e for e in operator.events(job) if e["event"] == "evaluation" and e["set"] == "validation"][-1]
+    last = [e for e in operator.events(job, "evaluation") if e["set"] == "validation"][-1]
     return last["samples"], last["loss"]
 
 
 @pytest.mark.timeout(600)  # four whole clusters, one after the other
-def test_run_resumes_with_other_shard_counts(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = str(write_job(JOB))
+def test_run_resumes_with_other_shard_counts(operator: Operator) -> None:
+    job = str(operator.write_job(JOB))
     operator.compute_wait_s = 0.02  # a run must not be done before its signal
     for shards in (2, 3):
         resume = ["--resume"] * (shards > 2)
@@ -55,7 +54,7 @@ def test_run_resumes_with_other_shard_counts(operator: Operator, write_job: Call
         operator.until_samples("moved", 400 * shards, before)
         wait_for(partial(evaluated, operator, before, 400 * shards), "the evaluation that is due")
         train.process.send_signal(signal.SIGINT)
-        assert train.process.wait(300) == 130
+        assert train.ends() == 130
         assert operator.summary("moved")["samples"] >= 400 * shards
     made = sets(operator.folder)
     assert sorted(made.values()) == [2, 3]
@@ -63,14 +62,13 @@ def test_run_resumes_with_other_shard_counts(operator: Operator, write_job: Call
     (newest / "shard-1.safetensors").write_bytes(b"")
 
     last = operator.start("train-1", "train", job, "--quiet", "--resume", "--set", "shards=1")
-    assert last.process.wait(300) == 0
+    assert last.ends() == 0
     assert last.said(r"snapshot set (\S+) is damaged and was quarantined; restoring") == max(made)
     summary = operator.summary("moved")
     assert summary["samples"] == 2 * 1257
     assert summary["pushes_trained_twice"] == 0
     assert summary["test_accuracy"] > 0.8
 
-    whole = operator.start("train-whole", "train", job, "--quiet", "--set", "name=whole", "--set", "shards=1")
-    assert whole.process.wait(300) == 0
+    operator.trained("whole", Path(job), "--set", "name=whole", "--set", "shards=1")
     losses = [last_evaluation(operator, name) for name in ("moved", "whole")]
     assert losses[0] == losses[1], "one replica is sequential: the same bits, wherever they lie"

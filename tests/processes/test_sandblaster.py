@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,11 @@ replicas: {replicas}
 A9A = Path(__file__).parents[2] / "examples" / "a9a.yaml"
 
 
-def trained(operator: Operator, job: Path, name: str, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run a job; its summary, and its iterations' events."""
-    train = operator.start("train", "train", str(job), "--quiet", *more)
-    assert train.ends() == 0, train.log.read_text()
-    return operator.summary(name), [event for event in operator.events(name) if event["event"] == "iteration"]
-
-
 def assert_reported(operator: Operator, summary: dict[str, Any], iterations: list[dict[str, Any]]) -> None:
     """What is told of a run that has ended: by its folder, and by the command."""
     assert summary["iterations"] == 20
     assert summary["loss"] == iterations[-1]["loss"]
-    passes = [event for event in operator.events("batch") if event["event"] == "pass"]
+    passes = operator.events("batch", "pass")
     assert [row["number"] for row in passes] == list(range(1, summary["evaluations"] + 1))
     assert summary["backups_launched"] == sum(row["launched"] for row in passes)
     last = json.loads((operator.folder / "runs" / "batch" / "last_pass.json").read_text())
@@ -55,14 +47,12 @@ def assert_reported(operator: Operator, summary: dict[str, Any], iterations: lis
 
 
 @pytest.mark.long
-def test_the_result_does_not_depend_on_shards_and_replicas(
-    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_result_does_not_depend_on_shards_and_replicas(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DBELIEF_PICTURES", "1")
     found = []
     for shards, replicas in ((2, 1), (2, 3), (3, 2)):
-        job = write_job(DIGITS.format(shards=shards, replicas=replicas, strategy="bundle: 3, ordered: true"))
-        summary, iterations = trained(operator, job, "batch")
+        job = operator.write_job(DIGITS.format(shards=shards, replicas=replicas, strategy="bundle: 3, ordered: true"))
+        summary, iterations = operator.trained("batch", job), operator.events("batch", "iteration")
         assert summary["reason"] == "20 iterations done"
         found.append((iterations, load_file(operator.folder / "runs" / "batch" / "model.safetensors")))
     (one, model), (three, same), (elsewhere, near) = found
@@ -78,11 +68,11 @@ def test_the_result_does_not_depend_on_shards_and_replicas(
 
 
 @pytest.mark.long
-def test_it_finds_the_optimum_of_a_convex_problem(operator: Operator, write_job: Callable[[str], Path]) -> None:
+def test_it_finds_the_optimum_of_a_convex_problem(operator: Operator) -> None:
     folder = os.environ.get("DBELIEF_DATA")
     if folder is None or not (Path(folder) / "a9a" / "a9a").exists():
         pytest.skip("DBELIEF_DATA names no folder with a9a/a9a")
-    summary, iterations = trained(operator, A9A, "a9a")
+    summary, iterations = operator.trained("a9a", A9A), operator.events("a9a", "iteration")
     l2 = 1e-3
 
     inputs, classes = load_svmlight_file(f"{folder}/a9a/a9a", n_features=123)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,17 +46,15 @@ def first_loss(job_file: Path, overrides: dict[str, str]) -> float:
 
 
 @pytest.mark.long
-def test_one_after_the_other_then_both(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job, runs = write_job(JOB), operator.folder / "runs"
+def test_one_after_the_other_then_both(operator: Operator) -> None:
+    job, runs = operator.write_job(JOB), operator.folder / "runs"
 
     def trained(name: str, **fields: str) -> tuple[float, float]:
         """Test loss of a run, at its start and at its end."""
         fields = {name.replace("__", "."): value for name, value in {"name": name, **fields}.items()}
         settings = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
         start = first_loss(job, fields)
-        train = operator.start(name, "train", str(job), "--quiet", *settings)
-        assert train.ends() == 0, train.log.read_text()
-        return start, operator.summary(name)["test_loss"]
+        return start, operator.trained(name, job, *settings)["test_loss"]
 
     first = trained("first", model__train="1")
     below = (runs / "first" / "model.safetensors").read_bytes()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,24 +27,19 @@ BATCH = "{name: sandblaster, portion: 256, iterations: 1}"
 
 
 @pytest.mark.long
-def test_a_batch_method_begins_where_sgd_ended(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    def trained(name: str, strategy: str, epochs: int, more: str = "") -> None:
-        job = write_job(JOB.format(name=name, strategy=strategy, epochs=epochs, more=more))
-        train = operator.start(name, "train", str(job), "--quiet")
-        assert train.ends() == 0, train.log.read_text()
+def test_a_batch_method_begins_where_sgd_ended(operator: Operator) -> None:
+    def trained(name: str, strategy: str, epochs: int, more: str = "") -> dict[str, Any]:
+        job = operator.write_job(JOB.format(name=name, strategy=strategy, epochs=epochs, more=more))
+        return operator.trained(name, job)
 
-    def first_loss(name: str) -> float:
-        return float(next(event["loss"] for event in operator.events(name) if event["event"] == "iteration"))
-
-    trained("first", DOWNPOUR, epochs=1)
+    first = trained("first", DOWNPOUR, epochs=1)["test_loss"]
     trained("fresh", BATCH, epochs=50)
-    trained("second", BATCH, epochs=50, more="start_from: runs/first")
-    first, fresh, second = operator.summary("first")["test_loss"], first_loss("fresh"), first_loss("second")
+    summary = trained("second", BATCH, epochs=50, more="start_from: runs/first")
+    fresh, second = (float(operator.events(name, "iteration")[0]["loss"]) for name in ("fresh", "second"))
     print(f"SGD ended at {first:.3f}; one iteration from there {second:.3f}, from initial values {fresh:.3f}")
     assert first < math.log(10) / 2
     assert second < 1.2 * first
     assert second < fresh / 2
-    summary = operator.summary("second")
     assert summary["start_from"] == str(operator.folder / "runs" / "first")
     log = (operator.folder / "runs" / "second" / "logs" / "worker-0.log").read_text()
     assert f"starts from {operator.folder / 'runs' / 'first' / 'model.safetensors'}" in log

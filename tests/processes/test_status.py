@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from dbelief.rpc.channel import open_channel
 
-from .conftest import Operator, wait_for
+from .conftest import Operator, dbelief, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -31,24 +26,18 @@ replicas: 1
 """
 
 
-def status(run: Path) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-m", "dbelief", "status", "--json", str(run)]
-    told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
-    return told
-
-
 def services(address: str) -> set[str]:
     with open_channel(address) as channel:
         return set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
 
 @pytest.mark.long
-def test_a_run_is_found_by_its_folder(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    train = operator.start("train", "train", "--quiet", str(write_job(JOB)))
+def test_a_run_is_found_by_its_folder(operator: Operator) -> None:
+    train = operator.start("train", "train", "--quiet", str(operator.write_job(JOB)))
     run = operator.folder / "runs" / "found"
-    wait_for(lambda: True if (run / "address").exists() else None, "the coordinator's address")
+    wait_for((run / "address").exists, "the coordinator's address")
     operator.until_samples("found", 100)
-    told = status(run)
+    told = json.loads(dbelief("status", "--json", str(run)))
     assert (told["job"], told["state"], told["run_folder"]) == ("found", "training", str(run))
     assert sorted((m["role"], m["id"]) for m in told["members"]) == [("ps", 0), ("worker", 0)]
     assert "dbelief.v1.Coordinator" in services((run / "address").read_text())
@@ -58,4 +47,4 @@ def test_a_run_is_found_by_its_folder(operator: Operator, write_job: Callable[[s
     train.process.send_signal(signal.SIGINT)
     assert train.ends() == 130
     assert not (run / "address").exists()
-    assert status(run)["reason"] == "stopped by Ctrl-C"
+    assert json.loads(dbelief("status", "--json", str(run)))["reason"] == "stopped by Ctrl-C"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 from dbelief.cli.job_control import scale_job
 from dbelief.monitor.status import JobLocation, get_status
 
-from .conftest import Operator, wait_for
+from .conftest import Operator, dbelief, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -30,13 +27,6 @@ replicas: 2
 """
 
 
-def dbelief(*arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-P", "-m", "dbelief", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == code, ended.stderr
-    return ended.stdout + ended.stderr
-
-
 def training(run: Path) -> list[int]:
     """Numbers of the workers that train."""
     told = get_status(JobLocation.of(str(run)))
@@ -45,22 +35,21 @@ def training(run: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["downpour", "sync-sgd"])
-def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str], Path], strategy: str) -> None:
+def test_a_job_is_scaled_and_ended(operator: Operator, strategy: str) -> None:
     operator.compute_wait_s = 0.05
-    train = operator.start("train", "train", "--quiet", str(write_job(JOB.replace("STRATEGY", strategy))))
+    train = operator.start("train", "train", "--quiet", str(operator.write_job(JOB.replace("STRATEGY", strategy))))
     run = operator.folder / "runs" / "steered"
     operator.until_samples("steered", 100)
     assert "3 replicas wanted, 2 there now" in dbelief("scale", "workers", "3", str(run))
-    wait_for(lambda: True if training(run) == [0, 1, 2] else None, "a third worker")
+    wait_for(lambda: training(run) == [0, 1, 2], "a third worker")
     scale_job(str(run), "replica", 1)
-    wait_for(lambda: True if training(run) == [0] else None, "one worker that is left")
+    wait_for(lambda: training(run) == [0], "one worker that is left")
 
-    def gone() -> list[dict[str, Any]] | None:
-        events = [e for e in operator.events("steered") if e["event"] == "member" and e["what"] in ("left", "died")]
-        return events if len(events) == 2 else None
+    def gone() -> list[dict[str, Any]]:
+        return [e for e in operator.events("steered", "member") if e["what"] in ("left", "died")]
 
-    left = wait_for(gone, "both to have left")
-    assert sorted((e["id"], e["what"], e["reason"]) for e in left) == [
+    wait_for(lambda: len(gone()) == 2, "both to have left")
+    assert sorted((e["id"], e["what"], e["reason"]) for e in gone()) == [
         (1, "left", "asked to end"),
         (2, "left", "asked to end"),
     ]
@@ -71,8 +60,8 @@ def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str]
     assert "worker-2 is started: 3 workers are wanted" in train.log.read_text()
 
 
-def test_separate_workers_cannot_be_scaled_and_job_stops(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    coordinator, address = operator.coordinator(write_job(JOB.replace("STRATEGY", "downpour")))
+def test_separate_workers_cannot_be_scaled_and_job_stops(operator: Operator) -> None:
+    coordinator, address = operator.coordinator(operator.write_job(JOB.replace("STRATEGY", "downpour")))
     roles = operator.members(address, shards=1, workers=2)
     operator.until_samples("steered", 100)
     assert "docker compose up --detach --no-recreate --scale worker=3" in dbelief(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -46,32 +45,25 @@ def write_files(folder: Path) -> None:
         pq.write_table(whole, folder / f"part-{number}.parquet", row_group_size=GROUP)
 
 
-def test_streamed_as_in_memory_to_the_bit(
-    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_as_in_memory_to_the_bit(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(operator.folder / "cache"))
     write_files(operator.folder)
-    job = str(write_job(JOB))
+    job = operator.write_job(JOB)
     for name, streamed in (("table", "true"), ("held", "false")):
-        words = ("--quiet", "--set", f"name={name}", "--set", f"data.streamed={streamed}", "--set", "limits.epochs=2")
-        assert operator.start(name, "train", job, *words).process.wait(120) == 0
+        fields = (f"name={name}", f"data.streamed={streamed}", "limits.epochs=2")
+        operator.trained(name, job, *(f"--set={field}" for field in fields))
     one, other = (parameters(operator.folder / "runs" / name) for name in ("table", "held"))
     assert one == other
-    losses = [
-        [event["loss"] for event in operator.events(name) if event["event"] == "evaluation"]
-        for name in ("table", "held")
-    ]
+    losses = [[event["loss"] for event in operator.events(name, "evaluation")] for name in ("table", "held")]
     assert losses[0] == losses[1]
     assert operator.summary("table")["test_accuracy"] > 0.8
 
 
 @pytest.mark.long
-def test_a_job_that_is_killed_inside_an_epoch_skips_no_row(
-    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_killed_inside_an_epoch_skips_no_row(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(operator.folder / "cache"))
     write_files(operator.folder)
-    job = write_job(JOB.replace("every_s: null", "every_s: 0.5").replace("replicas: 1", "replicas: 2"))
+    job = operator.write_job(JOB.replace("every_s: null", "every_s: 0.5").replace("replicas: 1", "replicas: 2"))
     operator.compute_wait_s = 0.02
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 2)

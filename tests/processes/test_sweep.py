@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,8 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_diverged_run_is_a_row_and_finished_runs_are_reused(
-    operator: Operator, write_job: Callable[[str], Path]
-) -> None:
-    job = str(write_job(JOB))
+def test_diverged_run_is_a_row_and_finished_runs_are_reused(operator: Operator) -> None:
+    job = str(operator.write_job(JOB))
     first = operator.start("first", "sweep", job, "--set", "lr=0.05,1e38")
     assert first.ends() == 0
     fine, bad = told(operator.folder)["runs"]
@@ -52,8 +49,10 @@ def test_diverged_run_is_a_row_and_finished_runs_are_reused(
     assert told(operator.folder)["runs"] == [fine]
 
 
-def test_ctrl_c_ends_it_with_the_table_so_far(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = str(write_job(JOB.replace("samples: 960", "wall_s: 600").replace("power: 0.5", "power: 0.5, total: 960")))
+def test_ctrl_c_ends_it_with_the_table_so_far(operator: Operator) -> None:
+    job = str(
+        operator.write_job(JOB.replace("samples: 960", "wall_s: 600").replace("power: 0.5", "power: 0.5, total: 960"))
+    )
     sweep = operator.start("sweep", "sweep", job, "--set", "lr=0.05,0.1", "--seeds", "0,1")
     sweep.said("(run 1 of 4: lr=0.05 seed=0)")
     sweep.process.send_signal(signal.SIGINT)
