@@ -10,7 +10,6 @@ from functools import cache
 from tests.model.search import HERE as MODEL
 
 _DEFINITION = re.compile(r"#define (\w+) (\d+) +/\*(.*?)\*/")
-_FLAG = re.compile(r"[(,] ?(\w+)")
 
 
 @cache

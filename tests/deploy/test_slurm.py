@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import MARK
 from tests.deploy.dashboard import DEPLOY
-from tests.faults.invariants import marked_processes
+from tests.faults.invariants import MARK, marked_processes
 from tests.processes.conftest import wait_for
 
 BATCH = DEPLOY / "slurm" / "dbelief.sbatch"

@@ -22,14 +22,14 @@ class Proxy:
     port
         Where it listens, on 127.0.0.1.
     target
-        The port that it passes connections on to; free when the proxy is made.
+        The port that it passes connections on to; where none is given, one that is free when the proxy is made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: int | None = None) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.target: int = free.getsockname()[1]
+            self.target: int = target or free.getsockname()[1]
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._cut_until_s = self._stalled_until_s = 0.0
@@ -77,12 +77,15 @@ class Proxy:
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(source, sink), name="link", daemon=True).start()
 
+    def _forward(self, piece: bytes, sink: socket.socket) -> None:
+        while (left_s := self._stalled_until_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+        sink.sendall(piece)
+
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):  # broken by either end, or cut
             while piece := source.recv(PIECE):
-                while (left_s := self._stalled_until_s - time.monotonic()) > 0:
-                    time.sleep(left_s)
-                sink.sendall(piece)
+                self._forward(piece, sink)
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,8 @@ from dbelief.script.sampler import LeasedIndices
 
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = pytest.mark.torch
+
+from tests.script.test_whole import launch  # noqa: E402  (after the check for torch)
 
 BATCHES = [LeasedIndices([3, 1], (0, 0, 1, 0)), LeasedIndices([3, 1], (0, 0, 1, 2)), LeasedIndices([0], (0, 1, 2, 0))]
 
@@ -165,9 +165,8 @@ limits: {epochs: 2}
 
 @pytest.mark.processes
 def test_units_of_a_stream_are_leased(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(STREAM_JOB)
-    (tmp_path / "stream.py").write_text(STREAM)
-    words = ["run", "--quiet", "--job", "job.yaml", "--workers", "2", "stream.py", "trained"]
-    subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=tmp_path, check=True, timeout=240)
+    script = tmp_path / "stream.py"
+    script.write_text(STREAM)
+    launch(tmp_path, STREAM_JOB, 2, script, "trained")
     trained = [line for log in tmp_path.glob("trained-*") for line in log.read_text().splitlines()]
     assert sorted(trained) == sorted(f"{number} {1 + number % 3}" for number in range(12) for _ in range(2))

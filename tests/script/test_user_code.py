@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 import dbelief
-from dbelief.core.lease import DataLease
 from dbelief.errors import DataError, UserError, WriteFailed
-from dbelief.script.drawn import DrawnBatch, DrawnBatches
-from dbelief.script.sampler import Answer, LeasedBatchSampler, Supply
+from dbelief.script.sampler import LeasedBatchSampler
 from dbelief.script.user_code import calling_line, failing_line, is_users, located, one_line
+from tests.script.test_sampler import Leases
 
 SCRIPT = "/data/job/train.py"
 DBELIEF = Path(dbelief.__file__).parent
@@ -201,27 +199,11 @@ def test_line_that_a_message_has_already_is_not_repeated() -> None:
 
 def test_changed_dataset_is_at_the_line_of_the_loop() -> None:
     data = [1, 2, 3]
-    batches = iter(LeasedBatchSampler(data, 1, 3, 0, Source()))
+    batches = iter(LeasedBatchSampler(data, 1, 3, 0, Leases((0, 0, 3))))
     data.pop()
     error = error_of("\n\n\nfor batch in batches:\n    pass\n", batches=batches)
     assert isinstance(error, DataError)
     assert str(error).startswith(f"{SCRIPT}:4: the dataset has 2 samples")
-
-
-class Source:
-    """One lease of three samples."""
-
-    def __init__(self) -> None:
-        self.drawn = DrawnBatches()
-        self.by_epoch = False
-        self.replica = self.unguarded = 0
-        self.lockstep: int | None = None
-        self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
-
-    def request(self) -> Answer:
-        """See `dbelief.script.sampler.Source.request`."""
-        self.drawn.receive(DataLease(1, 0, 0, 3, 0))
-        return Answer(Supply.RECEIVED)
 
 
 @pytest.mark.parametrize("error", [WriteFailed("the disk is full"), ValueError("own")], ids=str)

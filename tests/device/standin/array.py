@@ -211,23 +211,15 @@ class ndarray:
         launch(self._machine, "fill", lambda to: to.fill(value), [self], [])
 
     def sum(self, axis: Any = None, dtype: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
-        from .reductions import reduce
-
         return reduce(self._machine, np.sum, self, axis, out, keepdims=keepdims, dtype=dtype)
 
     def max(self, axis: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
-        from .reductions import reduce
-
         return reduce(self._machine, np.max, self, axis, out, keepdims=keepdims)
 
     def min(self, axis: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
-        from .reductions import reduce
-
         return reduce(self._machine, np.min, self, axis, out, keepdims=keepdims)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
-        from .reductions import reduce
-
         return reduce(self._machine, np.mean, self, axis, out, keepdims=keepdims, dtype=dtype)
 
     def dot(self, other: ndarray, out: ndarray | None = None) -> ndarray:
@@ -269,22 +261,12 @@ class ndarray:
 
     def _scatter(self, index: Any, value: Any, places: list[ndarray]) -> None:
         scratch = empty(self._machine, _chosen(self, index), np.int64)
-        if isinstance(value, ndarray):
-            launch(
-                self._machine,
-                "put",
-                lambda to, _, of, *at: to.__setitem__(_with(index, at), of),
-                [self, scratch],
-                [value, *places],
-            )
-        else:
-            launch(
-                self._machine,
-                "put",
-                lambda to, _, *at: to.__setitem__(_with(index, at), value),
-                [self, scratch],
-                places,
-            )
+        given = [value] if isinstance(value, ndarray) else []
+
+        def put(to: np.ndarray, _: np.ndarray, *read: np.ndarray) -> None:
+            to[_with(index, read[len(given) :])] = read[0] if given else value
+
+        launch(self._machine, "put", put, [self, scratch], [*given, *places])
 
 
 def empty(machine: Machine, shape: Any, dtype: Any) -> ndarray:
@@ -348,6 +330,32 @@ def apply(machine: Machine, ufunc: np.ufunc, inputs: Sequence[Any], out: Any = N
 
     launch(machine, ufunc.__name__, run, [out], arrays)
     return out  # type: ignore[no-any-return]
+
+
+def reduce(
+    machine: Machine,
+    function: Any,
+    array: ndarray,
+    axis: Any,
+    out: ndarray | None,
+    keepdims: bool = False,
+    **options: Any,
+) -> ndarray:
+    """Call a reduction."""
+    options = {name: value for name, value in options.items() if value is not None}
+    one = function(np.ones((1,) * array.ndim, array.dtype), axis=axis, keepdims=True, **options)
+    axes = range(array.ndim) if axis is None else [axis % array.ndim]
+    left = [(1 if place in axes else length) for place, length in enumerate(array.shape)]
+    shape = tuple(left) if keepdims else tuple(n for place, n in enumerate(left) if place not in axes)
+    made = empty(machine, shape, one.dtype) if out is None else out
+    if made.shape != shape:
+        raise ValueError("Out shape is mismatched")
+
+    def run(to: np.ndarray, of: np.ndarray) -> None:
+        np.copyto(to, function(of, axis=axis, keepdims=keepdims, **options))
+
+    launch(machine, function.__name__, run, [made], [array])
+    return made
 
 
 def filled(inputs: Sequence[Any], wanted: Sequence[bool], numbers: Sequence[np.ndarray]) -> list[Any]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .array import SCALARS, apply, copy_into, empty, filled, launch, ndarray
+from .array import SCALARS, apply, copy_into, empty, filled, launch, ndarray, reduce
 from .machine import Machine, Module
 from .memory import Piece
 from .products import dot, matmul
-from .reductions import reduce
 
 UFUNCS = (
     "abs", "absolute", "add", "bitwise_and", "bitwise_or", "bitwise_xor", "cos", "divide", "equal", "exp", "greater",

@@ -102,10 +102,6 @@ class Memory:
             raise self._order.mistake(f"{what} is {whose}, and device {device} computes")
         return numbers[address - block.address :][:size]
 
-    def is_pinned(self, array: np.ndarray) -> bool:
-        """Whether a host array lies in pinned memory."""
-        return self.find(array.ctypes.data, array.nbytes, -1) is not None
-
     def unheld(self, array: np.ndarray) -> np.ndarray:
         """The same numbers by a view that keeps no pinned memory in use, as little as a copy on its way does."""
         found = self.find(array.ctypes.data, array.nbytes, -1)

@@ -29,16 +29,12 @@ class Held:
 
     def start(self, messages: Sequence[Message]) -> Handle:
         self._events.append("start")
-        return Handle(_Late(self._engine, messages, self._events).wait)
 
+        def wait(deadline_s: float) -> None:
+            self._engine.start(messages).wait(deadline_s)
+            self._events.append("through")
 
-class _Late:
-    def __init__(self, engine: Engine, messages: Sequence[Message], events: list[Any]) -> None:
-        self._engine, self._messages, self._events = engine, messages, events
-
-    def wait(self, deadline_s: float) -> None:
-        self._engine.start(self._messages).wait(deadline_s)
-        self._events.append("through")
+        return Handle(wait)
 
 
 LOCAL: Layers = [

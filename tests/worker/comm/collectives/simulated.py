@@ -6,7 +6,6 @@ import threading
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -41,18 +40,8 @@ class Simulated:
         self._out_free_s = 0.0
         self._taken: list[tuple[float, float]] = []
         self.now_s = 0.0
-
-    @property
-    def rank(self) -> int:
-        return self._engine.rank
-
-    @property
-    def size(self) -> int:
-        return self._engine.size
-
-    @property
-    def xp(self) -> Any:
-        return self._engine.xp
+        self.rank, self.size, self.xp = engine.rank, engine.size, engine.xp
+        self.check, self.abort, self.close = engine.check, engine.abort, engine.close
 
     def start(self, messages: Sequence[Message]) -> Handle:
         sent_s = []
@@ -62,12 +51,16 @@ class Simulated:
                 self._out_free_s = begin + self._wires.link.seconds(message.array.nbytes)
                 self._wires.leaves((self.rank, message.peer, message.tag), self._out_free_s)
                 sent_s.append(self._out_free_s)
-        return Handle(_Waits(self, self._engine.start(messages), messages, sent_s).wait)
+        handle = self._engine.start(messages)
 
-    def wait_until(self, at_s: float) -> None:
-        self.now_s = max(self.now_s, at_s)
+        def wait(deadline_s: float) -> None:
+            handle.wait(deadline_s)
+            arrived_s = [self._arrival(message) for message in messages if not message.sends]
+            self.now_s = max([self.now_s, *arrived_s, *sent_s])
 
-    def arrival(self, message: Message) -> float:
+        return Handle(wait)
+
+    def _arrival(self, message: Message) -> float:
         """When a message is here: as it left the other side, or when this side's link has a gap for it."""
         length = self._wires.link.seconds(message.array.nbytes)
         begin = self._wires.left((message.peer, self.rank, message.tag)) - length
@@ -76,31 +69,6 @@ class Simulated:
                 begin = busy_to
         insort(self._taken, (begin, begin + length))
         return begin + length
-
-    def check(self) -> None:
-        self._engine.check()
-
-    def abort(self, error: BaseException) -> None:
-        self._engine.abort(error)
-
-    def close(self) -> None:
-        self._engine.close()
-
-
-class _Waits:
-    def __init__(self, engine: Simulated, handle: Handle, messages: Sequence[Message], sent_s: list[float]) -> None:
-        self._engine = engine
-        self._handle = handle
-        self._messages = messages
-        self._sent_s = sent_s
-
-    def wait(self, deadline_s: float) -> None:
-        self._handle.wait(deadline_s)
-        for message in self._messages:
-            if not message.sends:
-                self._engine.wait_until(self._engine.arrival(message))
-        for at_s in self._sent_s:
-            self._engine.wait_until(at_s)
 
 
 def simulated_s(

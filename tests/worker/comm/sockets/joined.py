@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
@@ -19,6 +19,24 @@ def elsewhere(address: str) -> str:
     return address.replace("127.0.0.1", "127.1")
 
 
+def meet(
+    listeners: Sequence[Listener],
+    by_tcp: bool = False,
+    seals: Sequence[TlsContexts | None] | None = None,
+    generation: int = 1,
+    deadline_s: float = 20.0,
+) -> list[SocketEngine]:
+    """Join ranks that listen there: their engines, in rank order."""
+    addresses = [elsewhere(listener.address) if by_tcp else listener.address for listener in listeners]
+
+    def come(rank: int) -> SocketEngine:
+        seal = seals[rank] if seals is not None else None
+        return connect_mesh(listeners[rank], "a job", generation, rank, addresses, deadline_s, seal=seal)
+
+    with ThreadPoolExecutor(len(listeners)) as pool:
+        return list(pool.map(come, range(len(listeners))))
+
+
 @contextmanager
 def joined(size: int, by_tcp: bool, seal: TlsContexts | None = None) -> Iterator[list[SocketEngine]]:
     """The engines of a group, in rank order; the caller may use each from one thread at a time."""
@@ -26,13 +44,7 @@ def joined(size: int, by_tcp: bool, seal: TlsContexts | None = None) -> Iterator
         listeners = [Listener(seal=seal) for _ in range(size)]
         for listener in listeners:
             stack.callback(listener.close)
-        addresses = [elsewhere(listener.address) if by_tcp else listener.address for listener in listeners]
-
-        def come(rank: int) -> SocketEngine:
-            return connect_mesh(listeners[rank], "a job", 1, rank, addresses, 20.0, seal=seal)
-
-        with ThreadPoolExecutor(size) as pool:
-            engines = list(pool.map(come, range(size)))
+        engines = meet(listeners, by_tcp, [seal] * size)
         for engine in engines:
             stack.callback(engine.close)
         yield engines

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.worker.comm.collectives import ways
@@ -42,18 +41,12 @@ def test_a_group_of_threads_that_take_turns_often(
 @either_way
 @pytest.mark.parametrize("size", range(1, 10))
 def test_sums_of_all_kinds(size: int, by_tcp: bool) -> None:
-    def body(comm: Communicator) -> None:
-        for way in ways.ways():
-            array = ways.whole(comm.rank, 101)
-            way.make(comm, 101)(array)
-            np.testing.assert_array_equal(array, sum(ways.whole(rank, 101) for rank in range(comm.size)))
-
-    run_joined(size, body, by_tcp)
+    run_joined(size, ways.exact_sums, by_tcp)
 
 
 @either_way
-@pytest.mark.parametrize("body", ways.BODIES, ids=lambda body: str(body.__name__))
-def test_sums_again_and_again_and_of_any_size(body: Callable[[Communicator], None], by_tcp: bool) -> None:
+@pytest.mark.parametrize("body", [ways.same_bits, ways.large_sums], ids=lambda body: str(body.__name__))
+def test_sums_of_any_size_and_with_the_same_bits(body: Callable[[Communicator], None], by_tcp: bool) -> None:
     run_joined(4, body, by_tcp)
 
 

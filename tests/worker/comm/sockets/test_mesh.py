@@ -14,9 +14,9 @@ from dbelief.errors import Unavailable
 from dbelief.process.clock import ManualClock
 from dbelief.process.console import host_and_port
 from dbelief.security import TOKEN_BYTES, Loopback
-from tests.worker.comm.sockets.joined import elsewhere
+from tests.worker.comm.sockets.joined import elsewhere, meet
 from worker.comm import Communicator
-from worker.comm.sockets import Listener, SocketEngine, connect_mesh
+from worker.comm.sockets import Listener, connect_mesh
 from worker.comm.sockets.handshake import ANSWER, HELLO, MAGIC, NEWS, digest
 
 pytestmark = pytest.mark.processes
@@ -28,16 +28,6 @@ def listeners() -> Iterator[list[Listener]]:
     yield made
     for listener in made:
         listener.close()
-
-
-def meet(listeners: list[Listener], generation: int = 1) -> list[SocketEngine]:
-    addresses = [listener.address for listener in listeners]
-
-    def come(rank: int) -> SocketEngine:
-        return connect_mesh(listeners[rank], "a job", generation, rank, addresses, 20.0)
-
-    with ThreadPoolExecutor(len(listeners)) as pool:
-        return list(pool.map(come, range(len(listeners))))
 
 
 def test_ranks_of_another_run_of_the_job_do_not_meet(listeners: list[Listener]) -> None:
@@ -62,7 +52,7 @@ def closed(listener: Listener) -> str:
 
 def test_generation_after_generation_with_other_ranks(listeners: list[Listener]) -> None:
     for generation, members in enumerate((listeners, listeners[1:], listeners[::-1], listeners[:1]), start=1):
-        engines = meet(members, generation)
+        engines = meet(members, generation=generation)
         with ThreadPoolExecutor(len(members)) as pool:
             assert list(pool.map(lambda engine: Communicator(engine, 20.0).total(1.0), engines)) == [
                 len(members)
@@ -92,7 +82,7 @@ def test_name_of_a_closed_listener_is_free_again() -> None:
     assert other.address == f"192.0.2.7:{port}"
     with pytest.raises(OSError, match="in use"):
         Listener(known_as=other.address)
-    for engine in meet([other, second], 2):
+    for engine in meet([other, second], generation=2):
         engine.close()
     for listener in (second, other):
         listener.close()
@@ -174,7 +164,7 @@ def test_strangers_and_other_jobs_are_not_let_in(listeners: list[Listener]) -> N
     with pytest.raises(Unavailable, match="another job, generation 1: rank 1 waited 1 s for rank 0"):
         connect_mesh(listeners[1], "another job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
     silent.close()
-    for engine in meet(listeners, 2):
+    for engine in meet(listeners, generation=2):
         engine.close()
 
 

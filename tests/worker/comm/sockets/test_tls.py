@@ -17,10 +17,11 @@ import pytest
 from dbelief.errors import RankFailure, Unavailable
 from dbelief.process.console import host_and_port
 from dbelief.security import Credentials
+from tests.histories.proxy import Proxy
 from tests.worker.comm.group import BODIES
-from tests.worker.comm.sockets.joined import elsewhere, joined, run_joined
+from tests.worker.comm.sockets.joined import elsewhere, joined, meet, run_joined
 from worker.comm import Communicator
-from worker.comm.sockets import Listener, SocketEngine, TlsContexts, connect_mesh, handshake, listener
+from worker.comm.sockets import Listener, TlsContexts, connect_mesh, handshake, listener
 from worker.comm.sockets.tls import NonBlockingTlsSocket
 from worker.rendezvous import _tls_contexts
 
@@ -35,18 +36,6 @@ def listening(seals: Sequence[TlsContexts | None]) -> Iterator[list[Listener]]:
     yield made
     for one in made:
         one.close()
-
-
-def meet(
-    listeners: Sequence[Listener], seals: Sequence[TlsContexts | None], deadline_s: float = 20.0
-) -> list[SocketEngine]:
-    addresses = [elsewhere(one.address) for one in listeners]
-
-    def come(rank: int) -> SocketEngine:
-        return connect_mesh(listeners[rank], "a job", 1, rank, addresses, deadline_s, seal=seals[rank])
-
-    with ThreadPoolExecutor(len(listeners)) as pool:
-        return list(pool.map(come, range(len(listeners))))
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
@@ -77,8 +66,8 @@ def test_sealed_ranks_sum_as_plain_ones_do(size: int, ours: Roles) -> None:
 def test_records_that_come_in_pieces_arrive(ours: Roles) -> None:
     """As between hosts, where a record is many packets: what TLS has begun to read, poll does not count."""
     seals = [_tls_contexts(ours("worker"))] * 2
-    with listening(seals) as (called, caller), relay(host_and_port(called.address), late=1_000) as address:
-        addresses = [address, elsewhere(caller.address)]
+    with listening(seals) as (called, caller), contextlib.closing(InPieces(host_and_port(called.address)[1])) as link:
+        addresses = [f"127.0.0.1:{link.port}", elsewhere(caller.address)]
         # The callee is known by its own name: only who calls goes by the relay.
         with ThreadPoolExecutor(2) as pool:
             one = pool.submit(connect_mesh, called, "a job", 1, 0, addresses, 20.0, seal=seals[0])
@@ -94,35 +83,13 @@ def test_records_that_come_in_pieces_arrive(ours: Roles) -> None:
             comm.close()
 
 
-@contextlib.contextmanager
-def relay(to: tuple[str, int], late: int) -> Iterator[str]:
-    """Passes on what comes, the last bytes of whatever has come after the rest: its address."""
-    door = socket.create_server(("127.0.0.1", 0))
-    ends: list[socket.socket] = [door]
+class InPieces(Proxy):
+    """Passes on what comes, the last bytes of whatever has come after the rest."""
 
-    def pump(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 20):
-                for part in (data[:-late], data[-late:]):
-                    if part:
-                        sink.sendall(part)
-                        threading.Event().wait(0.05)  # so that it is read in between
-            sink.shutdown(socket.SHUT_WR)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near = door.accept()[0]
-                far = socket.create_connection(to)
-                ends.extend((near, far))
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    yield f"127.0.0.1:{door.getsockname()[1]}"
-    door.shutdown(socket.SHUT_RDWR)
-    for end in ends:
-        end.close()
+    def _forward(self, piece: bytes, sink: socket.socket) -> None:
+        for part in (piece[:-1_000], piece[-1_000:]):
+            super()._forward(part, sink)
+            threading.Event().wait(0.05)  # so that it is read in between
 
 
 def test_data_sent_before_close_arrives(ours: Roles) -> None:
@@ -151,7 +118,7 @@ def test_only_a_worker_of_the_job_is_admitted(who: str, ours: Roles, folders: di
     }[who]
     for seals in ([mine, strange], [strange, mine]):  # who is called, and who calls
         with listening(seals) as listeners, pytest.raises(Unavailable, match=r"waited 0\.4 s for rank"):
-            meet(listeners, seals, 0.4)
+            meet(listeners, True, seals, deadline_s=0.4)
 
 
 def test_a_caller_must_show_a_workers_certificate(ours: Roles) -> None:
@@ -187,6 +154,6 @@ def test_strangers_do_not_prevent_the_rendezvous(sealed: bool, ours: Roles) -> N
             caller = stack.enter_context(socket.create_connection(where, 5.0))
             with contextlib.suppress(OSError):
                 caller.send(handshake.HELLO.pack(handshake.MAGIC, bytes([number]), b"", 1, 1, handshake.NEWS))
-        for engine in meet(listeners, seals):
+        for engine in meet(listeners, True, seals):
             engine.close()
         assert len(listeners[0]._heard) <= listener.STRANGERS
