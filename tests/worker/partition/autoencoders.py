@@ -62,6 +62,9 @@ class Case(OnImages):
         return {"weight": weight, "alpha": np.array([0.6], self.dtype)}
 
 
+LAYER = Case((32, 28, 2), Eq1(window=8, block=4, maps=3, pool=5), 5)
+
+
 def check(comm: Communicator, case: OnImages, grid: Grid) -> bytes:
     """Loss and this rank's part of the gradient are those of the whole model, step after step; gives their bits."""
     within = 1e-12 if case.dtype == np.float64 else 1e-5

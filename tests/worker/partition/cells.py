@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,6 @@ from dbelief.partition import Grid
 from worker.comm import Communicator, run_ranks
 from worker.comm.tracing import TracingEngine
 from worker.partition import build_partitioned
-
-from .autoencoders import OnImages
 
 Places = list[set[tuple[int, int]]]
 """By rank."""
@@ -87,21 +86,20 @@ def totals(grid: Grid, passages: Callable[[int, int], Iterable[int]]) -> tuple[C
     return +messages, +sent
 
 
-def step(comm: Communicator, case: OnImages, grid: Grid) -> None:
-    """One of zeros: what is sent does not depend on numbers."""
-    model = build_partitioned(case.model(), comm, grid)
-    flat, gradient = (np.zeros(model.layout.size, case.dtype) for _ in range(2))
-    views, out = (model.layout.views(vector, comm.rank) for vector in (flat, gradient))
-    shape = (case.samples, *case.image)
-    model.loss_and_gradient(views, Batch(np.zeros(shape, case.dtype), np.zeros(case.samples)), out)
+def step(comm: Communicator, model: Any, grid: Grid, batch: Batch) -> None:
+    """One from parameters of 0: what is sent does not depend on numbers."""
+    mine = build_partitioned(model, comm, grid)
+    flat, gradient = (np.zeros(mine.layout.size, batch.inputs.dtype) for _ in range(2))
+    views, out = (mine.layout.views(vector, comm.rank) for vector in (flat, gradient))
+    mine.loss_and_gradient(views, batch, out)
 
 
-def traffic(case: OnImages, grid: Grid) -> tuple[Counts, Counts]:
-    """Messages and bytes of a step, as tracing engines count them."""
+def traffic(model: Callable[[], Any], grid: Grid, batch: Batch) -> tuple[Counts, Counts]:
+    """Messages and bytes of a step, by (from, to), as tracing engines count them."""
 
     def rank(comm: Communicator) -> TracingEngine:
         engine = TracingEngine(comm.engine)
-        step(Communicator(engine), case, grid)
+        step(Communicator(engine), model(), grid, batch)
         return engine
 
     engines = run_ranks(grid.size, rank)

@@ -45,6 +45,9 @@ class Deep(OnImages):
         }
 
 
+TWO = Deep((18, 22, 2), DEEP, None, 3)
+
+
 def some(comm: Communicator) -> None:
     """Stacks on all grids of four ranks, some of which have no blocks of one stack or the other."""
     for grid in (Grid(1, 4), Grid(2, 2), Grid(4, 1)):

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import ModelError
-from dbelief.nn import Batch
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid
 from tests.examples import examples
@@ -20,9 +19,10 @@ from worker.partition import build_partitioned
 from worker.partition.network import PartitionedNetwork
 from worker.partition.stacks import PartitionedStacks
 
-from .autoencoders import Case, check
+from .autoencoders import LAYER, Case, check
 from .cells import Cells, Counts, shared, step, totals, traffic
 from .networks import made
+from .stacks import TWO
 
 GRIDS = st.builds(Grid, st.integers(1, 3), st.integers(1, 3))
 
@@ -51,23 +51,9 @@ def test_a_neuron_of_one_weight_has_a_gradient_of_rounding_alone() -> None:
     run_ranks(2, lambda comm: check(comm, case, Grid(1, 2)))
 
 
-LAYER = Case((32, 28, 2), Eq1(window=8, block=4, maps=3, pool=5), 5)
-
-
 def test_more_ranks_than_blocks_in_both_axes() -> None:
     case = Case((10, 12, 1), Eq1(window=8, block=2, maps=2, pool=3), 4)
     run_ranks(20, lambda comm: check(comm, case, Grid(4, 5)))
-
-
-def test_every_run_has_the_same_bits() -> None:
-    first, *others = (run_ranks(6, lambda comm: check(comm, LAYER, Grid(3, 2))) for _ in range(3))
-    assert all(other == first for other in others)
-
-
-def test_one_rank_has_the_bits_of_the_whole() -> None:
-    loss, out = LAYER.alone
-    bits = np.float64(loss).tobytes() + out["weight"].tobytes() + out["alpha"].tobytes()
-    assert run_ranks(1, lambda comm: check(comm, LAYER, Grid(1, 1))) == [bits]
 
 
 def formula(case: Case, grid: Grid) -> tuple[Counts, Counts]:
@@ -84,7 +70,7 @@ def formula(case: Case, grid: Grid) -> tuple[Counts, Counts]:
 @examples(15)
 @given(cases(), GRIDS)
 def test_traffic_matches_the_formula(case: Case, grid: Grid) -> None:
-    assert traffic(case, grid) == formula(case, grid)
+    assert traffic(case.model, grid, case.batch()) == formula(case, grid)
 
 
 def test_the_layer_of_the_paper_sends_its_halos() -> None:
@@ -93,7 +79,8 @@ def test_the_layer_of_the_paper_sends_its_halos() -> None:
     tile, place = 4 * 4 * 3 * 4, 4
     tiles = [23 * 4, 4 * 23, 4 * 4]  # to the right, down and across the corner: summed there, and given back
     neurons = [92 * 4, 4 * 92, 4 * 4]
-    messages, sent = traffic(case, Grid(2, 2))  # of the loss and alpha's slope ranks 1 and 3 sum one each
+    # Of the loss and alpha's slope ranks 1 and 3 sum one each.
+    messages, sent = traffic(case.model, Grid(2, 2), case.batch())
     assert [sent[0, j] for j in (1, 2, 3)] == [
         4 + t * tile + n * place + more for t, n, more in zip(tiles, neurons, (8, 0, 8), strict=True)
     ]
@@ -108,45 +95,15 @@ def test_memory_goes_with_the_blocks() -> None:
 
     def peak(grid: Grid) -> int:
         tracemalloc.start()
-        run_ranks(grid.size, lambda comm: step(comm, case, grid))
+        run_ranks(grid.size, lambda comm: step(comm, case.model(), grid, batch))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most
 
     case = Case((64, 64, 1), Eq1(window=8, block=4, maps=2, pool=3), 64)
+    batch = case.batch()
     whole = peak(Grid(1, 1))
     assert peak(Grid(2, 2)) < 1.8 * whole
-
-
-def test_initial_values_are_those_of_the_whole() -> None:
-    expected = LAYER.model().parameters(np.random.default_rng(3))
-
-    def rank(comm: Communicator) -> None:
-        drawn = build_partitioned(LAYER.model(), comm, Grid(2, 1)).parameters(np.random.default_rng(3))
-        assert list(drawn) == list(expected)
-        assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
-
-    run_ranks(2, rank)
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((2, 10, 10), np.float64), (LAYER.batch().inputs.shape, np.float32), ((3,), np.float64)]
-)
-def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: Any) -> None:
-    tensors = LAYER.tensors()
-    batch = Batch(np.zeros(shape, dtype), np.zeros(len(tensors)))
-    with pytest.raises(ModelError) as alone:
-        LAYER.model().evaluate(tensors, batch)
-
-    def rank(comm: Communicator) -> None:
-        model = build_partitioned(LAYER.model(), comm, Grid(2, 2))
-        views = model.layout.views(np.zeros(model.layout.size), comm.rank)
-        for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
-            with pytest.raises(ModelError) as cut:
-                call()
-            assert str(cut.value) == str(alone.value)
-
-    run_ranks(4, rank)
 
 
 def test_models_are_cut_by_their_kind() -> None:
@@ -154,10 +111,11 @@ def test_models_are_cut_by_their_kind() -> None:
 
     def rank(comm: Communicator) -> None:
         assert isinstance(build_partitioned(network, comm, Grid(1, 2)), PartitionedNetwork)
-        assert isinstance(build_partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedStacks)
         with pytest.raises(ModelError, match=r"^grid: model list cannot be cut over ranks"):
             build_partitioned([], comm, Grid(1, 2))  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
-            build_partitioned(LAYER.model(), comm, Grid(1, 3))
+        for case in (LAYER, TWO):
+            assert isinstance(build_partitioned(case.model(), comm, Grid(1, 2)), PartitionedStacks)
+            with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
+                build_partitioned(case.model(), comm, Grid(1, 3))
 
     run_ranks(2, rank)

@@ -12,23 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import select_backend
-from dbelief.errors import ModelError
-from dbelief.nn import Batch
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.nn.autoencoders.stack import sizes_of
-from dbelief.nn.autoencoders.stacks import Stacks
 from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.stacks import StackParts
 from tests.examples import examples
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
-from worker.partition.stacks import PartitionedStacks
 
 from .autoencoders import check
 from .cells import Cells, Counts, Places, parts, shared, totals, traffic, under
-from .stacks import DEEP, Deep
+from .stacks import TWO, Deep
 
 GRIDS = st.builds(Grid, st.integers(1, 3), st.integers(1, 3))
 
@@ -62,9 +57,6 @@ def test_any_stacks_on_any_ranks(case: Deep, grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, case, grid))
 
 
-TWO = Deep((18, 22, 2), DEEP, None, 3)
-
-
 def test_more_ranks_than_blocks_in_both_axes() -> None:
     """In 4 rows 2 blocks of the first stack and 5 of the second, in 3 columns 2 and 5, or 1 and 2: some ranks have of
     one stack only.
@@ -80,19 +72,6 @@ def test_three_stacks() -> None:
     for train in (None, 3):
         case = Deep((16, 14, 2), stacks, train, 3)
         run_ranks(6, lambda comm, case=case: check(comm, case, Grid(2, 3)))  # type: ignore[misc]
-
-
-def test_every_run_has_the_same_bits() -> None:
-    first, *others = (run_ranks(6, lambda comm: check(comm, TWO, Grid(3, 2))) for _ in range(3))
-    assert all(other == first for other in others)
-
-
-@pytest.mark.parametrize("train", [1, 2, None])
-def test_one_rank_has_the_bits_of_the_whole(train: int | None) -> None:
-    case = replace(TWO, train=train)
-    loss, out = case.alone
-    bits = np.float64(loss).tobytes() + b"".join(values.tobytes() for values in out.values())
-    assert run_ranks(1, lambda comm: check(comm, case, Grid(1, 1))) == [bits]
 
 
 def formula(case: Deep, grid: Grid) -> tuple[Counts, Counts]:
@@ -122,14 +101,14 @@ def formula(case: Deep, grid: Grid) -> tuple[Counts, Counts]:
 @examples(15)
 @given(cases(), GRIDS)
 def test_traffic_matches_the_formula(case: Deep, grid: Grid) -> None:
-    assert traffic(case, grid) == formula(case, grid)
+    assert traffic(case.model, grid, case.batch()) == formula(case, grid)
 
 
 @examples(10)
 @given(cases(), GRIDS)
 def test_traffic_is_known_without_ranks(case: Deep, grid: Grid) -> None:
     model = case.model()
-    messages, sent = traffic(case, grid)
+    messages, sent = traffic(case.model, grid, case.batch())
     cut = StackParts(model.sizes, model.stacks, model.first, grid)
     passages = cut.step(case.samples, np.dtype(case.dtype).itemsize)
     for pair in np.ndindex(grid.size, grid.size):
@@ -154,18 +133,6 @@ def test_of_frozen_stacks_a_rank_keeps_its_own_filters() -> None:
     run_ranks(2, rank)
 
 
-def test_initial_values_are_those_of_the_whole() -> None:
-    expected = Stacks(TWO.image, DEEP, None, {}, select_backend("cpu")).parameters(np.random.default_rng(3))
-
-    def rank(comm: Communicator) -> None:
-        model = build_partitioned(Stacks(TWO.image, DEEP, None, {}, select_backend("cpu")), comm, Grid(2, 1))
-        drawn = model.parameters(np.random.default_rng(3))
-        assert list(drawn) == list(expected)
-        assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
-
-    run_ranks(2, rank)
-
-
 def test_boxes_lie_rank_after_rank() -> None:
     layout = layout_of(TWO.model(), Grid(2, 1))
     assert [(box.name, box.rank) for box in layout.boxes] == [
@@ -174,33 +141,3 @@ def test_boxes_lie_rank_after_rank() -> None:
     ]
     found = layout.assemble(layout.flatten(TWO.tensors(), np.empty(layout.size)))
     assert all(np.array_equal(found[name], values) for name, values in TWO.tensors().items())
-
-
-@pytest.mark.parametrize("train", [1, 2, None])
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((2, 10, 10), np.float64), (TWO.batch().inputs.shape, np.float32), ((3,), np.float64)]
-)
-def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: Any, train: int | None) -> None:
-    case = replace(TWO, train=train)
-    batch = Batch(np.zeros(shape, dtype), np.zeros(1))
-    with pytest.raises(ModelError, match=r"^stacks: got ") as alone:
-        case.model().evaluate(case.tensors(), batch)
-
-    def rank(comm: Communicator) -> None:
-        model = build_partitioned(case.model(), comm, Grid(2, 2))
-        views = model.layout.views(np.zeros(model.layout.size), comm.rank)
-        for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
-            with pytest.raises(ModelError) as cut:
-                call()
-            assert str(cut.value) == str(alone.value)
-
-    run_ranks(4, rank)
-
-
-def test_a_grid_of_other_ranks_is_refused() -> None:
-    def rank(comm: Communicator) -> None:
-        assert isinstance(build_partitioned(TWO.model(), comm, Grid(1, 2)), PartitionedStacks)
-        with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
-            build_partitioned(TWO.model(), comm, Grid(1, 3))
-
-    run_ranks(2, rank)

@@ -10,21 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.nn import Batch, Model
+from dbelief.nn import Batch
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid
 from dbelief.partition.blocks import BlockParts
 from dbelief.partition.cut import cut
 from dbelief.partition.traffic import NetworkArrays, Passage, autoencoder_step, network_step
 from tests.examples import examples
-from worker.comm import Communicator, run_ranks
-from worker.comm.tracing import TracingEngine
-from worker.partition import build_partitioned
 
 from .autoencoders import Case
+from .cells import Counts, traffic
 from .networks import CLASSES, Layers, made
 
-Counts = Counter[tuple[int, int]]
 GRIDS = [Grid(1, 1), Grid(1, 3), Grid(2, 2), Grid(3, 1), Grid(3, 3)]
 NETWORKS: dict[str, tuple[Layers, Any]] = {
     "dense": ([("dense", {"units": 7}), ("tanh", {}), ("dense", {"units": 2}), ("relu", {})], 5),
@@ -50,21 +47,6 @@ NETWORKS: dict[str, tuple[Layers, Any]] = {
 }
 
 
-def counted(model: Any, grid: Grid, batch: Batch) -> tuple[Counts, Counts]:
-    """Messages and bytes of one step, by (from, to)."""
-
-    def rank(comm: Communicator) -> TracingEngine:
-        engine = TracingEngine(comm.engine)
-        mine = build_partitioned(model(), Communicator(engine), grid)
-        flat, gradient = (np.zeros(mine.layout.size, np.float32) for _ in range(2))
-        views, out = (mine.layout.views(vector, comm.rank) for vector in (flat, gradient))
-        mine.loss_and_gradient(views, batch, out)
-        return engine
-
-    engines = run_ranks(grid.size, rank)
-    return sum((e.messages for e in engines), Counter()), sum((e.sent_bytes for e in engines), Counter())
-
-
 def planned(step: list[Passage], grid: Grid) -> tuple[Counts, Counts]:
     """The same from the plan."""
     messages, sent = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
@@ -79,15 +61,10 @@ def planned(step: list[Passage], grid: Grid) -> tuple[Counts, Counts]:
 def test_networks(name: str, grid: Grid) -> None:
     layers, features = NETWORKS[name]
     layers = [*layers, ("dense", {"units": CLASSES})]
-    samples = 3
-
-    def model() -> Model:
-        return made(layers, features)
-
-    batch = Batch(np.ones((samples, *np.atleast_1d(features)), np.float32), np.zeros(samples, np.int64))
+    batch = Batch(np.ones((3, *np.atleast_1d(features)), np.float32), np.zeros(3, np.int64))
     parts = cut(made(layers, features).stages, grid)
-    found = planned(network_step(parts, NetworkArrays.of(parts, samples)), grid)
-    assert found == counted(model, grid, batch)
+    found = planned(network_step(parts, NetworkArrays.of(parts, len(batch))), grid)
+    assert found == traffic(lambda: made(layers, features), grid, batch)
     assert (sum(found[0].values()) > 0) == (grid.size > 1)
 
 
@@ -101,7 +78,7 @@ def test_autoencoders(data: st.DataObject, grid: Grid) -> None:
     case = Case(image, eq1, data.draw(st.integers(1, 5)), np.float32)
     parts = BlockParts.of(case.model().blocks, eq1, grid)
     found = planned(autoencoder_step(parts, eq1.maps, case.samples), grid)
-    assert found == counted(case.model, grid, case.batch())
+    assert found == traffic(case.model, grid, case.batch())
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
