@@ -6,9 +6,9 @@ There is no coordinator: `Workers` hands out blocks of leases as `coordinator.sc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -235,19 +235,9 @@ def easgd(form: int, way: str = "tree", **fields: Any) -> job.Elastic:
     )
 
 
-@contextmanager
-def workers(
-    problem: Problem,
-    strategy: job.SyncSgd | job.Elastic,
-    count: int,
-    rate: Rate | None = None,
-    moving_rate: Callable[[float], float] | None = None,
-) -> Iterator[Workers]:
-    made = Workers(problem, strategy, count, rate, moving_rate)
-    try:
-        yield made
-    finally:
-        made.close()
+def workers(problem: Problem, strategy: job.SyncSgd | job.Elastic, count: int, **rates: Any) -> closing[Workers]:
+    """Workers that end with the block."""
+    return closing(Workers(problem, strategy, count, **rates))
 
 
 def even(count: int, each: int) -> list[Range]:

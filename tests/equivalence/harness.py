@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from dbelief.core.layout import Layout, assign_segments, make_segments
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import LedgerRow, Push, Pusher, PushResult
+from dbelief.data import load, permutation
+from dbelief.job import Job, build_job
 from dbelief.nn import Array, Batch, Model, build_network
 from dbelief.optim import Rule
 from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.record import BatchRecorder
+from dbelief.training.session import build_model
 from ps_server.store.shard import Shard
 from worker.pipeline.buffers import GradientBuffer
 from worker.pipeline.phases import PhaseTimer
@@ -221,16 +225,38 @@ class Replica:
         self._recorder.note(lease, step, sequence, versions)
 
 
-@contextmanager
 def replica(
     problem: Problem, parameters: InProcessParameters, settings: DownpourSettings, number: int = 0
-) -> Iterator[Replica]:
+) -> closing[Replica]:
     """A replica whose threads end with the block."""
-    one = Replica(problem, parameters, settings, number)
-    try:
-        yield one
-    finally:
-        one.close()
+    return closing(Replica(problem, parameters, settings, number))
+
+
+def small_job(folder: Path, strategy: dict[str, Any], **fields: Any) -> Job:
+    """A job of digits, which is recorded; its file is in the folder."""
+    usual = {
+        "name": "small",
+        "model": {"layers": [{"dense": 40}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
+        "data": {"source": "digits"},
+        "limits": {"samples": 1000},
+        "shards": 3,
+        "replicas": 3,
+        "seed": 1,
+        "record": True,
+        "device": "cpu",
+    }
+    job = build_job({**usual, "strategy": strategy, **fields}, folder)
+    (folder / "job.yaml").write_text(job.to_yaml())
+    return job
+
+
+def two_epochs(job: Job) -> Problem:
+    """The job's model on its training samples, in the order of two epochs."""
+    data = load(job.data, job.folder)
+    assert data.train is not None
+    order = np.concatenate([permutation(len(data.train), job.seed, epoch) for epoch in range(2)])
+    samples = data.train.gather(order, data.train.buffer(len(order)))
+    return Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
 
 
 def in_threads(*work: Callable[[], object], mixed: bool = False) -> None:

@@ -27,11 +27,6 @@ LEASES = [(0, 36), (36, 72), (72, 131)]
 PROBLEMS = {"quadratic": quadratic(SAMPLES), "network": network(SAMPLES)}
 
 
-@pytest.fixture(params=PROBLEMS)
-def problem(request: pytest.FixtureRequest) -> Problem:
-    return PROBLEMS[request.param]
-
-
 @pytest.mark.parametrize("staleness", [1, 2, 9])
 def test_one_replica_is_sequential_sgd(problem: Problem, staleness: int) -> None:
     parameters = serve(problem.start, SGD, shards=2, replicas=1, staleness=staleness)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dbelief.core.push import PARAMETERS, LedgerRow
-from dbelief.optim import make_rule
+from dbelief.optim import Rule, make_rule
 from ps_server.store.shard import Shard
 from tests.equivalence.by_hand import Range, gap, pseudocode, sequential
 from tests.equivalence.harness import Problem, Replica, network, quadratic, replica, serve, settings, values_of
 from worker.strategies.downpour import DownpourSettings
 
-SGD = make_rule("sgd", {})
+SGD, ADAGRAD = make_rule("sgd", {}), make_rule("adagrad", {})
 RATE, BATCH, SAMPLES = 0.05, 3, 131
 LEASES = [(0, 36), (36, 72), (72, 131)]
 """12, 12 and 20 mini-batches; the last of them holds 2 samples."""
@@ -20,22 +20,20 @@ ROUNDING = 2e-6
 PROBLEMS = {"quadratic": quadratic(SAMPLES), "network": network(SAMPLES)}
 
 
-@pytest.fixture(params=PROBLEMS)
-def problem(request: pytest.FixtureRequest) -> Problem:
-    return PROBLEMS[request.param]
-
-
-def trained(problem: Problem, chosen: DownpourSettings, leases: Sequence[Range] = LEASES) -> tuple[np.ndarray, Replica]:
-    parameters = serve(problem.start, SGD)
+def trained(
+    problem: Problem, chosen: DownpourSettings, leases: Sequence[Range] = LEASES, rule: Rule = SGD
+) -> tuple[np.ndarray, Replica]:
+    parameters = serve(problem.start, rule)
     with replica(problem, parameters, chosen) as one:
         for lease in leases:
             one.train(*lease)
     return values_of(parameters), one
 
 
-def test_fetching_and_pushing_every_time_is_sequential_sgd(problem: Problem) -> None:
-    w, one = trained(problem, settings(RATE, BATCH))
-    assert np.array_equal(w, sequential(problem, LEASES, BATCH, SGD, RATE))
+@pytest.mark.parametrize("rule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
+def test_fetching_and_pushing_every_time_is_sequential(problem: Problem, rule: Rule) -> None:
+    w, one = trained(problem, settings(RATE, BATCH), rule=rule)
+    assert np.array_equal(w, sequential(problem, LEASES, BATCH, rule, RATE))
     assert gap(problem.start, w) > 0.1, "nothing was trained"
     assert [push.samples for push in one.pushes] == [3] * 43 + [2]
     assert all(push.staleness == 0 for push in one.pushes)
@@ -105,6 +103,14 @@ def test_every_cadence_is_the_pseudocode(n_fetch: int, n_push: int, literal: boo
     w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push, literal, local_rate))
     by_hand = pseudocode(problem, LEASES, BATCH, SGD, RATE, n_fetch, n_push, literal, local_rate)
     assert np.array_equal(w, by_hand)
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_with_adagrad_an_accrued_push_counts_as_one_gradient(problem: Problem, literal: bool) -> None:
+    """A grows by the square of the sum, not by the sum of the squares; local steps are plain SGD all the same."""
+    w, _ = trained(problem, settings(RATE, BATCH, 3, 3, literal), rule=ADAGRAD)
+    assert np.array_equal(w, pseudocode(problem, LEASES, BATCH, ADAGRAD, RATE, 3, 3, literal))
+    assert gap(w, sequential(problem, LEASES, BATCH, ADAGRAD, RATE)) > 100 * ROUNDING
 
 
 def test_separate_local_rate_matters_only_between_fetches(problem: Problem) -> None:

@@ -102,24 +102,35 @@ def run(
     return trained, layout_of(built, Grid.of(job.grid)), [trace.seen for trace in traces if trace.seen]
 
 
+CLIPPED = "{name: downpour, batch: 50, rule: {name: sgd, rate: 1.0}, warm_start: null, clip_norm: 0.05}"
+BATCH = "{name: sandblaster, portion: 200, bundle: 1, ordered: true, iterations: 3}"
+
+
 @pytest.mark.parametrize(
-    ("model", "grid"),
+    ("model", "grid", "strategy", "replicas"),
     [
-        pytest.param(DENSE, "[2]", marks=pytest.mark.long),
-        (DENSE, "[3]"),
-        (IMAGES, "[2, 2]"),
-        pytest.param(IMAGES, "[1, 3]", marks=pytest.mark.long),
+        pytest.param(DENSE, "[2]", DOWNPOUR, 1, marks=pytest.mark.long),
+        (DENSE, "[3]", DOWNPOUR, 1),
+        (IMAGES, "[2, 2]", DOWNPOUR, 1),
+        pytest.param(IMAGES, "[1, 3]", DOWNPOUR, 1, marks=pytest.mark.long),
+        pytest.param(DENSE, "[3]", CLIPPED, 1, id="a norm of all ranks' gradient"),
+        pytest.param(DENSE, "[2]", BATCH, 2, id="a batch method"),
     ],
 )
-def test_one_partitioned_replica_is_one_rank(
-    model: str, grid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_partitioned_replicas_are_one_rank(
+    model: str, grid: str, strategy: str, replicas: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one replica each fetch sees the push before it: sequential, so both jobs are the same sum up to rounding."""
-    whole, _, _ = run(tmp_path / "one", monkeypatch, "[1]", model)
-    parts, _, _ = run(tmp_path / "several", monkeypatch, grid, model)
+    limits = "{}" if strategy == BATCH else "{epochs: 1}"
+    whole, _, _ = run(tmp_path / "one", monkeypatch, "[1]", model, strategy, limits)
+    parts, _, _ = run(tmp_path / "several", monkeypatch, grid, model, strategy, limits, replicas=replicas)
+    check_close(parts, whole, rtol=1e-3, atol=1e-4)
+
+
+def check_close(parts: dict[str, np.ndarray], whole: dict[str, np.ndarray], rtol: float, atol: float) -> None:
     assert whole.keys() == parts.keys()
     for name, values in whole.items():
-        np.testing.assert_allclose(parts[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(parts[name], values, rtol=rtol, atol=atol, err_msg=name)
 
 
 def test_stacks_one_on_the_other_then_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,25 +151,7 @@ def test_stacks_one_on_the_other_then_both(tmp_path: Path, monkeypatch: pytest.M
         return found
 
     for whole, parts in zip(jobs("[1]", tmp_path / "one"), jobs("[2, 1]", tmp_path / "several"), strict=True):
-        assert whole.keys() == parts.keys()
-        for name, values in whole.items():
-            np.testing.assert_allclose(parts[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_clipping_looks_at_the_gradient_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = "{name: downpour, batch: 50, rule: {name: sgd, rate: 1.0}, warm_start: null, clip_norm: 0.05}"
-    whole, _, _ = run(tmp_path / "one", monkeypatch, "[1]", strategy=short)
-    parts, _, _ = run(tmp_path / "several", monkeypatch, "[3]", strategy=short)
-    for name, values in whole.items():
-        np.testing.assert_allclose(parts[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
-
-
-def test_a_batch_method_takes_partitioned_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = "{name: sandblaster, portion: 200, bundle: 1, ordered: true, iterations: 3}"
-    whole, _, _ = run(tmp_path / "one", monkeypatch, "[1]", strategy=batch, limits="{}")
-    parts, _, _ = run(tmp_path / "several", monkeypatch, "[2]", strategy=batch, limits="{}", replicas=2)
-    for name, values in whole.items():
-        np.testing.assert_allclose(parts[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
+        check_close(parts, whole, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", [DOWNPOUR, "{name: sandblaster, portion: 200, iterations: 3}"])

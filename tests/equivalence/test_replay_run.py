@@ -14,14 +14,26 @@ from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.absent import Ranges
 from dbelief.core.layout import nominal_length
 from dbelief.core.lease import FetchPushSchedule
-from dbelief.data import load, permutation
+from dbelief.data import load
 from dbelief.errors import DataError, JobError, RuntimeFailure
-from dbelief.job import Job, build_job, load_job
+from dbelief.job import load_job
 from dbelief.optim import make_rule
 from dbelief.rundir.record import ComputedBatch, PushRecorder, read_record
 from dbelief.tools.replay import replay, replay_run
 from dbelief.training.session import build_model, initial_values
-from tests.equivalence.harness import HOST, Problem, Replica, in_threads, network, quadratic, serve, settings, values_of
+from tests.equivalence.harness import (
+    HOST,
+    Problem,
+    Replica,
+    in_threads,
+    network,
+    quadratic,
+    serve,
+    settings,
+    small_job,
+    two_epochs,
+    values_of,
+)
 
 RATE, BATCH, SAMPLES, REPLICAS = 0.05, 2, 150, 3
 ADAGRAD = make_rule("adagrad", {})
@@ -76,33 +88,14 @@ def test_replicas_in_threads_are_replayed(tmp_path: Path, name: str, overlap: bo
 # -- a run's folder ----------------------------------------------------------------------------------------------
 
 
-def job_of(folder: Path, record: bool = True, data: str = "digits", **strategy: Any) -> Job:
-    fields = {
-        "name": "small",
-        "model": {"layers": [{"dense": 40}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
-        "data": {"source": data},
-        "strategy": {"name": "downpour", "batch": 7, "rule": {"name": "adagrad", "rate": RATE}, **strategy},
-        "limits": {"samples": 1000},
-        "shards": 3,
-        "replicas": 0 if data == "none" else REPLICAS,
-        "seed": 1,
-        "record": record,
-        "device": "cpu",
-    }
-    job = build_job(fields, folder)
-    (folder / "job.yaml").write_text(job.to_yaml())
-    return job
+DOWNPOUR = {"name": "downpour", "batch": 7, "rule": {"name": "adagrad", "rate": RATE}}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> tuple[Path, np.ndarray]:
     """A run's folder as its programs leave it, and the last parameters: two epochs, clipped gradients."""
-    job = job_of(tmp_path, clip_norm=0.8)
-    data = load(job.data, job.folder)
-    assert data.train is not None
-    order = np.concatenate([permutation(len(data.train), job.seed, epoch) for epoch in range(2)])
-    samples = data.train.gather(order, data.train.buffer(len(order)))
-    problem = Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
+    job = small_job(tmp_path, {**DOWNPOUR, "clip_norm": 0.8})
+    problem = two_epochs(job)
     nominal = nominal_length(len(problem.start), job.shards)
     w = free_running(problem, False, tmp_path / "record", nominal, batch=7, clip_norm=0.8)
     return tmp_path, w
@@ -162,17 +155,29 @@ def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) ->
         replay_run(folder)
 
 
+EASGD = {"batch": 7, "rate": 0.1}
+
+
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("strategy", "fields", "words"),
     [
-        ({"n_fetch": 2}, "n_fetch is 2: local steps are not logged"),
-        ({"n_push": 4}, "n_push is 4: sums of gradients are not logged"),
-        ({"staleness": 0}, "staleness is 0: rounds are not logged"),
-        ({"record": False}, "record is false: nothing was logged"),
-        ({"data": "none"}, "data.source is none"),
+        ({**DOWNPOUR, "n_fetch": 2}, {}, "n_fetch is 2: local steps are not logged"),
+        ({**DOWNPOUR, "n_push": 4}, {}, "n_push is 4: sums of gradients are not logged"),
+        ({**DOWNPOUR, "staleness": 0}, {}, "staleness is 0: rounds are not logged"),
+        (DOWNPOUR, {"record": False}, "record is false: nothing was logged"),
+        (DOWNPOUR, {"data": {"source": "none"}, "replicas": 0}, "data.source is none"),
+        ({**EASGD, "name": "easgd"}, {}, "staleness is 0: rounds are not logged"),
+        ({**EASGD, "name": "async-easgd"}, {"record": False}, "record is false: nothing was logged"),
+        (
+            {**EASGD, "name": "sync-easgd", "form": 2},
+            {"record": False},
+            "strategy is sync-easgd, whose pushes have no order",
+        ),
     ],
 )
-def test_undetermined_runs_are_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
-    job_of(tmp_path, **fields)
+def test_undetermined_runs_are_refused(
+    tmp_path: Path, strategy: dict[str, Any], fields: dict[str, Any], words: str
+) -> None:
+    small_job(tmp_path, strategy, **fields)
     with pytest.raises(JobError, match=f"cannot be replayed: {words}"):
         replay_run(tmp_path)

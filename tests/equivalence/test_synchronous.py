@@ -24,11 +24,6 @@ ROUNDS = 8
 PROBLEMS = {"quadratic": quadratic(202), "network": network(202)}
 
 
-@pytest.fixture(params=PROBLEMS)
-def problem(request: pytest.FixtureRequest) -> Problem:
-    return PROBLEMS[request.param]
-
-
 class Turnstile:
     """A shard that lets the pushes of each round in by a drawn order of replicas, whenever they come."""
 

@@ -213,7 +213,7 @@ def test_a_schedule_gives_all_workers_one_rate(strategy: job.SyncSgd | job.Elast
     def rate(samples: int) -> float:
         return poly(ETA, samples, power=0.5, total=200)
 
-    with workers(network(60), strategy, 4, rate) as group:
+    with workers(network(60), strategy, 4, rate=rate) as group:
         group.train(*UNEVEN[:4])
         group.train(*even(4, BATCH))
         before = [0, 12, 24, 33, 41, 46, 48]  # by the leases: 4 + 4 + 0 + 4, then twice more, …
