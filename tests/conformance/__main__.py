@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.model.search import PROGRAMS
-from tests.simulation.command import fix_hashes
+from tests.model.search import ABSENT
+from tests.simulation.command import fix_hashes, seed_options
 from tests.simulation.plan.plan import draw_plan
 from tests.simulation.seeds import scratch, seeds_of
 
@@ -31,9 +29,8 @@ BEFORE = 30
 def main(words: Sequence[str]) -> int:
     """Run the command; 0 where all traces are accepted."""
     options = _options(words)
-    absent = [program for program in PROGRAMS if shutil.which(program) is None]
-    if absent:
-        print(f"not found: {', '.join(absent)} (Debian: apt-get install spin gcc)", file=sys.stderr)
+    if ABSENT:
+        print(f"not found: {', '.join(ABSENT)} (Debian: apt-get install spin gcc)", file=sys.stderr)
         return 2
     fix_hashes("tests.conformance", words)
     if options.replay is not None:
@@ -53,13 +50,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many to run (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--job", action="append", default=[], choices=COVERED, help="of these jobs only; repeatable")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
-    parser.add_argument("--results", type=Path, help="file of outcomes: seeds in it are not run again")
-    parser.add_argument("--stop", action="store_true", help="stop at the first rejected run")
+    parser = seed_options("tests.conformance", __doc__, 1000, COVERED)
     parser.add_argument("--replay", type=int, metavar="SEED", help="judge one seed, and print a rejected trace")
     return parser.parse_args(words)
 

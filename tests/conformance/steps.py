@@ -7,7 +7,9 @@ there. What a process without a slot does is not in the trace, except that nothi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dbelief.core.push import Pusher
 from ps_server.replication.link import LinkState
@@ -52,25 +54,25 @@ class Steps:
 
     def all(self) -> list[list[Step]]:
         """The steps of the whole run in parts, each from a first placement on: a resumed job has another."""
-        makers = {
+        makers: dict[str, Callable[[Entry], None]] = {
             "registry": self._written,
             "end": self._ended,
-            "learn": self._learned,
+            "learn": partial(self._keep, kind="LEARN", slot=0),
             "begin": self._began,
             "received": self._received,
             "reply": self._replied,
             "apply": self._applied,
-            "copy": self._copied,
+            "copy": partial(self._here, kind="COPY"),
             "link": self._linked,
             "command": self._commanded,
             "promote": self._promoted,
             "load": self._loaded,
-            "fence": self._fenced,
-            "read": self._read,
+            "fence": partial(self._here, kind="FENCE"),
+            "read": partial(self._here, kind="READ"),
             "send": self._sent_on,
             "receive": self._arrived,
-            "serve": self._served,
-            "forget": self._forgotten,
+            "serve": partial(self._here, kind="SERVE"),
+            "forget": partial(self._keep, kind="STOP", slot=0),
         }
         for entry in self._log.entries:
             if self._registry.view.over:
@@ -211,9 +213,6 @@ class Steps:
         if slot != NOWHERE:
             self._emit("END", slot)
 
-    def _learned(self, entry: Entry) -> None:
-        self._keep(entry, "LEARN", 0)
-
     def _began(self, entry: Entry) -> None:
         before = self._acknowledged.pop((entry.pusher, entry.sequence, entry.segment), None)
         if before is not None:  # it is sent again, as another segment's part was lost: the push is not acknowledged yet
@@ -250,9 +249,6 @@ class Steps:
         elif (entry.process, follower) in self._links.values():
             self._here(entry, "RECORD", entry.sequence, base, new)
 
-    def _copied(self, entry: Entry) -> None:
-        self._here(entry, "COPY")
-
     def _linked(self, entry: Entry) -> None:
         slot, state, command = self._slot(entry.process), entry.about["state"], entry.about["command"]
         if slot == NOWHERE:
@@ -280,12 +276,6 @@ class Steps:
         if slot in self._incarnations.values() and self._serving.get(slot // 2) != slot:  # else the job is resumed
             self._keep(entry, "RECOVER", slot // 2)
 
-    def _fenced(self, entry: Entry) -> None:
-        self._here(entry, "FENCE")
-
-    def _read(self, entry: Entry) -> None:
-        self._here(entry, "READ")
-
     def _sent_on(self, entry: Entry) -> None:
         address = entry.about["address"]
         entry.about["arrives"] = False
@@ -297,9 +287,3 @@ class Steps:
         sent = self._sent.pop((entry.process, entry.segment), None)
         if sent is not None:
             sent.about["arrives"] = True
-
-    def _served(self, entry: Entry) -> None:
-        self._here(entry, "SERVE")
-
-    def _forgotten(self, entry: Entry) -> None:
-        self._keep(entry, "STOP", 0)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
 
-from tests.model.search import PROGRAMS
+from tests.model.search import ABSENT
 
 from .acceptor import Acceptor
 from .events import Event, kinds
 
-ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]
 needs_spin = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}")
 
 # Two shards with followers; three pushes, the third after a failover; a takeover; the segment moves; the worker fails.

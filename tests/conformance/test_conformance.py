@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 
-from tests.model.search import PROGRAMS
+from tests.model.search import ABSENT
 from tests.simulation.command import run_command
 
 from .runs import COVERED
 
-ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]
 RUNS = 6
 MORE_RUNS = 200
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PROGRAMS = ("spin", "cc")
+ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]
 PLANTED = {
     "ACKNOWLEDGE_EARLY": "a push is acknowledged before the follower has it",
     "CONTINUE_UNREPLICATED": "a leader that loses its follower acknowledges before the coordinator has recorded it",
@@ -154,9 +155,8 @@ def _figure(pattern: str, printed: str) -> str:
 
 def main() -> int:
     """Run all searches; 0 if they are complete without an error, and each planted error is found."""
-    absent = [program for program in PROGRAMS if shutil.which(program) is None]
-    if absent:
-        print(f"not found: {', '.join(absent)} (Debian: apt-get install spin gcc)", file=sys.stderr)
+    if ABSENT:
+        print(f"not found: {', '.join(ABSENT)} (Debian: apt-get install spin gcc)", file=sys.stderr)
         return 2
     small = {**COMPLETE, "CRASHES": 1}
     none = search({**COMPLETE, "CRASHES": 0})

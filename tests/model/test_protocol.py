@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 
-from .search import COMPLETE, FAILURES, HERE, PLANTED, PROGRAMS, Found, _read, search
+from .search import ABSENT, COMPLETE, FAILURES, HERE, PLANTED, Found, _read, search
 
-ABSENT = [program for program in PROGRAMS if shutil.which(program) is None]
 needs_spin = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}")
 SMALL = {**COMPLETE, "CRASHES": 1}
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from .command import fix_hashes
+from .command import fix_hashes, seed_options
 from .models.jobs import JOBS
 from .plan.plan import Ways, draw_plan
 from .planted.errors import PLANTED
@@ -49,17 +47,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many to run (100)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--job", action="append", default=[], choices=list(JOBS), help="of these jobs only; repeatable")
+    parser = seed_options("tests.simulation", __doc__, 100, list(JOBS))
     parser.add_argument(
         "--shared-memory", action="store_true", help="all processes share memory: pushes and records by local streams"
     )
     parser.add_argument("--direct-streams", action="store_true", help="pushes and fetches by direct streams")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
-    parser.add_argument("--results", type=Path, help="file of results: seeds in it are not run again")
-    parser.add_argument("--stop", action="store_true", help="stop at the first violation")
     parser.add_argument("--planted", nargs="*", metavar="NAME", help="search for planted errors: these, or all")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed, and print its plan and its log")
     parser.add_argument("--faults", help="of a replay: numbers of the faults to keep, as 0,2; all by default")

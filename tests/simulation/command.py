@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -11,6 +12,18 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 FIXED = {"PYTHONHASHSEED": "0"}
 TIMEOUT_S = 900.0
+
+
+def seed_options(module: str, about: str | None, seeds: int, jobs: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser with the options of a command that runs seeds; `seeds`: how many by default."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.add_argument("--seeds", type=int, default=seeds, help=f"how many to run ({seeds})")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--job", action="append", default=[], choices=jobs, help="of these jobs only; repeatable")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a core)")
+    parser.add_argument("--results", type=Path, help="file of results: seeds in it are not run again")
+    parser.add_argument("--stop", action="store_true", help="stop at the first seed that fails")
+    return parser
 
 
 def fix_hashes(module: str, words: Sequence[str]) -> None:

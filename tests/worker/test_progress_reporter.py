@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from dbelief.core.push import Pusher, PushResult
+from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -44,16 +45,16 @@ class Anything:
 
 
 def a_reporter(
-    comm: Communicator, coordinator: Coordinator, metrics: Any = None, progress_s: float = 600.0, pushed: int = 0
+    ranks: RankGroup, coordinator: Coordinator, metrics: Any = None, progress_s: float = 600.0, pushed: int = 0
 ) -> ProgressReporter:
     """`pushed`: pushes of initial values before."""
     session: Any = SimpleNamespace(
         job=SimpleNamespace(deadlines=SimpleNamespace(progress_s=progress_s)),
-        ranks=comm,
+        ranks=ranks,
         sequences={"w": pushed} if pushed else {},
         member=MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
-        parameters=SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + comm.rank, residual=0.5)),
-        pusher=Pusher(3, 7, comm.rank),
+        parameters=SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + ranks.rank, residual=0.5)),
+        pusher=Pusher(3, 7, ranks.rank),
     )
     nothing: Any = Anything()
     phases = PhaseTimer()
@@ -86,9 +87,7 @@ def trained(comm: Communicator, coordinator: Coordinator, monkeypatch: pytest.Mo
         reporter.request_work(wire.LeaseRequest())
 
 
-def test_lease_of_several_ranks_reports_progress(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lease_of_several_ranks_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member without reports is removed; but what one rank's shards have, those of others may not."""
     coordinator = Coordinator()
     run_ranks(2, lambda comm: trained(comm, coordinator, monkeypatch))
@@ -129,16 +128,12 @@ def test_what_was_lost_in_several_leases_adds_up() -> None:
 
 def test_a_finished_lease_is_reported_with_the_request_for_the_next_one() -> None:
     coordinator = Coordinator(report_every_s=0.5)
-
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, coordinator, pushed=1)
-        for lease in (1, 2, 3):
-            reporter.request_work(wire.LeaseRequest())
-            train(reporter, lease)
-        assert [last_push(report) for report in coordinator.with_request] == [(0, 0, 1), (1, 30, 4), (2, 30, 7)]
-        reporter.flush()
-
-    run_ranks(1, works)
+    reporter = a_reporter(SingleRank(), coordinator, pushed=1)
+    for lease in (1, 2, 3):
+        reporter.request_work(wire.LeaseRequest())
+        train(reporter, lease)
+    assert [last_push(report) for report in coordinator.with_request] == [(0, 0, 1), (1, 30, 4), (2, 30, 7)]
+    reporter.flush()
     assert [report.progress.samples for report in coordinator.with_request] == [0, 30, 60], "totals since it joined"
     assert [report.progress.pushes for report in coordinator.with_request] == [0, 3, 6], "without initial values"
     assert [last_push(report) for report in coordinator.reports] == [(3, 30, 10)], "no request for work follows"
@@ -148,16 +143,12 @@ def test_a_finished_lease_is_reported_with_the_request_for_the_next_one() -> Non
 def test_a_repeated_request_reports_the_same() -> None:
     """Another coordinator may have received the first, and failed since."""
     coordinator = Coordinator(report_every_s=0.5)
-
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, coordinator)
+    reporter = a_reporter(SingleRank(), coordinator)
+    reporter.request_work(wire.LeaseRequest())
+    train(reporter)
+    for _ in range(3):
         reporter.request_work(wire.LeaseRequest())
-        train(reporter)
-        for _ in range(3):
-            reporter.request_work(wire.LeaseRequest())
-        reporter.flush()
-
-    run_ranks(1, works)
+    reporter.flush()
     first, *others = (report.progress for report in coordinator.with_request)
     assert first == wire.Progress()
     assert len(others) == 3
@@ -168,21 +159,17 @@ def test_a_repeated_request_reports_the_same() -> None:
 
 def test_a_request_that_was_not_answered_keeps_the_report() -> None:
     coordinator = Coordinator(report_every_s=0.5)
+    reporter = a_reporter(SingleRank(), coordinator)
+    train(reporter, lost=2)
 
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, coordinator)
-        train(reporter, lost=2)
+    def away(method: str, request: Any) -> Any:
+        raise Unavailable("no coordinator")
 
-        def away(method: str, request: Any) -> Any:
-            raise Unavailable("no coordinator")
-
-        here, coordinator.call = coordinator.call, away  # type: ignore[method-assign]
-        with pytest.raises(Unavailable):
-            reporter.request_work(wire.LeaseRequest())
-        coordinator.call = here  # type: ignore[method-assign]
+    here, coordinator.call = coordinator.call, away  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
         reporter.request_work(wire.LeaseRequest())
-
-    run_ranks(1, works)
+    coordinator.call = here  # type: ignore[method-assign]
+    reporter.request_work(wire.LeaseRequest())
     (report,) = coordinator.with_request
     assert (report.progress.lost, last_push(report)) == (2, (1, 30, 3))
     assert report.seconds["wait"] > 0, "the whole report"
@@ -191,16 +178,12 @@ def test_a_request_that_was_not_answered_keeps_the_report() -> None:
 def test_steps_of_a_group_have_no_number() -> None:
     """They push nothing: what initial values had stays the last number, and positions are reported."""
     coordinator = Coordinator()
-
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, coordinator, pushed=1)
-        for step in (1, 2):
-            reporter.acknowledged(PushStats(lease=4, position=16 * step, samples=8, steps=1, loss_sum=1.0))
-        reporter.end()
-        reporter.request_work(wire.LeaseRequest())
-        assert reporter._session.sequences == {"w": 1}
-
-    run_ranks(1, works)
+    reporter = a_reporter(SingleRank(), coordinator, pushed=1)
+    for step in (1, 2):
+        reporter.acknowledged(PushStats(lease=4, position=16 * step, samples=8, steps=1, loss_sum=1.0))
+    reporter.end()
+    reporter.request_work(wire.LeaseRequest())
+    assert reporter._session.sequences == {"w": 1}
     (report,) = coordinator.with_request
     assert (report.progress.samples, *last_push(report)) == (16, 4, 32, 0)
 
@@ -209,18 +192,14 @@ def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
     """They are updated with the reports, and not at each push."""
     metrics = Metrics("worker")
     coordinator = Coordinator(report_every_s=0.5)
-
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, coordinator, metrics)
-        reporter.request_work(wire.LeaseRequest())
-        for lease in (1, 2):
-            for number in (1, 2, 3):
-                slot = PushStats(lease=lease, position=10 * number, samples=10, steps=2, loss_sum=5.0 * number)
-                slot.sequence = 3 * (lease - 1) + number
-                reporter.acknowledged(slot, PushResult(float(4 * number)))
-            reporter.end()
-
-    run_ranks(1, works)
+    reporter = a_reporter(SingleRank(), coordinator, metrics)
+    reporter.request_work(wire.LeaseRequest())
+    for lease in (1, 2):
+        for number in (1, 2, 3):
+            slot = PushStats(lease=lease, position=10 * number, samples=10, steps=2, loss_sum=5.0 * number)
+            slot.sequence = 3 * (lease - 1) + number
+            reporter.acknowledged(slot, PushResult(float(4 * number)))
+        reporter.end()
     assert [metrics.value(f"{name}_total") for name in ("pushes", "samples", "steps")] == [6, 60, 12]
     assert metrics.value("loss") == 1.5
     assert (metrics.value("staleness_count"), metrics.value("staleness_sum")) == (6, 48.0)
@@ -229,43 +208,31 @@ def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
 
 def test_pushes_of_a_lease_that_failed_are_in_the_metrics() -> None:
     metrics = Metrics("worker")
-
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, Coordinator(), metrics)
-        reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=1.0))
-        reporter.report(trouble="the second gradient is not finite")
-
-    run_ranks(1, works)
+    reporter = a_reporter(SingleRank(), Coordinator(), metrics)
+    reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=1.0))
+    reporter.report(trouble="the second gradient is not finite")
     assert metrics.value("samples_total") == 10
 
 
 @pytest.mark.parametrize(("progress_s", "reports"), [(600.0, 0), (1e-9, 3)])
 def test_reports_come_before_the_progress_timeout(progress_s: float, reports: int) -> None:
     """A worker whose reports took longer than this would be removed."""
-
-    def rank(comm: Communicator) -> None:
-        coordinator = Coordinator()
-        reporter = a_reporter(comm, coordinator, progress_s=progress_s)
-        train(reporter)
-        reporter.request_work(wire.LeaseRequest())
-        assert [report.progress.pushes for report in coordinator.reports] == [1, 2, 3][:reports]
-        assert [report.progress.pushes for report in coordinator.with_request] == [3]
-
-    run_ranks(1, rank, 10.0)
+    coordinator = Coordinator()
+    reporter = a_reporter(SingleRank(), coordinator, progress_s=progress_s)
+    train(reporter)
+    reporter.request_work(wire.LeaseRequest())
+    assert [report.progress.pushes for report in coordinator.reports] == [1, 2, 3][:reports]
+    assert [report.progress.pushes for report in coordinator.with_request] == [3]
 
 
 def test_what_no_report_has_told_is_exported_at_the_end() -> None:
     """Pushes that were acknowledged after the last report, before the replica failed."""
     metrics = Metrics("worker")
-
-    def works(comm: Communicator) -> None:
-        reporter = a_reporter(comm, Coordinator(), metrics)
-        reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=20.0))
-        assert not metrics.value("pushes_total")
-        reporter.export()
-        reporter.export()
-
-    run_ranks(1, works)
+    reporter = a_reporter(SingleRank(), Coordinator(), metrics)
+    reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=20.0))
+    assert not metrics.value("pushes_total")
+    reporter.export()
+    reporter.export()
     assert [metrics.value(f"{name}_total") for name in ("pushes", "samples", "steps")] == [1, 10, 1]
     assert metrics.value("loss") == 2.0
     assert (metrics.value("phase_seconds_total", phase="wait") or 0) > 0

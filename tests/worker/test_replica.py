@@ -30,13 +30,20 @@ class Told:
         self.lost = self._news
 
 
-def stopped(member: Told, ranks: RankGroup | None = None) -> str:
+def a_replica(ranks: RankGroup | None = None, **parts: Any) -> Any:
+    """A replica with nothing but these parts."""
     replica: Any = object.__new__(Replica)
-    replica._session, replica._ranks = SimpleNamespace(member=member), ranks or SingleRank()
-    replica._next_assignment = lambda: wire.LeaseReply(stop="no more work")
+    replica._ranks = ranks or SingleRank()
     replica._trainer = replica._bundle_worker = replica._group_trainer = None
     replica._reporter = SimpleNamespace(export=lambda: None)
-    reason: str = replica.run()
+    for name, part in parts.items():
+        setattr(replica, f"_{name}", part)
+    return replica
+
+
+def stopped(member: Told, ranks: RankGroup | None = None) -> str:
+    stop = wire.LeaseReply(stop="no more work")
+    reason: str = a_replica(ranks, session=SimpleNamespace(member=member), next_assignment=lambda: stop).run()
     return reason
 
 
@@ -61,15 +68,12 @@ def test_failing_rank_reports_before_its_last_push() -> None:
         def abort(self, error: BaseException) -> None:
             order.append(f"aborted: {error}")
 
-    replica: Any = object.__new__(Replica)
-    replica._ranks, replica._bundle_worker, replica._group_trainer = Aborted(), None, None
-    replica._trainer = SimpleNamespace(close=lambda: order.append("pushed the rest"))
-    replica._reporter = SimpleNamespace(export=lambda: order.append("exported all"))
-
-    def fails() -> None:
-        raise ZeroDivisionError("a rate of 0")
-
-    replica._next_assignment = fails
+    replica = a_replica(
+        Aborted(),
+        trainer=SimpleNamespace(close=lambda: order.append("pushed the rest")),
+        reporter=SimpleNamespace(export=lambda: order.append("exported all")),
+        next_assignment=Mock(side_effect=ZeroDivisionError("a rate of 0")),
+    )
     with pytest.raises(ZeroDivisionError):
         replica.run()
     assert order == ["aborted: a rate of 0", "pushed the rest", "exported all"]
@@ -100,13 +104,11 @@ def evaluating(
         metrics=None,
         job=SimpleNamespace(model=PythonModel(python="model.py:Model") if python else None),
     )
-    replica: Any = object.__new__(Replica)
-    replica._session, replica._ranks, replica._model, replica._unreadable = session, SingleRank(), None, 0
-    replica._phases = SimpleNamespace(end=lambda phase: None)
-    replica._reporter = SimpleNamespace(report=report, report_alive=None)
     copy = SimpleNamespace(host=None, versions=None, views=None, to_device=lambda: None)
     monkeypatch.setattr("worker.replica.ParameterBuffer.make", lambda *_: copy)
-    return replica
+    reporter = SimpleNamespace(report=report, report_alive=None)
+    phases = SimpleNamespace(end=lambda phase: None)
+    return a_replica(session=session, model=None, unreadable=0, phases=phases, reporter=reporter)
 
 
 def test_an_evaluation_uses_no_replaced_shard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,12 +162,14 @@ def test_a_replica_asks_less_often_the_longer_it_has_waited() -> None:
     replies = [*[wire.LeaseReply(wait_s=0.02)] * 60, wire.LeaseReply(training=wire.TrainingLease(lease=1))]
     left = iter([*replies, wire.LeaseReply(wait_s=0.02), wire.LeaseReply(stop="no more work")])
     pauses: list[float] = []
-    replica: Any = object.__new__(Replica)
-    replica._session, replica._ranks, replica._waited_s = SimpleNamespace(member=Told()), SingleRank(), 0.0
-    replica._trainer = replica._bundle_worker = replica._group_trainer = None
-    replica._reporter = SimpleNamespace(export=lambda: None)
-    replica._interrupted, replica._phases = SimpleNamespace(wait=pauses.append), SimpleNamespace(end=lambda phase: None)
-    replica._next_assignment, replica._train = lambda: next(left), lambda lease: None
+    replica = a_replica(
+        session=SimpleNamespace(member=Told()),
+        waited_s=0.0,
+        interrupted=SimpleNamespace(wait=pauses.append),
+        phases=SimpleNamespace(end=lambda phase: None),
+        next_assignment=lambda: next(left),
+        train=lambda lease: None,
+    )
     assert replica.run() == "no more work"
     assert pauses[:9] == [0.02] * 9
     assert all(pause <= max(0.02, sum(pauses[:n]) / 8) for n, pause in enumerate(pauses[:60]))
