@@ -77,6 +77,8 @@ EVALUATION = 4.0
 SLOW_S = 0.05
 """Mean delay of a message while the network is slow."""
 JOB = "simulated"
+AT_TARGET = ("kill", "fail", "full", "wall", "signal", "pause")
+"""Kinds of faults that begin at a process that runs."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,12 @@ class Cluster:
     def _inject_now(self, fault: Fault) -> None:
         if self._over:
             return
-        if getattr(self, f"_{fault.kind}")(fault):
+        if fault.kind in AT_TARGET:
+            process = self._find(fault.target)
+            had_effect = process is not None and getattr(self, f"_{fault.kind}")(fault, process)
+        else:
+            had_effect = getattr(self, f"_{fault.kind}")(fault)
+        if had_effect:
             self._kinds.append(fault.kind)
             self._note(str(fault))
         else:
@@ -355,10 +362,7 @@ class Cluster:
             process = self._processes.get(name)
         return process if process is not None and process.alive else None
 
-    def _kill(self, fault: Fault) -> bool:
-        process = self._find(fault.target)
-        if process is None:
-            return False
+    def _kill(self, fault: Fault, process: Process) -> bool:
         self._note(f"{process.name} is killed")
         self._exit(process, fault.seconds)
         return True
@@ -371,10 +375,7 @@ class Cluster:
             self._exit(process, fault.seconds)
         return bool(processes)
 
-    def _fail(self, fault: Fault) -> bool:
-        process = self._find(fault.target)
-        if process is None:
-            return False
+    def _fail(self, fault: Fault, process: Process) -> bool:
         lost = self._disk.machine_failed(process)
         self._note(f"the machine of {process.name} fails; lost: {', '.join(lost) or 'nothing'}")
         self._exit(process, fault.seconds, vanishes=True)
@@ -397,9 +398,8 @@ class Cluster:
             self._scheduler.at(fault.seconds * self._scheduler.random.uniform(1, 2), partial(self._start, name))
         return True
 
-    def _pause(self, fault: Fault) -> bool:
-        process = self._find(fault.target)
-        if process is None or process.paused:
+    def _pause(self, fault: Fault, process: Process) -> bool:
+        if process.paused:
             return False
         self._note(f"{process.name} is paused")
         self._scheduler.pause(process)
@@ -425,10 +425,7 @@ class Cluster:
         self._scheduler.at(fault.seconds, partial(setattr, self._network, "mean_s", self._plan.delay_s))
         return True
 
-    def _full(self, fault: Fault) -> bool:
-        process = self._find(fault.target)
-        if process is None:
-            return False
+    def _full(self, fault: Fault, process: Process) -> bool:
         self._disk.full_until_s[process] = self._scheduler.now_s + fault.seconds
         return True
 
@@ -436,10 +433,7 @@ class Cluster:
         self._registry.away_until_s = self._scheduler.now_s + fault.seconds
         return True
 
-    def _wall(self, fault: Fault) -> bool:
-        process = self._find(fault.target)
-        if process is None:
-            return False
+    def _wall(self, fault: Fault, process: Process) -> bool:
         process.wall_s += fault.seconds
         return True
 
@@ -448,9 +442,6 @@ class Cluster:
         self._scheduler.spawn(process, "main", partial(run_scale, int(fault.target)))
         return True
 
-    def _signal(self, fault: Fault) -> bool:
-        process = self._find(fault.target)
-        if process is None:
-            return False
+    def _signal(self, _: Fault, process: Process) -> bool:
         interrupt_of(process).set()
         return True
