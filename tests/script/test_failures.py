@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes.conftest import Operator, child, wait_for
 
 pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = [pytest.mark.torch, pytest.mark.processes]
@@ -35,20 +34,15 @@ def steps(log: Path) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize(("victim", "workers"), [("script", 1), ("script", 2), ("ps", 1)])
-def test_killed_midway(victim: str, workers: int, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    log = tmp_path / "steps"
-    words = ["run", "--quiet", "--job", "job.yaml", "--workers", str(workers), str(LOGGED), str(log), "0.02"]
-    with subprocess.Popen([sys.executable, "-m", "dbelief", *words], cwd=tmp_path) as launcher:
-        until_s = time.monotonic() + 120
-        while len(steps(log)) < 60:
-            assert launcher.poll() is None
-            assert time.monotonic() < until_s
-            time.sleep(0.02)
-        killed = steps(log)[-1][1] if victim == "script" else leader(tmp_path / "runs" / "killed")
-        os.kill(killed, signal.SIGKILL)
-        assert launcher.wait(240) == 0
-    summary = json.loads((tmp_path / "runs" / "killed" / "summary.json").read_text())
+def test_killed_midway(victim: str, workers: int, operator: Operator, tmp_path: Path) -> None:
+    job, log = str(operator.write_job(JOB)), tmp_path / "steps"
+    words = ["--quiet", "--job", job, "--workers", str(workers), str(LOGGED), str(log), "0.02"]
+    launcher = operator.start("run", "run", *words)
+    wait_for(lambda: len(steps(log)) >= 60, "60 steps")
+    killed = steps(log)[-1][1] if victim == "script" else leader(operator, launcher.process.pid)
+    os.kill(killed, signal.SIGKILL)
+    assert launcher.ends() == 0, launcher.log.read_text()
+    summary = operator.summary("killed")
     assert summary["samples"] == EPOCHS * SAMPLES
     assert summary["pushes_lost"] == 0
     torn = summary["pushes_trained_twice"]
@@ -67,12 +61,8 @@ def samples(log: Path, what: str) -> list[tuple[int, int]]:
     return [(epoch, place) for _, _, epoch, start, stop in rows for place in range(start, stop)]
 
 
-def leader(run: Path) -> int:
+def leader(operator: Operator, launcher: int) -> int:
     """Process of the shard that leads: its name is in the run's events."""
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    (name,) = [event["name"] for event in events if event.get("role") == "shard" and event.get("what") == "joined"]
-    found = subprocess.run(
-        ["pgrep", "-f", f"dbelief ps .*--name {name}( |$)"], capture_output=True, text=True, check=True
-    )
-    pids = [int(pid) for pid in found.stdout.split()]
-    return next(pid for pid in pids if str(run.parent.parent) in os.readlink(f"/proc/{pid}/cwd"))
+    members = operator.events("killed", "member")
+    (name,) = [event["name"] for event in members if event["role"] == "shard" and event["what"] == "joined"]
+    return child(launcher, f"--name {name} ")

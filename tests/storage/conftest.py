@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.conftest import operating
 from tests.storage.s3_server import S3Server, s3_server
 from tests.storage.site import Site
 
@@ -17,6 +18,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def site(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    made = Site(tmp_path, request.node.name)
-    yield made
+    with operating(tmp_path) as operator:
+        made = Site(operator, request.node.name)
+        yield made
     made.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +10,9 @@ import pytest
 
 from dbelief.monitor.status import JobLocation, get_status
 from dbelief.registry import EmbeddedRegistry, embedded_available
+from tests.processes.conftest import a_free_address, wait_for
 from tests.storage.s3_server import MISSING, WHY, S3Server
-from tests.storage.site import Site, until
+from tests.storage.site import Site
 
 pytestmark = [
     pytest.mark.storage,
@@ -33,18 +32,18 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 def test_training_goes_on_while_the_store_is_away(site: Site, server: S3Server) -> None:
     train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=25", wait_s=0.05)
-    until(lambda: site.trained(1), "a set", train)
+    site.until_trained(1)
     folder = next(site.disk.glob("dbelief-run-far-*"))
     address, log = (folder / "address").read_text(), folder / "logs" / "coordinator.log"
     server.stop()
     try:
         before = samples_at(address)
-        until(lambda: True if "could not be written" in log.read_text() else None, "a set that fails", train)
+        wait_for(lambda: "could not be written" in log.read_text(), "a set that fails")
         after = samples_at(address)
     finally:
         server.start()
     assert after > before + 1000, "it trained while the store was away"
-    assert train.wait(120) == 0, site.log()
+    assert train.ends() == 0, site.log()
     lines = site.store.read(site.url / "logs" / "coordinator.log").decode()
     assert lines.count("files of the run cannot be uploaded, and are later: ") == 1
     assert lines.count(f"files of the run are uploaded again, to {site.url}") == 1
@@ -61,27 +60,25 @@ def samples_at(address: str) -> int:
 
 
 def test_a_suspended_coordinator_is_replaced_and_writes_nothing_more(site: Site, registry: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = a_free_address()
     coordinator = ("coordinator", str(site.job), "--registry", registry, "--listen", address)
     first = site.dbelief(*coordinator, "--name", "first")
-    until(lambda: True if "leader epoch" in site.log(0) else None, "the first to lead", first)
+    first.said("(leader epoch)")
     members = [site.dbelief(role, "--coordinator", address, wait_s=0.05) for role in ("ps", "ps", "worker", "worker")]
-    until(lambda: site.trained(1), "a set", first)
-    os.kill(first.pid, signal.SIGSTOP)
+    site.until_trained(1)
+    first.process.send_signal(signal.SIGSTOP)
     # The port is the suspended process's: the members find the next one by its own address.
     second = site.dbelief(*coordinator[:-1], "127.0.0.1:0", "--name", "second")
-    until(lambda: True if "taking over from another coordinator" in site.log(5) else None, "a takeover", second)
+    second.said("(taking over from another coordinator)")
     pieces = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
-    os.kill(first.pid, signal.SIGCONT)
-    assert first.wait(60) == 1
-    assert "another coordinator " in site.log(0).splitlines()[-1]
+    first.process.send_signal(signal.SIGCONT)
+    assert first.ends() == 1
+    assert "another coordinator " in first.log.read_text().splitlines()[-1]
     after = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
     assert {url: after[url] for url in pieces} == pieces
     # A piece in transfer when it was suspended, and the lines appended until it found the second one.
     assert len(after) <= len(pieces) + 2
-    until(lambda: True if site.events("takeover") else None, "the events of the second", second)
+    wait_for(lambda: site.events("takeover"), "the events of the second")
     assert site.events("takeover")[0]["state"] == "ready"
     for process in (*members, second):
         process.kill()

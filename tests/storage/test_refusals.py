@@ -14,9 +14,10 @@ from dbelief.storage import backends
 from dbelief.storage.backends import S3Backend
 from dbelief.storage.object_store import ObjectStore, disconnect
 from dbelief.url import parse_url
+from tests.processes.conftest import wait_for
 from tests.storage.proxy import Proxy
 from tests.storage.s3_server import MISSING, WHY, S3Server
-from tests.storage.site import Site, until
+from tests.storage.site import Site
 
 pytestmark = [pytest.mark.storage, pytest.mark.processes, pytest.mark.skipif(bool(MISSING), reason=WHY)]
 
@@ -95,12 +96,12 @@ def test_closed_connections_are_opened_again(proxy: Proxy) -> None:
 def test_a_job_outlasts_a_store_that_is_slow_and_then_full(proxy: Proxy, site: Site) -> None:
     proxy.delay_s = 0.2
     train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=12", wait_s=0.05)
-    until(lambda: site.trained(1000), "a set", train)
+    site.until_trained(1000)
     proxy.answer = 507, "InsufficientStorage"
     log = next(site.disk.glob("dbelief-run-far-*")) / "logs" / "coordinator.log"
-    until(lambda: True if "could not be written; the set before it" in log.read_text() else None, "a failed set", train)
+    wait_for(lambda: "could not be written; the set before it" in log.read_text(), "a failed set")
     proxy.answer, proxy.delay_s = None, 0.0
-    assert train.wait(120) == 0, site.log()
+    assert train.ends() == 0, site.log()
     text = site.store.read(site.url / "logs" / "coordinator.log").decode()
     assert ": the store is full" in text
     assert text.count("files of the run cannot be uploaded, and are later: ") <= 1

@@ -57,7 +57,7 @@ def test_a_job_of_three_workers_fetches_its_tokens_once(
     with caplog.at_level(logging.INFO, logger="werkzeug"):
         for command in ("check", "plan", "train"):
             arguments = ("job", "check") if command == "check" else (command,)
-            assert site.dbelief(*arguments, str(site.job)).wait(120) == 0, site.log()
+            assert site.dbelief(*arguments, str(site.job)).ends() == 0, site.log()
         assert "accuracy" in site.output("evaluate", "runs/far")
         site.output("predict", "runs/far", f"{prefix}/new.npy")
     fetched = re.findall(r"GET /bucket/\S+/tokens/(\S+) HTTP", "\n".join(caplog.messages))

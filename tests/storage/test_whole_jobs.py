@@ -12,8 +12,9 @@ import safetensors.numpy
 from safetensors.numpy import load_file
 
 import dbelief
+from tests.processes.conftest import child, wait_for
 from tests.storage.s3_server import MISSING, WHY
-from tests.storage.site import TOTAL, Site, child, until
+from tests.storage.site import TOTAL, Site
 
 pytestmark = [
     pytest.mark.storage,
@@ -25,11 +26,11 @@ pytestmark = [
 
 def test_a_shard_and_the_coordinator_fail(site: Site) -> None:
     train = site.dbelief("train", str(site.job), "--quiet", wait_s=0.02)
-    until(lambda: site.trained(1000), "a set", train)
-    os.kill(child(train.pid, "ps-1"), signal.SIGKILL)
-    until(lambda: True if site.events("shard_back") else None, "the shard's return", train)
-    os.kill(child(train.pid, "dbelief coordinator"), signal.SIGKILL)
-    assert train.wait(120) == 0, site.log()
+    site.until_trained(1000)
+    os.kill(child(train.process.pid, "ps-1"), signal.SIGKILL)
+    wait_for(lambda: site.events("shard_back"), "the shard's return")
+    os.kill(child(train.process.pid, "dbelief coordinator"), signal.SIGKILL)
+    assert train.ends() == 0, site.log()
     summary = site.summary()
     assert summary["samples"] == TOTAL
     assert set(summary["died"]) >= {"shard 1", "coordinator"}
@@ -43,16 +44,15 @@ def test_a_shard_and_the_coordinator_fail(site: Site) -> None:
 def test_all_processes_and_disks_are_lost(site: Site) -> None:
     """A set of one shard, whose parameters are one segment, has each push in full or not at all: none is twice."""
     train = site.dbelief("train", str(site.job), "--quiet", "--set", "shards=1", wait_s=0.02)
-    until(lambda: site.trained(2000), "a set", train)
+    site.until_trained(2000)
     train.kill()
-    train.wait()
     shutil.rmtree(site.disk)
     newest = site.sets()[-1].parent.name
 
-    assert site.dbelief("train", str(site.job), "--quiet").wait(120) == 2
+    assert site.dbelief("train", str(site.job), "--quiet").ends() == 2
     assert f"{site.url}: a run of this name is there; continue it with --resume, or give this one" in site.log()
     resumed = site.dbelief("train", str(site.job), "--quiet", "--resume")
-    assert resumed.wait(120) == 0, site.log()
+    assert resumed.ends() == 0, site.log()
     summary = site.summary()
     assert (summary["samples"], summary["pushes_trained_twice"], summary["pushes_lost"]) == (TOTAL, 0, 0)
     assert summary["test_accuracy"] > 0.9
@@ -71,7 +71,7 @@ def test_all_processes_and_disks_are_lost(site: Site) -> None:
     for vector in ([], ["--vector", "w"]):
         site.output("export", site.url, "--output", str(site.folder / "model.npz"), "--format", "npz", *vector)
     more = ["--set", "name=further", "--set", f"start_from={site.url}", "--set", "limits.epochs=1"]
-    assert site.dbelief("train", str(site.job), "--quiet", *more).wait(120) == 0, site.log()
+    assert site.dbelief("train", str(site.job), "--quiet", *more).ends() == 0, site.log()
     assert list(site.disk.iterdir()) == []
 
 
@@ -79,13 +79,12 @@ def test_figures_are_those_of_a_folder(site: Site) -> None:
     """One replica is sequential: killed and resumed in a store, the same bits as undisturbed in a folder."""
     one = ["--quiet", "--set", "shards=1", "--set", "replicas=1", "--set", "strategy.lease=64"]
     train = site.dbelief("train", str(site.job), *one, wait_s=0.02)
-    until(lambda: site.trained(2000), "a set", train)
+    site.until_trained(2000)
     train.kill()
-    train.wait()
     shutil.rmtree(site.disk)
-    assert site.dbelief("train", str(site.job), *one, "--resume").wait(120) == 0, site.log()
+    assert site.dbelief("train", str(site.job), *one, "--resume").ends() == 0, site.log()
     local = site.folder / "runs"
-    assert site.dbelief("train", str(site.job), *one, "--set", f"output={local}").wait(120) == 0, site.log()
+    assert site.dbelief("train", str(site.job), *one, "--set", f"output={local}").ends() == 0, site.log()
     here = json.loads((local / "far" / "summary.json").read_text())
     for figure in ("samples", "test_accuracy", "test_loss", "validation_loss"):
         assert site.summary()[figure] == here[figure], figure
@@ -97,17 +96,17 @@ def test_figures_are_those_of_a_folder(site: Site) -> None:
 
 
 def test_a_run_in_progress_is_not_disturbed(site: Site) -> None:
-    train = site.dbelief("train", str(site.job), "--quiet", wait_s=0.05)
-    until(lambda: site.trained(1), "a set", train)
+    train = site.dbelief("train", str(site.job), "--quiet", "--set", "limits.epochs=1000", wait_s=0.05)
+    site.until_trained(1)
     assert json.loads(site.output("status", "--json", site.url))["state"] == "training"
-    assert site.dbelief("train", str(site.job), "--quiet", "--resume").wait(120) == 2
+    assert site.dbelief("train", str(site.job), "--quiet", "--resume").ends() == 2
     assert f"{site.url}: a run is in progress there; end it first, or give this one another name" in site.log()
-    train.send_signal(signal.SIGINT)
-    assert train.wait(120) == 130
+    train.process.send_signal(signal.SIGINT)
+    assert train.ends() == 130
     assert site.summary()["reason"] == "stopped by Ctrl-C"
 
 
 def test_a_bucket_that_is_absent(site: Site) -> None:
     train = site.dbelief("train", str(site.job), "--quiet", "--set", "output=s3://absent/runs")
-    assert train.wait(120) == 2
+    assert train.ends() == 2
     assert site.log() == "Error: s3://absent/runs/far: there is no such bucket\n"
