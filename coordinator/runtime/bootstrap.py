@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dbelief.checkpoint.set_files import COMMIT
-from dbelief.checkpoint.set_storage import SetStorage
+from dbelief.checkpoint.set_storage import SetStorage, newest_count
 from dbelief.data import sizes_and_units
 from dbelief.data.streams.unit_order import Units
 from dbelief.errors import DataError, JobError, SnapshotError, UserError
@@ -131,7 +131,7 @@ def create_machine(job: Job, sets: SetStorage, resume: bool) -> JobMachine:
         log.warning(f"snapshot set {one.set_id} is damaged and was quarantined; restoring {set_id}: {one.reason}")
         sets.quarantine(one.set_id)
     _check_leases(state, sets.place(set_id))
-    state["sets"] = sets.newest_count()  # no new set may reuse the folder of an incomplete one
+    state["sets"] = newest_count(sets)  # no new set may reuse the folder of an incomplete one
     try:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dbelief.checkpoint.set_storage import SetStorage
+from dbelief.checkpoint.set_storage import SetStorage, complete_until
 from dbelief.core.layout import Kind
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, LedgerRow
@@ -214,7 +214,7 @@ class ShardClient:
     def _restore_newest(self, place: ShardPlacement, set_id: str) -> str:
         """Load one shard from this set, or the newest complete one before it; damaged sets are quarantined."""
         errors: list[str] = []
-        candidates = self._sets.complete_until(set_id)
+        candidates = complete_until(self._sets, set_id)
         for candidate in candidates:
             request = wire.RestoreRequest(**self._set(candidate))
             try:

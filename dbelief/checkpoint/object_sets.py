@@ -156,17 +156,8 @@ class ObjectSets:
         return [set_id for set_id, urls in self._listed().items() if self.where / set_id / COMMIT in urls]
 
     def started(self) -> list[str]:
-        """See `SetStorage`."""
-        return list(self._listed())
-
-    def complete_until(self, set_id: str) -> list[str]:
-        """See `SetStorage`."""
-        found = [one for one in reversed(self.complete()) if count_of(one) <= count_of(set_id)]
-        return found or [set_id]
-
-    def newest_count(self) -> int:
         """See `SetStorage`. Of an attempt that has written nothing there is no trace, and its count is free."""
-        return max(map(count_of, self._listed()), default=0)
+        return list(self._listed())
 
     def latest_valid(self, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
         """See `SetStorage`."""

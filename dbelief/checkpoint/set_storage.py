@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, Protocol
 
-from dbelief.checkpoint.set_files import LocalFiles, SetFiles
-from dbelief.checkpoint.snapshot_set import (
-    Skipped,
-    abort_set,
-    claim_set,
-    complete_sets,
-    complete_until,
-    latest_valid_set,
-    newest_count,
-    prune_sets,
-    quarantine_set,
-    read_set,
-    sets_in,
-    write_set,
-)
+from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
+from dbelief.checkpoint.set_files import COMMIT, LocalFiles, SetFiles
+from dbelief.checkpoint.snapshot_set import FORMAT, Skipped, count_of, first_valid
+from dbelief.errors import UserError, WriteFailed
+from dbelief.process.atomic_file import disk
 from dbelief.url import Url
 
 
@@ -37,7 +30,13 @@ class SetStorage(Protocol):
         ...
 
     def claim(self, set_id: str) -> bool:
-        """Begin a set; False where another attempt has its id."""
+        """Begin a set; False where another attempt has its id.
+
+        Raises
+        ------
+        WriteFailed
+            It cannot be begun.
+        """
         ...
 
     def place(self, set_id: str) -> Path | Url:
@@ -57,27 +56,34 @@ class SetStorage(Protocol):
         """Free the space of a set that was begun here and will not be complete."""
 
     def read(self, set_id: str) -> dict[str, Any]:
-        """Content of a complete set's `set.json`."""
+        """Content of a complete set's `set.json`.
+
+        Raises
+        ------
+        CorruptSnapshot, SnapshotError
+            It is damaged, or of another format.
+        """
         ...
 
     def complete(self) -> list[str]:
-        """Ids of the complete sets, oldest first."""
+        """Ids of the complete sets, oldest first; their files are not checked."""
         ...
 
     def started(self) -> list[str]:
-        """Ids of all sets, complete or not, oldest first."""
-        ...
+        """Ids of all sets, complete or not, oldest first.
 
-    def complete_until(self, set_id: str) -> list[str]:
-        """The complete sets that are not newer than this one, newest first; at least this one."""
-        ...
-
-    def newest_count(self) -> int:
-        """The highest count of all sets that were ever started; 0 where there is none."""
+        By their count, for samples may decrease when a run resumes.
+        """
         ...
 
     def latest_valid(self, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
-        """Id and state of the newest valid set, and the newer ones that are corrupt."""
+        """Id and state of the newest valid set, and the newer ones that are corrupt; as `first_valid`.
+
+        Raises
+        ------
+        UserError
+            There is no complete set.
+        """
         ...
 
     def quarantine(self, set_id: str) -> None:
@@ -95,6 +101,16 @@ class SetStorage(Protocol):
         ...
 
 
+def complete_until(sets: SetStorage, set_id: str) -> list[str]:
+    """The complete sets that are not newer than this one, newest first; at least this one."""
+    return [one for one in reversed(sets.complete()) if count_of(one) <= count_of(set_id)] or [set_id]
+
+
+def newest_count(sets: SetStorage) -> int:
+    """The highest count of all sets that left a trace where they were started; 0 where there is none."""
+    return max(map(count_of, sets.started()), default=0)
+
+
 class LocalSets:
     """Sets in a folder, which coordinator and shards share.
 
@@ -109,51 +125,61 @@ class LocalSets:
 
     def claim(self, set_id: str) -> bool:
         """See `SetStorage`."""
-        return claim_set(self.where, set_id)
+        folder = self.where / set_id
+        try:
+            self.where.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            disk.sync_folder(self.where)  # the set's files are durable only in a folder that is
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise WriteFailed(f"{folder}: cannot be made: {error.strerror or error}") from error
+        return True
 
     def place(self, set_id: str) -> Path:
         """See `SetStorage`."""
         return self.where / set_id
 
     def commit(self, set_id: str, job: str, state: dict[str, Any]) -> None:
-        """See `SetStorage`."""
-        write_set(self.where / set_id, set_id, job, state)
+        """See `SetStorage`. It is durable then."""
+        write_checksummed(self.where / set_id / COMMIT, FORMAT, {"set": set_id, "job": job, **state})
 
     def abort(self, set_id: str) -> None:
         """See `SetStorage`. The folder stays, to reserve its count."""
-        abort_set(self.where, set_id)
+        for path in (self.where / set_id).glob("*"):
+            with suppress(OSError):
+                path.unlink()
 
     def read(self, set_id: str) -> dict[str, Any]:
         """See `SetStorage`."""
-        return read_set(self.where / set_id)
+        return read_checksummed(self.where / set_id / COMMIT, FORMAT)
 
     def complete(self) -> list[str]:
         """See `SetStorage`."""
-        return [folder.name for folder in complete_sets(self.where)]
+        return [set_id for set_id in self.started() if (self.where / set_id / COMMIT).exists()]
 
     def started(self) -> list[str]:
         """See `SetStorage`."""
-        return [folder.name for folder in sets_in(self.where)]
-
-    def complete_until(self, set_id: str) -> list[str]:
-        """See `SetStorage`."""
-        return complete_until(self.where, set_id)
-
-    def newest_count(self) -> int:
-        """See `SetStorage`."""
-        return newest_count(self.where)
+        names = [path.name for path in self.where.glob("*-*") if path.is_dir()]
+        return sorted((name for name in names if name.rpartition("-")[2].isdecimal()), key=count_of)
 
     def latest_valid(self, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
         """See `SetStorage`."""
-        return latest_valid_set(self.where, job, rule)
+        complete = self.complete()
+        if not complete:
+            raise UserError(f"{self.where}: no complete snapshot set to resume from{_earlier(self.where.parent)}")
+        return first_valid(((set_id, self.files(set_id)) for set_id in reversed(complete)), job, rule)
 
     def quarantine(self, set_id: str) -> None:
         """See `SetStorage`. Its other files stay until it is pruned."""
-        quarantine_set(self.where, set_id)
+        (self.where / set_id / COMMIT).rename(self.where / set_id / "set.torn")
 
     def prune(self, keep: int) -> None:
         """See `SetStorage`."""
-        prune_sets(self.where, keep)
+        started, complete = self.started(), self.complete()
+        if len(complete) > keep:
+            for set_id in started[: started.index(complete[-keep])]:
+                shutil.rmtree(self.where / set_id, ignore_errors=True)
 
     def files_at(self, place: str) -> SetFiles | None:
         """See `SetStorage`. Links are resolved on both sides."""
@@ -163,3 +189,10 @@ class LocalSets:
     def files(self, set_id: str) -> SetFiles:
         """See `SetStorage`."""
         return LocalFiles(self.where / set_id)
+
+
+def _earlier(run: Path) -> str:
+    """Hint at the newest run folder that was renamed NAME.1, NAME.2, ... and has a complete set; "" without one."""
+    renamed = [path for path in run.parent.glob(f"{escape(run.name)}.*") if path.suffix[1:].isdecimal()]
+    found = [path for path in renamed if LocalSets(path / "snapshots").complete()]
+    return f"; the earlier run in {max(found, key=lambda path: int(path.suffix[1:]))} has one" if found else ""

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
-from dbelief.checkpoint.snapshot_set import sets_in
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.format import plural
 from dbelief.monitor.status import ENDED, LOOK_S, JobLocation, get_status, to_dict
@@ -82,7 +82,7 @@ def _kept(status: dict[str, Any]) -> str:
         what = "its model and last snapshot set are" if status["state"] == "done" else "what was kept is"
         return f"{what} in {folder} on the coordinator's machine"
     model = ["model.safetensors"] if (folder / "model.safetensors").exists() else []
-    sets = sets_in(folder / "snapshots")
+    sets = LocalSets(folder / "snapshots").started()
     kept = " and ".join([*model, *([plural(len(sets), "snapshot set")] if sets else [])])
     return f"kept: {kept} in {folder}" if kept else f"nothing was kept in {folder}: it had not begun to train"
 

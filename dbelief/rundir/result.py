@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 
 from dbelief.checkpoint.model_tensors import read_tensors
 from dbelief.checkpoint.safetensors_io import write_model
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import read_segments
-from dbelief.checkpoint.snapshot_set import latest_valid_set, sets_in
 from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.core.push import PARAMETERS
 from dbelief.core.sample_form import SampleForm
@@ -57,7 +57,7 @@ def result_file(run: Path, vector: str | None = None, scratch: Path | None = Non
     Memory: one segment of a set.
     """
     job, model = load_job(run / "job.yaml"), run / "model.safetensors"
-    if vector is None and model.exists() and (_is_done(run) or not sets_in(run / "snapshots")):
+    if vector is None and model.exists() and (_is_done(run) or not LocalSets(run / "snapshots").started()):
         yield model, str(model)
         return
     found = _newest(run, job, vector)
@@ -138,9 +138,10 @@ class _SnapshotSource:
 
 def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
     snapshots = run / "snapshots"
-    if not any((folder / "set.json").exists() for folder in sets_in(snapshots)):
+    sets = LocalSets(snapshots)
+    if not sets.complete():
         raise UserError(f"{run}: holds neither model.safetensors nor a complete snapshot set")
-    set_id, state, skipped = latest_valid_set(snapshots, job.name, job.strategy.at_shards.name)
+    set_id, state, skipped = sets.latest_valid(job.name, job.strategy.at_shards.name)
     for torn in skipped:
         log.warning(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dbelief.checkpoint.snapshot_set import write_set
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.absent import Ranges
 from dbelief.core.layout import nominal_length
 from dbelief.core.lease import FetchPushSchedule
@@ -112,7 +112,7 @@ def test_segments_are_cut_as_in_the_run(run: tuple[Path, np.ndarray], monkeypatc
     job = load_job(folder / "job.yaml")
     nominal = nominal_length(len(w), job.shards)
     (folder / "snapshots" / "7-1").mkdir(parents=True)
-    write_set(folder / "snapshots" / "7-1", "7-1", job.name, {"nominal_length": nominal})
+    LocalSets(folder / "snapshots").commit("7-1", job.name, {"nominal_length": nominal})
     monkeypatch.setattr("dbelief.tools.replay.run.nominal_length", lambda size, shards: nominal // 2)
     assert np.array_equal(replay_run(folder), w)
 

@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dbelief.arrays.backend import Backend, aligned, select_backend
-from dbelief.checkpoint.snapshot_set import complete_sets, read_set
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.absent import Ranges, of_tensors
 from dbelief.core.layout import Layout, SegmentSpan, nominal_length
 from dbelief.core.lease import FetchPushSchedule
@@ -88,8 +88,9 @@ def replay_run(run_folder: Path) -> np.ndarray:
 def _segments(job: Job, run_folder: Path, layout: Layout) -> list[SegmentSpan]:
     """Segments of the run's shards: as its newest set says, for an earlier version may have cut them in another way."""
     nominal = nominal_length(layout.size, job.shards)
-    if complete := complete_sets(run_folder / "snapshots"):
-        nominal = int(read_set(complete[-1]).get("nominal_length", nominal))
+    sets = LocalSets(run_folder / "snapshots")
+    if complete := sets.complete():
+        nominal = int(sets.read(complete[-1]).get("nominal_length", nominal))
     return layout.segments(nominal)
 
 

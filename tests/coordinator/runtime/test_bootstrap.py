@@ -15,7 +15,6 @@ from coordinator.runtime.bootstrap import Bootstrapped, create_machine, start
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
 from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import write_shard
-from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import make_segments
 from dbelief.core.push import LedgerRow
 from dbelief.errors import RuntimeFailure, SnapshotError, UserError
@@ -57,7 +56,7 @@ def a_set(folder: Path, count: int, job: Job) -> Path:
     made.mkdir(parents=True)
     about = {"job": "test", "set": made.name, "rule": job.strategy.rule.name, "shard_epoch": 3}
     write_shard(made, 0, about, [], [])
-    write_set(made, made.name, "test", {**state, "segments": 0})
+    LocalSets(made.parent).commit(made.name, "test", {**state, "segments": 0})
     return made
 
 

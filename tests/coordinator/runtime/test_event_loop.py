@@ -24,7 +24,7 @@ from coordinator.runtime import event_loop as module
 from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.event_loop import EventLoop
 from coordinator.runtime.leader_lease import LEASE_TTL_S, LeaderLease
-from dbelief.checkpoint.snapshot_set import newest_count
+from dbelief.checkpoint.set_storage import LocalSets, newest_count
 from dbelief.errors import Deposed, Moved, Rejected, ResourceExhausted, RuntimeFailure, Unavailable, WriteFailed
 from dbelief.monitor.status_table import taken
 from dbelief.process.clock import ManualClock
@@ -287,7 +287,7 @@ def test_failed_set_ends_the_job_only_while_closing(
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "snapshot" in line)
     assert "could not be written; the set before it stays valid: shard 1: " in told
     assert [path.exists() for path in parts] == [False]
-    assert newest_count(parts[0].parents[1]) == world.machine.training.snapshots.count
+    assert newest_count(LocalSets(parts[0].parents[1])) == world.machine.training.snapshots.count
     world.machine.state = State.CLOSING
     runner._executor.submit(world.machine.training.begin_set())
     carry_out(runner)

@@ -31,7 +31,6 @@ from coordinator.runtime.executor import EffectExecutor
 from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.set_storage import LocalSets, SetStorage
 from dbelief.checkpoint.shard_file import verify_shards
-from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
 from dbelief.core.push import NO_PUSH
@@ -256,8 +255,9 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
         wait_until(lambda: machine.done != [])
     assert machine.done == ["000000000100-0006"]
     assert [folder.name[-4:] for folder in shards.folders] == ["0003", "0005", "0006"]
-    assert read_set(snapshots / "000000000100-0006")["parts"] == {"shard-0.json": 2}
-    assert read_set(snapshots / "000000000100-0006")["wall_s"] == 12.5
+    state = LocalSets(snapshots).read("000000000100-0006")
+    assert state["parts"] == {"shard-0.json": 2}
+    assert state["wall_s"] == 12.5
     assert not (snapshots / "000000000100-0003" / "set.json").exists()
 
 

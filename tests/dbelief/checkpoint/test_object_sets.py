@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dbelief.checkpoint.object_sets import ObjectSets, sets_at
-from dbelief.checkpoint.set_storage import LocalSets, SetStorage
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage, complete_until, newest_count
 from dbelief.checkpoint.shard_file import read_segments, verify_shards, write_shard
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import CorruptSnapshot, SnapshotError, Unavailable, UserError, WriteFailed
@@ -90,7 +90,7 @@ def test_one_interface_for_folders_and_stores(sets: ObjectSets, tmp_path: Path) 
         assert one.claim(IDS[3])
         write_parts(one, IDS[3])
         set_id, state, skipped = one.latest_valid("digits", "momentum")
-        before = one.complete(), one.started(), one.newest_count(), one.complete_until(IDS[1])
+        before = one.complete(), one.started(), newest_count(one), complete_until(one, IDS[1])
         one.abort(IDS[3])
         one.quarantine(IDS[2])
         after = one.complete(), one.latest_valid("digits", "momentum")[0], one.read(IDS[1])["samples"]
@@ -107,7 +107,7 @@ def test_nothing_without_a_commit_is_loaded(
     assert sets.claim(IDS[0])
     write_parts(sets, IDS[0])
     other = opened()
-    assert (other.complete(), other.started(), other.newest_count()) == ([], [IDS[0]], 1)
+    assert (other.complete(), other.started(), newest_count(other)) == ([], [IDS[0]], 1)
     with pytest.raises(CorruptSnapshot, match=r"/set\.json: does not exist: the set was not completed$"):
         read(other, IDS[0])
     (attempt,) = {url.parent for url in backend.list(where)}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from dbelief.checkpoint.checksummed_json import checksum
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import StoredSegment, read_segments, verify_shards, write_shard
-from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
 from dbelief.core.push import LedgerRow, Pusher
 from dbelief.errors import CorruptSnapshot, RuntimeFailure, SnapshotError, WriteFailed
@@ -359,11 +359,12 @@ def test_stopped_writer_does_not_overwrite_its_successor(tmp_path: Path) -> None
 def test_part_of_another_shard_epoch_is_detected(folder: Path) -> None:
     """Those that the set does not name are not read."""
     write(folder, 2, TABLE[:2])
-    write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3}})
+    sets, parts = LocalSets(folder.parent), {"shard-0.json": 3, "shard-1.json": 3}
+    sets.commit(folder.name, "digits", {"parts": parts})
     verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
-    write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 4}})
+    sets.commit(folder.name, "digits", {"parts": {**parts, "shard-1.json": 4}})
     with pytest.raises(CorruptSnapshot, match=r"shard-1\.json: of shard epoch 3; the set has that of 4"):
         read(folder)
-    write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3, "shard-9.json": 3}})
+    sets.commit(folder.name, "digits", {"parts": {**parts, "shard-9.json": 3}})
     with pytest.raises(CorruptSnapshot, match=r"shard-9\.json: cannot be read"):
         read(folder)

@@ -9,15 +9,7 @@ import pytest
 
 from coordinator.core.snapshot_schedule import SnapshotSchedule
 from dbelief.checkpoint.checksummed_json import checksum
-from dbelief.checkpoint.snapshot_set import (
-    complete_until,
-    latest_valid_set,
-    newest_count,
-    prune_sets,
-    quarantine_set,
-    sets_in,
-    write_set,
-)
+from dbelief.checkpoint.set_storage import LocalSets, complete_until, newest_count
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import CorruptSnapshot, SnapshotError, UserError
 from tests.dbelief.checkpoint.test_shard_file import write
@@ -36,17 +28,17 @@ def begun(snapshots: Path, set_id: str, job: str = "digits") -> Path:
 
 def written(snapshots: Path, set_id: str, job: str = "digits", state: int = 1) -> Path:
     folder = begun(snapshots, set_id, job)
-    write_set(folder, set_id, job, {"state": state, "segments": len(SPANS)})
+    LocalSets(snapshots).commit(set_id, job, {"state": state, "segments": len(SPANS)})
     return folder
 
 
 def newest(snapshots: Path) -> str:
-    return latest_valid_set(snapshots, "digits", "momentum")[0]
+    return LocalSets(snapshots).latest_valid("digits", "momentum")[0]
 
 
 def test_round_trip(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001", state=7)
-    set_id, state, skipped = latest_valid_set(tmp_path, "digits", "momentum")
+    set_id, state, skipped = LocalSets(tmp_path).latest_valid("digits", "momentum")
     assert set_id == "000000000100-0001"
     assert state["state"] == 7
     assert skipped == []
@@ -60,7 +52,7 @@ def test_the_newest_complete_one_is_taken(tmp_path: Path) -> None:
         written(tmp_path, set_id)
     begun(tmp_path, ids[-1])  # set.json was not there yet
     assert newest(tmp_path) == ids[-2]
-    assert newest_count(tmp_path) == 5
+    assert newest_count(LocalSets(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("newer", ["000000000950-0004", "000000000950-10000", "1000000000000-0004"])
@@ -70,14 +62,14 @@ def test_a_set_is_newer_by_its_count_alone(newer: str, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "000000000000-0009").touch()
     assert newest(tmp_path) == newer
-    assert [folder.name for folder in sets_in(tmp_path)] == ["000000001000-0003", newer]
+    assert LocalSets(tmp_path).started() == ["000000001000-0003", newer]
 
 
 def test_missing_set_is_a_user_error(tmp_path: Path) -> None:
     begun(tmp_path, "000000000100-0001")
     with pytest.raises(UserError, match="no complete snapshot set to resume from"):
         newest(tmp_path)
-    assert newest_count(tmp_path / "000000000100-0001") == 0
+    assert newest_count(LocalSets(tmp_path / "000000000100-0001")) == 0
 
 
 def test_a_run_folder_without_a_set_names_the_earlier_one_that_has_one(tmp_path: Path) -> None:
@@ -124,7 +116,7 @@ def test_a_set_that_is_not_whole_is_skipped(damage: str, tmp_path: Path) -> None
     do, reason = DAMAGE[damage]
     written(tmp_path, "000000000100-0001", state=1)
     do(written(tmp_path, "000000000200-0002", state=2))
-    set_id, state, skipped = latest_valid_set(tmp_path, "digits", "momentum")
+    set_id, state, skipped = LocalSets(tmp_path).latest_valid("digits", "momentum")
     assert (set_id, state["state"]) == ("000000000100-0001", 1)
     assert [one.set_id for one in skipped] == ["000000000200-0002"]
     with pytest.raises(CorruptSnapshot, match=rf"000000000200-0002.*{reason}"):
@@ -143,21 +135,21 @@ def test_all_reasons_are_listed_without_a_valid_set(damage: str, tmp_path: Path)
 def test_quarantined_set_is_skipped(tmp_path: Path) -> None:
     for set_id in ("000000000100-0001", "000000000200-0002"):
         written(tmp_path, set_id)
-    quarantine_set(tmp_path, "000000000200-0002")
-    assert latest_valid_set(tmp_path, "digits", "momentum")[::2] == ("000000000100-0001", [])
-    assert newest_count(tmp_path) == 2
+    LocalSets(tmp_path).quarantine("000000000200-0002")
+    assert LocalSets(tmp_path).latest_valid("digits", "momentum")[::2] == ("000000000100-0001", [])
+    assert newest_count(LocalSets(tmp_path)) == 2
 
 
 def test_candidate_sets_for_shard_recovery(tmp_path: Path) -> None:
     first, second, third, fourth = (f"000000000{samples}-{n:04}" for n, samples in enumerate((100, 200, 150, 300), 1))
     for set_id in (first, second, third, fourth):
         written(tmp_path, set_id)
-    assert complete_until(tmp_path, third) == [third, second, first]
-    quarantine_set(tmp_path, third)
-    assert complete_until(tmp_path, third) == [second, first]
+    assert complete_until(LocalSets(tmp_path), third) == [third, second, first]
+    LocalSets(tmp_path).quarantine(third)
+    assert complete_until(LocalSets(tmp_path), third) == [second, first]
     shutil.rmtree(tmp_path / first)
-    quarantine_set(tmp_path, second)
-    assert complete_until(tmp_path, second) == [second], "its shard says what is wrong with it"
+    LocalSets(tmp_path).quarantine(second)
+    assert complete_until(LocalSets(tmp_path), second) == [second], "its shard says what is wrong with it"
 
 
 def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
@@ -170,7 +162,7 @@ def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
 def test_another_rules_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001")
     with pytest.raises(SnapshotError, match=r"shard-0\.json: holds the state of rule momentum; the job's is adam"):
-        latest_valid_set(tmp_path, "digits", "adam")
+        LocalSets(tmp_path).latest_valid("digits", "adam")
 
 
 def test_a_newer_format_is_refused_and_not_skipped(tmp_path: Path) -> None:
@@ -190,12 +182,12 @@ def test_the_newest_complete_sets_are_kept(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     for incomplete in (1, 3):  # the disk was full
         (tmp_path / ids[incomplete] / "set.json").unlink()
-    prune_sets(tmp_path, keep=3)
-    assert [folder.name for folder in sets_in(tmp_path)] == ids[2:]
-    prune_sets(tmp_path, keep=2)
-    assert [folder.name for folder in sets_in(tmp_path)] == ids[4:]
-    prune_sets(tmp_path, keep=5)
-    assert [folder.name for folder in sets_in(tmp_path)] == ids[4:]
+    LocalSets(tmp_path).prune(keep=3)
+    assert LocalSets(tmp_path).started() == ids[2:]
+    LocalSets(tmp_path).prune(keep=2)
+    assert LocalSets(tmp_path).started() == ids[4:]
+    LocalSets(tmp_path).prune(keep=5)
+    assert LocalSets(tmp_path).started() == ids[4:]
     assert (tmp_path / "notes").exists()
 
 
@@ -204,7 +196,7 @@ def test_pruning_keeps_the_only_complete_set(tmp_path: Path) -> None:
     for count in (2, 3, 4):
         shutil.copytree(tmp_path / "000000000100-0001", tmp_path / f"000000000100-{count:04d}")
         (tmp_path / f"000000000100-{count:04d}" / "set.json").unlink()
-    prune_sets(tmp_path, keep=2)
+    LocalSets(tmp_path).prune(keep=2)
     assert newest(tmp_path) == "000000000100-0001"
 
 

@@ -12,8 +12,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.checkpoint.shard_file import StoredSegment, state_key, write_shard
-from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import Box, Layout, SegmentSpan, assign_segments, make_segments
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError, SnapshotError, UserError
@@ -78,7 +78,7 @@ def write(
         "nominal_length": nominal,
         "progress": {"samples": 700, "best": None if best is None else {"vector": best}},
     }
-    write_set(folder, set_id, "digits", state)
+    LocalSets(folder.parent).commit(set_id, "digits", state)
     return folder
 
 
@@ -208,7 +208,7 @@ def test_nothing_to_export_is_one_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"model\.safetensors: cannot be read"):
         export_run(run, "npz", None, None)
     (run / "snapshots" / "000000000700-0001" / "set.json").unlink()
-    write_set(run / "snapshots" / "000000000700-0001", "000000000700-0001", "digits", {"segments": 6})
+    LocalSets(run / "snapshots").commit("000000000700-0001", "digits", {"segments": 6})
     with pytest.raises(SnapshotError, match="does not describe the model"):
         export_run(run, "npz", None, "w")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

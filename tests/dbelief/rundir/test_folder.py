@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dbelief.checkpoint.snapshot_set import write_set
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.layout import Box, Layout
 from dbelief.errors import UserError
 from dbelief.job import Job, build_job
@@ -89,7 +89,7 @@ def test_resume_requires_the_same_layout(job: Job, tmp_path: Path) -> None:
     snapshots = begun(job) / "snapshots"
     for number, layout in ((1, whole), (2, over_ranks)):
         (snapshots / f"100-{number}").mkdir()
-        write_set(snapshots / f"100-{number}", f"100-{number}", "test", {"layout": layout.digest()})
+        LocalSets(snapshots).commit(f"100-{number}", "test", {"layout": layout.digest()})
     (snapshots / "100-3").mkdir()  # begun, and not complete
     check_resumed(job, over_ranks)
     with pytest.raises(UserError, match="another layout, for the model or the grid was another"):

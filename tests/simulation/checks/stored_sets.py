@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
-from dbelief.checkpoint.snapshot_set import write_set
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.placement import Fetch
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -52,11 +52,11 @@ class StoredSets:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Check each set that a coordinator completes."""
-        push, receive = ShardedParameterClient.push, Shard.push
+        commit, push, receive = LocalSets.commit, ShardedParameterClient.push, Shard.push
 
-        def written(folder: Path, set_id: str, job: str, state: Mapping[str, Any]) -> None:
-            write_set(folder, set_id, job, dict(state))
-            self._check(folder, state)
+        def committed(sets: LocalSets, set_id: str, job: str, state: dict[str, Any]) -> None:
+            commit(sets, set_id, job, state)
+            self._check(sets.where / set_id, state)
 
         def pushed(client: Any, values: Any, versions: Any, header: Push, fetch: Fetch | None = None) -> Any:
             if header.vector == PARAMETERS and not header.assign:
@@ -72,7 +72,7 @@ class StoredSets:
             return result
 
         with ExitStack() as stack:
-            stack.enter_context(mock.patch("dbelief.checkpoint.set_storage.write_set", written))
+            stack.enter_context(mock.patch.object(LocalSets, "commit", committed))
             stack.enter_context(mock.patch.object(ShardedParameterClient, "push", pushed))
             stack.enter_context(mock.patch.object(Shard, "push", received))
             yield
