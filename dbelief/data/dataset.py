@@ -15,7 +15,7 @@ import numpy as np
 from dbelief.core.sample_form import SampleForm
 from dbelief.nn import Batch
 
-from .samples import AllInMemory, Samples
+from .samples import AllInMemory, Samples, check_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +68,9 @@ class Split(Samples):
         return self.inputs.dtype == np.int64
 
     @property
-    def width(self) -> int | None:
-        """See `Samples`."""
-        return self.targets.shape[1] if self.targets.ndim == 2 else None
-
-    @property
     def nbytes(self) -> int:
         """See `Samples`."""
         return self.inputs.nbytes + self.targets.nbytes
-
-    def class_counts(self, classes: int) -> np.ndarray:
-        """See `Samples`."""
-        return np.bincount(self.targets, minlength=classes)
 
     def head(self, n: int) -> "Split":
         """See `Samples`; these are views, without groups."""
@@ -98,14 +89,9 @@ class Split(Samples):
 
     def gather(self, indices: np.ndarray, out: "BatchBuffer") -> Batch:
         """See `Samples`: inputs float32, or int64 as stored."""
-        m = len(indices)
-        if indices.dtype != np.int64 or indices.ndim != 1 or not 1 <= m <= out.size:
-            raise ValueError(f"indices are {_kind(indices)}, must be int64 of shape (m,), m from 1 to {out.size}")
-        lowest, highest = int(indices.min()), int(indices.max())
-        if lowest < 0 or highest >= len(self):
-            wrong = lowest if lowest < 0 else highest
-            raise ValueError(f"index {wrong} is out of range for {len(self)} samples")
+        check_indices(indices, out.size, len(self))
         out.check(self)
+        m = len(indices)
         stored, inputs, targets = out.stored[:m], out.inputs[:m], out.targets[:m]
         # mode="raise" would buffer `out`; the indices were checked above.
         np.take(self.inputs, indices, axis=0, out=stored, mode="clip")

@@ -56,6 +56,18 @@ class AllInMemory:
         """See `BatchArrays`: there is nothing to read ahead."""
 
 
+def check_indices(indices: np.ndarray, size: int, n: int) -> None:
+    """Raise ValueError unless these are 1 to `size` indices of n samples."""
+    m = len(indices)
+    if indices.dtype != np.int64 or indices.ndim != 1 or not 1 <= m <= size:
+        raise ValueError(
+            f"indices are {indices.dtype} of shape {indices.shape}, must be int64 of shape (m,), m from 1 to {size}"
+        )
+    lowest, highest = int(indices.min()), int(indices.max())
+    if lowest < 0 or highest >= n:
+        raise ValueError(f"index {lowest if lowest < 0 else highest} is out of range for {n} samples")
+
+
 class Samples(ABC):
     """One set of samples.
 
@@ -91,9 +103,9 @@ class Samples(ABC):
         """Whether inputs are whole numbers, int64, as they are stored."""
 
     @property
-    @abstractmethod
     def width(self) -> int | None:
         """Numbers in a sample's target; None where it is a label."""
+        return self.targets.shape[1] if self.targets.ndim == 2 else None
 
     @property
     @abstractmethod
@@ -126,9 +138,9 @@ class Samples(ABC):
             An index is out of range, there are too many or none, or the buffer is for other samples.
         """
 
-    @abstractmethod
     def class_counts(self, classes: int) -> np.ndarray:
         """Samples of each label: int64, shape (classes,)."""
+        return np.bincount(self.targets, minlength=classes)
 
     @abstractmethod
     def head(self, n: int) -> Samples:

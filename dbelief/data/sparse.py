@@ -16,7 +16,7 @@ from dbelief.arrays.jit import kernel
 from dbelief.errors import DataError
 from dbelief.nn import Batch, SparseRows
 
-from .samples import AllInMemory, BatchArrays, Samples
+from .samples import AllInMemory, BatchArrays, Samples, check_indices
 
 LARGEST_DENSE_SET = 1 << 34
 """16 GiB. The rows of a larger set are not made dense as a whole."""
@@ -106,11 +106,6 @@ class SparseSplit(Samples):
         return False
 
     @property
-    def width(self) -> int | None:
-        """See `Samples`."""
-        return self.targets.shape[1] if self.targets.ndim == 2 else None
-
-    @property
     def mean_numbers(self) -> float:
         """Mean count of the numbers of a sample."""
         return float(self._counts().mean()) if len(self) else 0.0
@@ -121,10 +116,6 @@ class SparseSplit(Samples):
         counts, kept = self._counts(), self.stored
         each = kept.columns.itemsize + kept.values.itemsize
         return each * int(counts.sum()) + kept.indptr.itemsize * len(self) + self.rows.nbytes + self.targets.nbytes
-
-    def class_counts(self, classes: int) -> np.ndarray:
-        """See `Samples`."""
-        return np.bincount(self.targets, minlength=classes)
 
     def head(self, n: int) -> SparseSplit:
         """See `Samples`; these are views."""
@@ -167,16 +158,11 @@ class SparseSplit(Samples):
 
     def gather(self, indices: np.ndarray, out: Any) -> Batch:
         """See `Samples`: inputs are SparseRows, or float32 (m, features) as of `dense`."""
-        m = len(indices)
-        if indices.dtype != np.int64 or indices.ndim != 1 or not 1 <= m <= out.size:
-            raise ValueError(f"indices are {indices.dtype} of {m}, must be int64, from 1 to {out.size} of them")
-        lowest, highest = int(indices.min()), int(indices.max())
-        if lowest < 0 or highest >= len(self):
-            wrong = lowest if lowest < 0 else highest
-            raise ValueError(f"index {wrong} is out of range for {len(self)} samples")
+        check_indices(indices, out.size, len(self))
         out.check(self)
-        np.take(self.targets, indices, axis=0, out=out.targets[:m], mode="clip")
-        return Batch(out.gather(self.stored, self.rows[indices]), out.targets[:m])
+        targets = out.targets[: len(indices)]
+        np.take(self.targets, indices, axis=0, out=targets, mode="clip")
+        return Batch(out.gather(self.stored, self.rows[indices]), targets)
 
     def _counts(self) -> np.ndarray:
         """Numbers of each row: int64, shape (n,)."""
@@ -198,10 +184,12 @@ class SparseBuffer(AllInMemory):
     """
 
     def __init__(self, split: SparseSplit, size: int) -> None:
-        self.size, self._features = _at_least_one(size), split.stored.features
+        if size < 1:
+            raise ValueError(f"size is {size}, must be 1 or more")
+        self.size, self._features = size, split.stored.features
         self.indptr = np.zeros(size + 1, np.int64)
         self.columns, self.values = np.empty(0, np.int32), np.empty(0, np.float32)
-        self.targets = _targets(split, size)
+        self.targets = np.empty((size, *split.targets.shape[1:]), split.targets.dtype)
 
     @property
     def inputs(self) -> SparseRows:
@@ -210,7 +198,10 @@ class SparseBuffer(AllInMemory):
 
     def check(self, split: SparseSplit) -> None:
         """Raise ValueError unless the buffer fits samples of this set."""
-        _check(self._features, self.targets, split)
+        mine = self._features, self.targets.dtype, self.targets.shape[1:]
+        theirs = split.stored.features, split.targets.dtype, split.targets.shape[1:]
+        if mine != theirs:
+            raise ValueError(f"the buffer holds features and targets {mine}, the set has {theirs}")
 
     def gather(self, stored: SparseRows, rows: np.ndarray) -> SparseRows:
         """Copy rows (int64, in range) and return them as views; cost: their numbers read and written once."""
@@ -235,42 +226,20 @@ class DenseBuffer(AllInMemory):
     """
 
     def __init__(self, split: SparseSplit, size: int) -> None:
+        self._sparse = SparseBuffer(split, size)
         features = split.stored.features
-        needed = 4 * _at_least_one(size) * features
+        needed = 4 * size * features
         if needed > LARGEST_DENSE_BATCH:
             raise DataError(
                 f"a mini-batch of {size:,} samples of {features:,} features is {needed / 2**30:.1f} GiB as dense rows, "
                 f"more than {LARGEST_DENSE_BATCH >> 30}; layers that begin with dense read sparse rows, on one CPU"
             )
-        self.size = size
+        self.size, self.targets, self.check = size, self._sparse.targets, self._sparse.check
         self.inputs = np.empty((size, features), np.float32)
-        self.targets = _targets(split, size)
-        self._sparse = SparseBuffer(split, size)
-
-    def check(self, split: SparseSplit) -> None:
-        """Raise ValueError unless the buffer fits samples of this set."""
-        _check(self.inputs.shape[1], self.targets, split)
 
     def gather(self, stored: SparseRows, rows: np.ndarray) -> np.ndarray:
         """Write rows (int64, in range) and return them as a view; cost: the view written once, besides the numbers."""
         return self._sparse.gather(stored, rows).dense(self.inputs[: len(rows)])
-
-
-def _at_least_one(size: int) -> int:
-    if size < 1:
-        raise ValueError(f"size is {size}, must be 1 or more")
-    return size
-
-
-def _targets(split: SparseSplit, size: int) -> np.ndarray:
-    return np.empty((size, *split.targets.shape[1:]), split.targets.dtype)
-
-
-def _check(features: int, targets: np.ndarray, split: SparseSplit) -> None:
-    mine = features, targets.dtype, targets.shape[1:]
-    theirs = split.stored.features, split.targets.dtype, split.targets.shape[1:]
-    if mine != theirs:
-        raise ValueError(f"the buffer holds features and targets {mine}, the set has {theirs}")
 
 
 @kernel("read int64", "read int32", "read float32", "read int64", "read int64", "write int32", "write float32", "void")

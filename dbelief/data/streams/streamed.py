@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.data.dataset import Split
-from dbelief.data.samples import Order, Samples
+from dbelief.data.samples import Order, Samples, check_indices
 from dbelief.errors import DataError
 from dbelief.nn import Batch
 
@@ -126,8 +126,7 @@ class StreamedSplit(Samples):
         m = len(indices)
         if out.ahead.source is not self.source:
             raise ValueError("the buffer is of another set, whose units it holds")
-        if not 1 <= m <= out.size or int(indices.min()) < 0 or int(indices.max()) >= len(self):
-            raise ValueError(f"{m} indices from 0 to {len(self) - 1} are wanted, 1 to {out.size} of them")
+        check_indices(indices, out.size, len(self))
         stored, inputs, targets = out.stored[:m], out.inputs[:m], out.targets[:m]
         unit_of = np.searchsorted(self._firsts, indices, "right") - 1
         for unit in dict.fromkeys(unit_of.tolist()):

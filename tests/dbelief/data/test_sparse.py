@@ -125,8 +125,8 @@ def test_wrong_indices_and_buffers_are_refused(dense: bool) -> None:
     found = split().dense() if dense else split()
     buffer = found.buffer(4)
     for indices, words in (
-        (np.arange(5), "must be int64, from 1 to 4 of them"),
-        (np.arange(0), "must be int64, from 1 to 4 of them"),
+        (np.arange(5), r"must be int64 of shape \(m,\), m from 1 to 4"),
+        (np.arange(0), r"must be int64 of shape \(m,\), m from 1 to 4"),
         (np.arange(2, dtype=np.int32), "must be int64"),
         (np.array([0, 30]), "index 30 is out of range for 30 samples"),
         (np.array([-1]), "index -1 is out of range for 30 samples"),

@@ -123,7 +123,7 @@ def test_a_buffer_is_for_its_own_set() -> None:
     with pytest.raises(ValueError, match="of another set"):
         one.gather(np.arange(2), other.buffer(2))
     for indices in (np.arange(4), np.array([-1]), np.array([3])):
-        with pytest.raises(ValueError, match="indices from 0 to 2"):
+        with pytest.raises(ValueError, match=r"out of range for 3 samples|m from 1 to 3"):
             one.gather(indices, one.buffer(3))
 
 
