@@ -49,10 +49,6 @@ class ProgramExecutor:
         """
         segments = [segment for _, segment in sorted(self._shard.segments.items())]
         validate(program, self._held(program, segments))
-        for operation in program:
-            kinds = {np.dtype(DTYPES.get(name, np.float32)).name for name in operation.vectors}
-            if operation.name == "rotate" and len(kinds) > 1:
-                raise Rejected(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
         total = len(program) * sum(segment.nbytes for segment in segments)
         parts = self._threads.map(functools.partial(_run, program), segments, total)
@@ -98,10 +94,7 @@ def run(program: Sequence[Operation], segment: Segment) -> list[float]:
     """Run a program on one segment, and return its scalars; the segment's lock is held."""
     answers: list[float] = []
     for operation in program:
-        if operation.name == "rotate":
-            segment.rotate(operation.vectors)
-            continue
-        for name in set(operation.writes) - segment.vectors.keys():  # a rotation has removed it
+        for name in set(operation.writes) - segment.vectors.keys():  # a follower makes room only here
             segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
         arrays = [segment.vectors[name] for name in operation.vectors]
         segment.before_write(*(segment.vectors[name] for name in operation.writes))
@@ -131,28 +124,8 @@ def _lincomb(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
     return []
 
 
-def _zero(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
-    arrays[0].fill(0)
-    return []
-
-
-def _mul(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
-    compiled("product")(*arrays)
-    return []
-
-
-def _dots(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
-    return [compiled("dot")(a, b) for a, b in zip(arrays[::2], arrays[1::2], strict=True)]
-
-
 _LOOPS: dict[str, Callable[[list[np.ndarray], Sequence[float]], list[float]]] = {
-    "zero": _zero,
     "copy": lambda v, c: _lincomb(v, (1.0,)),
-    "scale": lambda v, c: _lincomb([v[0], v[0]], c),
-    "axpy": lambda v, c: _lincomb([v[0], v[0], v[1]], (1.0, *c)),
-    "mul": _mul,
-    "norm1": lambda v, c: [compiled("norm1")(v[0])],
-    "maxabs": lambda v, c: [compiled("maxabs")(v[0])],
-    "dots": _dots,
     "lincomb": _lincomb,
+    "dots": lambda v, c: [compiled("dot")(a, b) for a, b in zip(v[::2], v[1::2], strict=True)],
 }

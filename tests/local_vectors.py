@@ -41,13 +41,6 @@ class LocalSpace:
         return [scalar for operation in program for scalar in self._do(operation)]
 
     def _do(self, operation: Operation) -> list[float]:
-        if operation.name == "rotate":
-            names = operation.vectors
-            before = [self.vectors.pop(name, None) for name in names]
-            for name, values in zip(names, before[-1:] + before[:-1], strict=True):
-                if values is not None:
-                    self.vectors[name] = values
-            return []
         for name in operation.writes:
             self.vectors.setdefault(name, np.empty(self._length, self._dtype))
         arrays = [self.vectors[name] for name in operation.vectors]
@@ -63,13 +56,7 @@ def _put(target: np.ndarray, values: Any) -> None:
 
 
 _FORMULAS: dict[str, Callable[[list[np.ndarray], tuple[float, ...]], list[float] | None]] = {
-    "zero": lambda v, c: _put(v[0], 0),
     "copy": lambda v, c: _put(v[0], v[1]),
-    "scale": lambda v, c: _put(v[0], c[0] * v[0].astype(np.float64)),
-    "axpy": lambda v, c: _put(v[0], v[0] + c[0] * v[1].astype(np.float64)),
-    "mul": lambda v, c: _put(v[0], v[1].astype(np.float64) * v[2]),
-    "norm1": lambda v, c: [float(np.abs(v[0]).sum(dtype=np.float64))],
-    "maxabs": lambda v, c: [float(np.abs(v[0]).max(initial=0))],
     "dots": lambda v, c: [
         float(np.vdot(a.astype(float), b.astype(float))) for a, b in zip(v[::2], v[1::2], strict=True)
     ],

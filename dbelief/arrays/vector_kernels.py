@@ -7,7 +7,6 @@ order of its own, the same bits on every processor.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +24,8 @@ def compiled(name: str) -> Callable[..., Any]:
         "one": _one,
         "two": _two,
         "four": _four,
-        "product": _product,
         "dot": lanes.dot,
         "norm1": lanes.norm1,
-        "maxabs": _maxabs,
     }
     return jit(loops[name], error_model="numpy")
 
@@ -56,17 +53,3 @@ def _four(
 ) -> None:
     for i in range(total.size):
         total[i] = total[i] + a * np.float64(x[i]) + b * np.float64(y[i]) + c * np.float64(z[i]) + d * np.float64(u[i])
-
-
-def _product(target: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    for i in range(target.size):
-        target[i] = np.float64(x[i]) * np.float64(y[i])
-
-
-def _maxabs(x: np.ndarray) -> float:
-    highest = 0.0
-    for i in range(x.size):
-        size = abs(np.float64(x[i]))
-        if size > highest or math.isnan(size):
-            highest = size
-    return highest

@@ -74,21 +74,21 @@ class PushAdmission:
         with self._lock:
             self.pushers = {pusher for pusher in self.pushers if pusher.incarnation not in incarnations}
 
-    def admit(self, push: Push, span: SegmentSpan, vectors: Collection[str], gradient: np.ndarray) -> None:
-        """Validate a push to a segment that has these named vectors, and register its pusher; the lock is held.
+    def admit(self, push: Push, span: SegmentSpan, gradient: np.ndarray) -> None:
+        """Validate a push to a segment, and register its pusher; the lock is held.
 
         Raises
         ------
         Rejected
             The push must not change the segment, or there are too many pushers.
         """
-        self._check(push, span, vectors, gradient)
+        self._check(push, span, gradient)
         if push.pusher not in self.pushers:
             with self._lock:
                 check_limit("pushers", push.pusher, self.pushers, MOST_PUSHERS)
                 self.pushers.add(push.pusher)
 
-    def _check(self, push: Push, span: SegmentSpan, vectors: Collection[str], gradient: np.ndarray) -> None:
+    def _check(self, push: Push, span: SegmentSpan, gradient: np.ndarray) -> None:
         index = span.index
         if push.pusher.incarnation in self.fenced:
             raise Rejected(
@@ -101,8 +101,6 @@ class PushAdmission:
             return
         if not push.assign and push.vector != PARAMETERS:
             raise Rejected(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
-        if not push.assign and PARAMETERS not in vectors:  # a program has rotated it to another name
-            raise Rejected(f"segment {index}: has no vector {PARAMETERS!r} now")
         dtype = np.dtype(DTYPES.get(push.vector, np.float32))
         if gradient.dtype != dtype:
             raise Rejected(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
@@ -303,16 +302,6 @@ class Segment:
         for name in vectors:
             self.filled[name] = self.span.length
             self.version += 1
-
-    def rotate(self, names: Sequence[str]) -> None:
-        """Rotate: the last name's vector goes to the first name, each other to the next; absent ones rotate too."""
-        tables: tuple[dict[str, Any], ...] = self.vectors, self.filled
-        for held in tables:
-            before = [held.pop(name, None) for name in names]
-            for name, value in zip(names, [before[-1], *before[:-1]], strict=True):
-                if value is not None:
-                    held[name] = value
-        self.version += 1
 
     def close_round(self, members: frozenset[int]) -> bool:
         """Apply the next round if every one of `members` (replica numbers) has pushed it.

@@ -269,7 +269,7 @@ class Shard:
         with segment.lock:
             segment.taken += 1
             self._check_here(segment)
-            self._admission.admit(push, segment.span, segment.vectors, gradient)
+            self._admission.admit(push, segment.span, gradient)
             version, rate, staleness = segment.version, push.rate, 0
             lost = segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
@@ -333,7 +333,7 @@ class Shard:
             with segment.lock:
                 segment.taken += 1
                 self._check_here(segment)
-                self._admission.admit(push, segment.span, segment.vectors, weights)
+                self._admission.admit(push, segment.span, weights)
                 most = max(most, segment.ledger.rebase(push))
                 again = not segment.ledger.expect(push)
                 if again:

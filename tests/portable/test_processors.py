@@ -16,7 +16,7 @@ import pytest
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.core.vector_program import Operation, dots
+from dbelief.core.vector_program import dots, lincomb
 from dbelief.optim.apply import FEW
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -51,8 +51,7 @@ class Coordinator:
 
     def products(self, stub: Any, epoch: int) -> list[float]:
         """A program's scalars; it also writes."""
-        program = [Operation("axpy", ("v", "w"), (0.3,)), dots(("v", "w"), ("w", "w")), Operation("norm1", ("v",))]
-        program.insert(0, Operation("zero", ("v",)))
+        program = [lincomb("v", (0.3, "w")), dots(("v", "w"), ("w", "w"), ("v", "v"))]
         request = wire.OperateRequest(
             command=self.command(),
             target=wire.Target(job=JOB, shard_epoch=epoch),

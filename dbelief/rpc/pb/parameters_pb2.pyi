@@ -1063,12 +1063,10 @@ class Operation(_message.Message):
     VECTORS_FIELD_NUMBER: _builtins.int
     SCALARS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"zero", "copy", "scale", "axpy", "mul", "norm1", "maxabs", "dots", "lincomb","""
+    """"copy", "lincomb", "dots": defined in dbelief/core/vector_program.py"""
     @_builtins.property
     def vectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"rotate": defined in dbelief/core/vector_program.py
-        destination first
-        """
+        """destination first"""
 
     @_builtins.property
     def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -1096,7 +1094,7 @@ class OperateReply(_message.Message):
     SCALARS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """over this shard's segments, in program order: sums, and for "maxabs" the largest"""
+        """over this shard's segments, in program order: sums"""
 
     def __init__(
         self,

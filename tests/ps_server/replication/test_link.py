@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, LedgerRow, Push, Pusher
-from dbelief.core.vector_program import Operation
+from dbelief.core.vector_program import copy, lincomb
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.process.clock import ManualClock
@@ -117,8 +117,8 @@ def test_follower_matches_its_leader(acts: list[tuple[str, Pusher, int]], data: 
             if what == "flow" and turn > joins:
                 pair.flow(4 * number)
             elif what == "program":
-                program = [Operation("copy", ("d", "w")), Operation("scale", ("d",), (0.5,))]
-                pair.programs.run([*program, Operation("rotate", ("d", "e"))] if number % 2 else program)
+                program = [copy("d", "w"), lincomb("d", (0.5, "d"))]
+                pair.programs.run([*program, copy("e", "d")] if number % 2 else program)
             elif what == "late":  # initial values that came too late are counted, and not used
                 numbers_of_late = Push(Pusher(9, 90 + turn), 1, assign=True)
                 pair.leader.push(numbers_of_late, number % 3, np.ones(LENGTH, np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.core.vector_program import zero
+from dbelief.core.vector_program import lincomb
 from dbelief.errors import Rejected
 from ps_server import programs
 from ps_server.programs import ProgramExecutor
@@ -29,9 +29,9 @@ def test_named_vectors_have_an_end(make: Make, monkeypatch: pytest.MonkeyPatch) 
         subject.assign(1.0, "d", Pusher(1, 11))
     executor = ProgramExecutor(subject.shard)
     with pytest.raises(Rejected, match="there are 4 named vectors already, and 'e' would be one more"):
-        executor.run([zero("a"), zero("e")])
+        executor.run([lincomb("a", (1.0, PARAMETERS)), lincomb("e", (1.0, PARAMETERS))])
     assert subject.everything() == before
-    executor.run([zero("a"), zero(PARAMETERS)])
+    executor.run([lincomb("a", (0.0, "a")), lincomb(PARAMETERS, (0.0, "a"))])
     executor.close()
     assert not subject.read("a").any()
 
