@@ -88,19 +88,6 @@ class MpiEngine:
             requests.append(call(self._bytes(message.array), message.peer, message.tag))
         return Handle(partial(self._wait, requests, messages))
 
-    def sum_in_any_order(self, array: np.ndarray) -> Handle:
-        """Sum over the ranks by MPI itself, in place, in an order that MPI chooses.
-
-        Raises
-        ------
-        ValueError
-            The dtype is none of float32, float64, int32, int64.
-        """
-        if array.dtype.name not in ("float32", "float64", "int32", "int64"):
-            raise ValueError(f"MPI sums no {array.dtype.name} here")
-        self.check()
-        return Handle(partial(self._wait, [self._data.Iallreduce(self._mpi.IN_PLACE, array)], ()))
-
     def _bytes(self, array: np.ndarray) -> list[Any]:
         return [array.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
@@ -135,15 +122,14 @@ class MpiEngine:
             named = ", ".join(map(str, messages))
             raise ValueError(f"rank {self.rank} waited for {named}: {str(error).splitlines()[0]}") from error
         if not through:
-            # A sum has a request and no messages.
-            waiting = [message for message, request in zip(messages, requests, strict=False) if not request.Test()]
+            waiting = [message for message, request in zip(messages, requests, strict=True) if not request.Test()]
             self._kept.append((requests, messages))
             raise (
                 rank_failed(self._death, self.rank, waiting)
                 if self._death
                 else timed_out(deadline_s, self.rank, waiting)
             )
-        for message, status in zip(messages, statuses, strict=False):
+        for message, status in zip(messages, statuses, strict=True):
             count = status.Get_count(self._mpi.BYTE)
             if not message.sends and count != message.array.nbytes:
                 raise ValueError(f"rank {self.rank} wants {message}, and it sent {count:,}")

@@ -68,26 +68,6 @@ class NcclEngine:
                 call(array.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, message.peer, stream.ptr)
         finally:
             self._nccl.groupEnd()
-        return self._after(stream, messages)
-
-    def sum_in_any_order(self, array: Any) -> Handle:
-        """Sum over the ranks by NCCL itself, in place: the fastest sum, in an order that NCCL chooses.
-
-        Raises
-        ------
-        ValueError
-            The dtype is none of float16, float32, float64, int32, int64.
-        """
-        name = f"NCCL_{array.dtype.name.upper()}"
-        if array.dtype.name not in ("float16", "float32", "float64", "int32", "int64"):
-            raise ValueError(f"NCCL sums no {array.dtype.name} here")
-        self.check()
-        stream = self.xp.cuda.get_current_stream()
-        pointer, kind = array.data.ptr, getattr(self._nccl, name)
-        self._group.allReduce(pointer, pointer, array.size, kind, self._nccl.NCCL_SUM, stream.ptr)
-        return self._after(stream, ())
-
-    def _after(self, stream: Any, messages: Sequence[Message]) -> Handle:
         event = self.xp.cuda.Event(disable_timing=True)
         event.record(stream)
         return Handle(partial(self._wait, event, messages))

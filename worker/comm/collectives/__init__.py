@@ -1,4 +1,4 @@
-"""Sum of one vector over all ranks, by a tree, a parameter server, a ring, or the engine itself.
+"""Sum of one vector over all ranks, by a tree, a parameter server or a ring.
 
     way        messages from a rank, the most    bytes from a rank, the most   seconds, unchunked
     server     P - 1                             (P - 1) n                     2 (P - 1) (alpha + n beta)
@@ -17,13 +17,11 @@ bits as summing all layers packed into one vector; with a ring it does not.
 """
 
 from .allreduce import Allreduce
-from .native import NativeAllreduce
 from .ring import RingAllreduce
 from .tree import TreeAllreduce
 
 __all__ = [
     "Allreduce",
-    "NativeAllreduce",
     "RingAllreduce",
     "TreeAllreduce",
 ]

@@ -18,7 +18,7 @@ from dbelief.errors import RankFailure, Unavailable
 from tests.examples import examples
 from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
 from worker.comm import Communicator, run_ranks
-from worker.comm.collectives import NativeAllreduce, RingAllreduce, TreeAllreduce
+from worker.comm.collectives import RingAllreduce, TreeAllreduce
 from worker.comm.collectives.wire_format import Wire
 from worker.comm.threads import Group, ThreadEngine
 
@@ -187,7 +187,6 @@ def test_missing_rank_is_named_at_the_timeout(name: str) -> None:
         (lambda comm: RingAllreduce(comm, 3, np.float32, "sum", wire=ANY["wire"]), "wire is 'int8'"),
         (lambda comm: RingAllreduce(comm, 3, np.float64, "sum", wire="float16"), "must be float32, not float64"),
         (lambda comm: TreeAllreduce(comm, 3, np.float32, "sum", binomial(3)), "a tree of 3 ranks for a group of 2"),
-        (lambda comm: NativeAllreduce(comm, 3, np.float32, "sum"), "ThreadEngine has no sum of its own"),
         (lambda comm: with_arity(2, 0), "whose ranks have 0 children"),
         (lambda comm: binomial(0), "a tree of 0 ranks"),
         (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(4, "f4")), r"shape \(3,\), not float32 of shape"),

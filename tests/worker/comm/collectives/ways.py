@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.core.reduction_tree import Shape, binomial, server, with_arity
 from worker.comm import Communicator
-from worker.comm.collectives import Allreduce, NativeAllreduce, RingAllreduce, TreeAllreduce
+from worker.comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.allreduce import Gives
 from worker.comm.collectives.wire_format import Wire
 
@@ -92,20 +92,6 @@ def large_sums(comm: Communicator) -> None:
         array = whole(comm.rank, 300_007)
         way.make(comm, 300_007)(array)
         np.testing.assert_array_equal(array, sum(whole(rank, 300_007) for rank in range(comm.size)))
-
-
-def engines_own(comm: Communicator) -> None:
-    """The engine's own sum, where it has one."""
-    array = whole(comm.rank, 101)
-    NativeAllreduce(comm, 101, np.float32, "mean")(array)
-    expected = sum(whole(rank, 101) for rank in range(comm.size)) / np.float32(comm.size)
-    np.testing.assert_array_equal(array, expected)
-    array = any_numbers(comm.rank, 101)
-    NativeAllreduce(comm, 101, np.float32, "sum")(array)
-    assert comm.share(array.tobytes()) == array.tobytes()
-    exact = np.sum([any_numbers(rank, 101).astype(np.float64) for rank in range(comm.size)], axis=0)
-    magnitudes = sum(abs(any_numbers(rank, 101)) for rank in range(comm.size))
-    assert (abs(array - exact) <= comm.size * 2.0**-24 * magnitudes).all()
 
 
 BODIES: tuple[Callable[[Communicator], None], ...] = (exact_sums, same_bits, large_sums)
