@@ -64,7 +64,7 @@ def tree(shape: Callable[[int], Shape], chunk: int | None = None) -> Way:
     """A tree of this shape."""
 
     def make(comm: Communicator, size: int) -> TreeAllreduce:
-        return TreeAllreduce(comm, size, np.float32, "sum", shape(comm.size), chunk=chunk)
+        return TreeAllreduce(comm, size, np.float32, shape(comm.size), chunk=chunk)
 
     def seconds(ranks: int, size: int, link: Link) -> float:
         return float(tree_seconds(shape(ranks), 4 * size, link, math.ceil(size / (chunk or size))))
@@ -76,7 +76,7 @@ def ring(chunk: int | None = None) -> Way:
     """The ring."""
 
     def make(comm: Communicator, size: int) -> RingAllreduce:
-        return RingAllreduce(comm, size, np.float32, "sum", chunk=chunk)
+        return RingAllreduce(comm, size, np.float32, chunk=chunk)
 
     def seconds(ranks: int, size: int, link: Link) -> float:
         return float(ring_seconds(ranks, 4 * size, link, math.ceil(math.ceil(size / ranks) / (chunk or size))))

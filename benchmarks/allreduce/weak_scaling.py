@@ -43,12 +43,13 @@ MOVING = np.float32(0.1)
 
 def ring(comm: Communicator) -> Callable[[], None]:
     """One step of synchronous SGD."""
-    summed = RingAllreduce(comm, NUMBERS, np.float32, "mean")
+    summed = RingAllreduce(comm, NUMBERS, np.float32)
     weights, gradient = np.zeros(NUMBERS, np.float32), np.full(NUMBERS, comm.rank, np.float32)
 
     def step() -> None:
         time.sleep(WAIT_S)
         summed(gradient)
+        np.divide(gradient, comm.size, out=gradient)
         np.subtract(weights, gradient, out=weights)
 
     return step
@@ -56,7 +57,7 @@ def ring(comm: Communicator) -> Callable[[], None]:
 
 def overlapped(comm: Communicator) -> Callable[[], None]:
     """One step of sync EASGD 3: W_i -= eta g_i + eta rho (W_i - centre), centre += eta rho (sum W_i - P centre)."""
-    summed = RingAllreduce(comm, NUMBERS, np.float32, "sum")
+    summed = RingAllreduce(comm, NUMBERS, np.float32)
     weights, centre = np.full(NUMBERS, comm.rank, np.float32), np.zeros(NUMBERS, np.float32)
     total, change = np.empty(NUMBERS, np.float32), np.empty(NUMBERS, np.float32)
     beside = ThreadPoolExecutor(1)

@@ -136,7 +136,7 @@ def test_a_missing_synchronisation_between_ranks(cuda: Backend, monkeypatch: pyt
     def rank(comm: Communicator) -> None:
         cuda.bind_device(comm.rank)
         array = cuda.to_device(any_numbers(comm.rank, 101))
-        next(ways()).make(comm, 101, gives="mean")(array)
+        next(ways()).make(comm, 101)(array)
 
     with pytest.raises(DeviceMistake, match="nothing orders them"):
         run_ranks(2, rank, 30.0, xp=cuda.xp)

@@ -268,6 +268,6 @@ def make_allreduce(comm: Communicator, reduction: job.Reduction, size: int) -> A
     """Create the allreduce that a job requests, for (size,) float32 vectors of a group."""
     options: Mapping[str, Any] = {"wire": reduction.wire, "chunk": reduction.chunk}
     if reduction.way == "ring":
-        return RingAllreduce(comm, size, np.float32, "sum", **options)
+        return RingAllreduce(comm, size, np.float32, **options)
     tree = named(reduction.way, comm.size, reduction.arity)
-    return TreeAllreduce(comm, size, np.float32, "sum", tree, **options)
+    return TreeAllreduce(comm, size, np.float32, tree, **options)

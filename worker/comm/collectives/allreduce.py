@@ -6,17 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ..communicator import Communicator
 
-Gives = Literal["sum", "mean"]
-
 
 class Allreduce(ABC):
-    """Replaces an array by its sum, or mean, over all ranks, in place; construction and calls are collective.
+    """Replaces an array by its sum over all ranks, in place; construction and calls are collective.
 
     Buffers are kept from call to call. All ranks end with the same bits, in every run with the same number of ranks.
 
@@ -24,29 +22,16 @@ class Allreduce(ABC):
     ----------
     shape, dtype
         Of every array it is called with, the same on all ranks.
-    gives
-        "sum", or "mean": the sum divided by the number of ranks. A learning rate that was found for a mean over the
-        batch is too large by that factor for a sum of means.
-
-    Raises
-    ------
-    ValueError
-        `gives` is neither, or requests a mean of a dtype that cannot represent one.
     """
 
-    def __init__(self, comm: Communicator, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
+    def __init__(self, comm: Communicator, shape: int | Sequence[int], dtype: Any) -> None:
         self._comm = comm
         self._shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self._dtype = np.dtype(dtype)
         self._size = prod(self._shape)
-        self._gives = gives
-        if gives not in ("sum", "mean"):
-            raise ValueError(f"gives is {gives!r}, must be sum or mean")
-        if gives == "mean" and not np.issubdtype(self._dtype, np.inexact):
-            raise ValueError(f"a mean of {self._dtype} is no {self._dtype}")
 
     def __call__(self, array: Any) -> None:
-        """Replace `array`, C-contiguous, by its sum or mean over the ranks.
+        """Replace `array`, C-contiguous, by its sum over the ranks.
 
         Raises
         ------
@@ -65,11 +50,6 @@ class Allreduce(ABC):
     @abstractmethod
     def _reduce(self, numbers: Any) -> None:
         """Replace `numbers`, of shape (size,); there are two ranks or more."""
-
-    def _divide(self, numbers: Any) -> None:
-        """Divide a sum by the number of ranks, if the mean is requested."""
-        if self._gives == "mean":
-            numbers /= self._comm.size
 
 
 def cut(begin: int, end: int, parts: int) -> list[slice]:

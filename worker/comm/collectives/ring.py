@@ -15,7 +15,7 @@ from typing import Any
 
 from ..communicator import Communicator, Pending
 from ..engine import Message
-from .allreduce import Allreduce, Gives, cut, parts_of
+from .allreduce import Allreduce, cut, parts_of
 from .wire_format import Wire, make_format
 
 
@@ -39,12 +39,11 @@ class RingAllreduce(Allreduce):
         comm: Communicator,
         shape: int | Sequence[int],
         dtype: Any,
-        gives: Gives,
         *,
         wire: Wire | None = None,
         chunk: int | None = None,
     ) -> None:
-        super().__init__(comm, shape, dtype, gives)
+        super().__init__(comm, shape, dtype)
         self._next, self._before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         pieces = cut(0, self._size, comm.size)
         parts = parts_of(-(-self._size // comm.size), chunk)
@@ -80,8 +79,6 @@ class RingAllreduce(Allreduce):
         where = self._coming(step, chunk)
         if step < self._comm.size - 1:
             self._format.add(self._room_for(step, chunk, sent), numbers[where])
-            if step == self._comm.size - 2:
-                self._divide(numbers[where])
             self._format.pack(numbers[where], sent[where])
         if step >= self._comm.size - 2:
             self._format.unpack(sent[where], numbers[where])

@@ -23,7 +23,7 @@ from typing import Any
 from dbelief.core.reduction_tree import Shape
 
 from ..communicator import Communicator, Pending
-from .allreduce import Allreduce, Gives, cut, parts_of
+from .allreduce import Allreduce, cut, parts_of
 from .wire_format import Wire, make_format
 
 
@@ -50,13 +50,12 @@ class TreeAllreduce(Allreduce):
         comm: Communicator,
         shape: int | Sequence[int],
         dtype: Any,
-        gives: Gives,
         tree: Shape,
         *,
         wire: Wire | None = None,
         chunk: int | None = None,
     ) -> None:
-        super().__init__(comm, shape, dtype, gives)
+        super().__init__(comm, shape, dtype)
         if tree.ranks != comm.size:
             raise ValueError(f"a tree of {tree.ranks} ranks for a group of {comm.size}")
         self._children, self._parent = tree.children[comm.rank], tree.parents[comm.rank]
@@ -118,7 +117,6 @@ class TreeAllreduce(Allreduce):
         if self._parent is not None:
             self._expected.popleft().wait()
         else:
-            self._divide(numbers)
             self._format.pack(numbers, sent)
         for child in reversed(self._children):
             if len(self._given) == self._at_once:

@@ -16,14 +16,14 @@ def test_sums_on_devices_are_the_hosts(cuda: Backend) -> None:
     def on_host(comm: Communicator) -> list[np.ndarray]:
         arrays = [any_numbers(comm.rank, 1001) for _ in ways()]
         for way, array in zip(ways(), arrays, strict=True):
-            way.make(comm, 1001, gives="mean")(array)
+            way.make(comm, 1001)(array)
         return arrays
 
     def on_device(comm: Communicator) -> list[np.ndarray]:
         cuda.bind_device(comm.rank)
         arrays = [cuda.to_device(any_numbers(comm.rank, 1001)) for _ in ways()]
         for way, array in zip(ways(), arrays, strict=True):
-            way.make(comm, 1001, gives="mean")(array)
+            way.make(comm, 1001)(array)
         return [cuda.to_host(array) for array in arrays]
 
     for found, wanted in zip(run_ranks(4, on_device, xp=cuda.xp), run_ranks(4, on_host), strict=True):

@@ -11,7 +11,6 @@ import numpy as np
 from dbelief.core.reduction_tree import Shape, binomial, server, with_arity
 from worker.comm import Communicator
 from worker.comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
-from worker.comm.collectives.allreduce import Gives
 from worker.comm.collectives.wire_format import Wire
 
 SHAPES: dict[str, Callable[[int], Shape]] = {
@@ -32,11 +31,11 @@ class Way:
     chunk: int | None = None
     wire: Wire | None = None
 
-    def make(self, comm: Communicator, shape: Any, dtype: Any = np.float32, gives: Gives = "sum") -> Allreduce:
+    def make(self, comm: Communicator, shape: Any, dtype: Any = np.float32) -> Allreduce:
         if self.name == "ring":
-            return RingAllreduce(comm, shape, dtype, gives, wire=self.wire, chunk=self.chunk)
+            return RingAllreduce(comm, shape, dtype, wire=self.wire, chunk=self.chunk)
         tree = SHAPES[self.name](comm.size)
-        return TreeAllreduce(comm, shape, dtype, gives, tree, wire=self.wire, chunk=self.chunk)
+        return TreeAllreduce(comm, shape, dtype, tree, wire=self.wire, chunk=self.chunk)
 
     def roundings(self, ranks: int) -> int:
         """How often what a rank brings is rounded on its way, if messages are."""
@@ -82,7 +81,7 @@ def same_bits(comm: Communicator) -> None:
     """All ranks end with the bits of rank 0."""
     for way in ways():
         array = any_numbers(comm.rank, 101)
-        way.make(comm, 101, gives="mean")(array)
+        way.make(comm, 101)(array)
         assert comm.share(array.tobytes()) == array.tobytes()
 
 

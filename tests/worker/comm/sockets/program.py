@@ -17,7 +17,7 @@ def main() -> None:
     host, _, port = addresses[rank].rpartition(":")
     listener = Listener(host, int(port))
     with Communicator(connect_mesh(listener, "a job", 1, rank, addresses, 30.0), 30.0) as comm:
-        summed, array = RingAllreduce(comm, 100_003, np.float32, "sum", chunk=10_000), np.ones(100_003, np.float32)
+        summed, array = RingAllreduce(comm, 100_003, np.float32, chunk=10_000), np.ones(100_003, np.float32)
         try:
             summed(array)
             print("summing", flush=True)
