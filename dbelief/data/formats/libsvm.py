@@ -120,7 +120,7 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
         **wanted,
         classes=k,
         features=(features,),
-        names=None if labelled == _numbers(k) else labelled,
+        names=None if labelled == tuple(map(str, range(k))) else labelled,
         zero_based=zero_based,
         objects=objects_digest([source]),
         notes=(f"{', '.join(queries)}: queries (qid:) are left out: samples are ranked by no query",)
@@ -281,8 +281,3 @@ def _classes(rows: Rows, names: np.ndarray) -> np.ndarray:
     if not known.all():
         raise DataError(f"{rows.where}: label {rows.labels[np.argmin(known)]} is not in the training file")
     return np.searchsorted(names, rows.labels).astype(np.int64)
-
-
-def _numbers(k: int) -> tuple[str, ...]:
-    """Names of k classes that are their numbers."""
-    return tuple(map(str, range(k)))

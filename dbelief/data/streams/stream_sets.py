@@ -26,10 +26,8 @@ class StreamSets:
 
     Attributes
     ----------
-    train
-        Of the training set.
-    validation, test
-        The like; None where there is no such set.
+    sources
+        By the names of `SETS`; None where there is no such set. There is one for the training.
     classes
         Names of the classes in order, or their number; None: targets are numbers.
     scale
@@ -38,15 +36,20 @@ class StreamSets:
         As in `Dataset`.
     """
 
-    train: UnitSource
-    validation: UnitSource | None
-    test: UnitSource | None
+    sources: Mapping[str, UnitSource | None]
     classes: tuple[str, ...] | int | None
     scale: float = 1.0
     columns: tuple[str, ...] | None = None
     encoder: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     objects: str = ""
+
+    @property
+    def train(self) -> UnitSource:
+        """Units of the training set."""
+        train = self.sources["train"]
+        assert train is not None, "there are samples to train on"
+        return train
 
     def dataset(self, spec: StreamFields, need: Collection[str]) -> Dataset:
         """The sets that are needed, read into memory where the job says so.
@@ -70,7 +73,7 @@ class StreamSets:
         )
 
     def _samples(self, name: str, spec: StreamFields) -> Samples | None:
-        source: UnitSource | None = getattr(self, name)
+        source = self.sources[name]
         if source is None:
             return None
         units = Units(tuple(source.sizes), spec.window)
@@ -80,15 +83,12 @@ class StreamSets:
 
     def sizes(self) -> tuple[int, int, int]:
         """Samples of the three sets."""
-        train, validation, test = (sum(source.sizes) if source else 0 for source in self._sources())
+        train, validation, test = (sum(source.sizes) if (source := self.sources[name]) else 0 for name in SETS)
         return train, validation, test
 
     def units(self, spec: StreamFields) -> Units:
         """Units of the training set."""
         return Units(tuple(self.train.sizes), spec.window)
-
-    def _sources(self) -> tuple[UnitSource | None, ...]:
-        return self.train, self.validation, self.test
 
 
 def cut_units(n: int, spec: FilesFields, what: str, where: str) -> tuple[tuple[int, ...], ...]:

@@ -121,8 +121,7 @@ def open_images(spec: ImagesData, folder: Path) -> StreamSets:
         if text is not None:
             _, others = _listed(place(text, folder), spec, classes)
             made[name] = Ranges(others, np.arange(len(others.labels)), unit)
-    assert made["train"] is not None, "`cut` leaves some"
-    return StreamSets(made["train"], made["validation"], made["test"], classes, PIXEL_SCALE, objects=images.objects)
+    return StreamSets(made, classes, PIXEL_SCALE, objects=images.objects)
 
 
 def read_image_files(where: Path | Url, spec: ImagesData) -> np.ndarray:

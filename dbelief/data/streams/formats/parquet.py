@@ -182,13 +182,11 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
         own, chosen = parts[name]
         return RowGroups(own, chosen, columns, spec.target, classes, encoder, missing) if chosen else None
 
-    train, validation, test = map(source, SETS)
-    assert train is not None, "row groups are left for it"
     shown = tuple(name for column in columns for name in column.names) if encoder is None else encoder.names
     state = None if encoder is None else encoder.state()
     names = None if classes is None else tuple(classes)
     objects = objects_digest(files.files)
-    return StreamSets(train, validation, test, names, spec.scale, shown, state, files.notes(), objects)
+    return StreamSets({name: source(name) for name in SETS}, names, spec.scale, shown, state, files.notes(), objects)
 
 
 def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:

@@ -166,7 +166,7 @@ def open_python(spec: PythonData, folder: Path) -> StreamSets:
             )
     if train.dtype == np.int64 and spec.scale != 1.0:
         raise DataError(f"{spec.train}: inputs are whole numbers, to which data.scale does not apply: give floats")
-    return StreamSets(train, sets["validation"], sets["test"], spec.classes, spec.scale)
+    return StreamSets(sets, spec.classes, spec.scale)
 
 
 def _source(text: str, spec: PythonData, folder: Path) -> UnitSource:

@@ -153,9 +153,7 @@ def open_lines(spec: LinesData, folder: Path) -> StreamSets:
         scan = _scan(others, spec)
         _check_held(scan["parts"], scan["classes"], range(len(scan["parts"])), classes, others)
         made[name] = Lines(others, scan["parts"], spec, classes)
-    train = made["train"]
-    assert train is not None, "units are left for it"
-    return StreamSets(train, made["validation"], made["test"], tuple(classes), objects=objects_digest(files))
+    return StreamSets(made, tuple(classes), objects=objects_digest(files))
 
 
 def _check_held(

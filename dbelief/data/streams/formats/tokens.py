@@ -109,9 +109,7 @@ def open_tokens(spec: TokensData, folder: Path) -> StreamSets:
     for name, texts in other_files(spec).items():
         others = Tokens(find_other_files(texts, folder, _SUFFIX, files), spec)
         made[name] = Ranges(others, np.arange(len(others)), unit)
-    train = made["train"]
-    assert train is not None, "units are left for it"
-    return StreamSets(train, made["validation"], made["test"], spec.vocabulary, objects=objects_digest(files))
+    return StreamSets(made, spec.vocabulary, objects=objects_digest(files))
 
 
 def _samples_of(units: Sequence[int], size: int, n: int) -> np.ndarray:
