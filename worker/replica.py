@@ -112,10 +112,8 @@ class Replica:
         elif rendezvous is not None:
             assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
             self._group_trainer = factory.synchronous(session, model, strategy, train, phases, rendezvous, acknowledged)
-        elif isinstance(strategy, ElasticSettings):
-            self._trainer = factory.elastic(session, model, strategy, train, phases, acknowledged, noted)
         else:
-            self._trainer = factory.downpour(session, model, strategy, train, phases, acknowledged, noted)
+            self._trainer = factory.pushing(session, model, strategy, train, phases, acknowledged, noted)
 
     def run(self) -> str:
         """Process leases until the job ends or this process is interrupted; return the reason.

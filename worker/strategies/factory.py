@@ -28,68 +28,34 @@ from .group_methods import AllreduceEasgd, AllreduceSgd
 from .sandblaster import BundleReporter, BundleWorker
 
 
-def downpour(
+def pushing(
     session: Session,
     model: Model,
-    strategy: job.Downpour | job.Asynchronous | job.SyncSgd,
+    strategy: job.Downpour | job.Asynchronous | job.SyncSgd | job.Elastic,
     train: Samples,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
-) -> Downpour:
-    """Create the Downpour SGD trainer, with its fetch and push threads."""
-    return Downpour(
-        model,
-        session.part,
-        session.backend,
-        session.parameters,
-        session.pusher,
-        BatchLoader(train, strategy.batch, session.job.seed, session.backend),
-        DownpourSettings(
-            FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
-            _rate(session, train),
-            strategy.local_rate,
-            strategy.overlap,
-            strategy.clip_norm,
-        ),
-        phases,
-        acknowledged,
-        noted,
-        session.ranks.total,
-    )
-
-
-def elastic(
-    session: Session,
-    model: Model,
-    strategy: job.Elastic,
-    train: Samples,
-    phases: PhaseTimer,
-    acknowledged: Callable[[PushStats, PushResult], None],
-    noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
-) -> Elastic:
-    """Create the elastic averaging trainer, with its exchange thread."""
-    return Elastic(
-        model,
-        session.part,
-        session.backend,
-        session.parameters,
-        session.pusher,
-        BatchLoader(train, strategy.batch, session.job.seed, session.backend),
-        ElasticSettings(
+) -> Downpour | Elastic:
+    """Create the trainer of a replica that pushes to the shards: Downpour SGD, or elastic averaging."""
+    batches = BatchLoader(train, strategy.batch, session.job.seed, session.backend)
+    first = model, session.part, session.backend, session.parameters, session.pusher, batches
+    last = phases, acknowledged, noted, session.ranks.total
+    rate = _rate(session, train)
+    if isinstance(strategy, job.Elastic):
+        settings = ElasticSettings(
             FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push),
-            _rate(session, train),
+            rate,
             functools.partial(strategy.moving_rate, replicas=session.job.replicas),
             strategy.momentum,
             strategy.nesterov,
             strategy.turns,
             strategy.clip_norm,
-        ),
-        phases,
-        acknowledged,
-        noted,
-        session.ranks.total,
-    )
+        )
+        return Elastic(*first, settings, *last)
+    cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+    local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
+    return Downpour(*first, local, *last)
 
 
 def synchronous(
