@@ -319,7 +319,7 @@ class JobMachine:
         for lease in self.training.replica_lost(member.incarnation, how == "died", now_s):
             why = f"{member.kind} {member.number} failed at it, like others before: {reason}"
             self._evaluation_failed(lease.set, why)
-        self.initialization.pusher_lost(member.incarnation, last=not self._pushers())
+        self.initialization.pusher_lost(member.incarnation, last=not self.members.alive("replica", "client"))
         if self.placement is not None:
             self.actions.append(effects.Fence(member.number, member.incarnation))
         self._advance(now_s)
@@ -336,9 +336,6 @@ class JobMachine:
         """Record that no shard has ledger rows of this incarnation."""
         self.members.unforgotten.pop(incarnation, None)
         self.training.losses.forget(incarnation)
-
-    def _pushers(self) -> set[int]:
-        return {m.incarnation for m in self.members.alive("replica", "client")}
 
     # -- shards ----------------------------------------------------------------------------------------
 

@@ -91,11 +91,8 @@ def check_rule(optimizer: torch.optim.Optimizer, fields: Mapping[str, Any]) -> N
     absent = dict.fromkeys(job.keys() - own.keys(), 0.0)
     if name != wanted["name"] or job != own | absent:
         text = ", ".join(f"{key}: {value:g}" if key != "name" else f"name: {value}" for key, value in wanted.items())
+        listed = ", ".join(f"{key} {value:g}" for key, value in job.items()) or "no options"
         raise ModelError(
             f"{type(optimizer).__name__} makes the steps of `rule: {{{text}}}`, and the job's strategy has "
-            f"{fields['name']} with {_listed(job)}: write that rule into the job file, or change the optimiser"
+            f"{fields['name']} with {listed}: write that rule into the job file, or change the optimiser"
         )
-
-
-def _listed(fields: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value:g}" for key, value in fields.items()) or "no options"

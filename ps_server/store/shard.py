@@ -62,10 +62,6 @@ def _new_array(span: SegmentSpan) -> np.ndarray:
     return np.empty(span.length, np.float32)
 
 
-def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> PushRecord:
-    return PushRecord(index, version, push, weights, exchange=message)
-
-
 class Shard:
     """The segments of one shard and the operations on them.
 
@@ -280,7 +276,7 @@ class Shard:
                 outcome = segment.stage(push, gradient)
             else:
                 late = max(0, version - max(read_version, segment.first_version))
-                rate = self._rate(push, late)
+                rate = push.rate / np.float32(max(1, late)) if self.staleness_aware else push.rate
                 outcome = segment.apply(push, gradient, offset, rate)
                 staleness = late if outcome is Outcome.APPLIED else 0
                 if self.staleness is not None:
@@ -341,7 +337,9 @@ class Shard:
                 else:
                     answer = segment.version, into(segment.span)
                     segment.exchange(push, weights, answer[1], rounds=self.staleness == 0)
-                    segment.append_journal(functools.partial(_exchanged, index, answer[0], push, weights, message))
+                    segment.append_journal(
+                        functools.partial(PushRecord, index, answer[0], push, weights, exchange=message)
+                    )
                 self.answers.keep(push, message, index, answer)
             duplicates += again
             answers.append(answer)
@@ -362,9 +360,6 @@ class Shard:
         copy = into(segment.span)
         np.copyto(copy, before)
         return version, copy
-
-    def _rate(self, push: Push, staleness: int) -> np.float32:
-        return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate
 
     def _check_here(self, segment: Segment) -> None:
         """Raise Moved while a set is being loaded, or where the segment has migrated: a retry finds it."""

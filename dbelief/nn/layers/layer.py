@@ -201,10 +201,6 @@ class Pointwise(Elementwise):
     kind: ClassVar[str]
 
     @abstractmethod
-    def forward(self, work: Workspace, x: Array, parameters: Arrays, y: Array) -> None:
-        """Write y = f(x)."""
-
-    @abstractmethod
     def slope(self, work: Workspace, y: Array, out: Array) -> None:
         """Write f' at the x that gave y."""
 

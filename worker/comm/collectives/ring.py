@@ -70,7 +70,8 @@ class RingAllreduce(Allreduce):
 
     def _messages(self, step: int, chunk: int, sent: Any) -> list[Message]:
         """Send and receive of one iteration, to be started together."""
-        out, into = sent[self._leaving(step, chunk)], self._room_for(step, chunk, sent)
+        leaving = self._chunks[(self._comm.rank - step) % self._comm.size][chunk]
+        out, into = sent[leaving], self._room_for(step, chunk, sent)
         both = Message(True, out, self._next), Message(False, into, self._before)
         return [message for message in both if message.array.size]
 
@@ -90,9 +91,6 @@ class RingAllreduce(Allreduce):
             return sent[where]
         turn = step * len(self._chunks[0]) + chunk
         return self._room[turn % self._at_once][: where.stop - where.start]
-
-    def _leaving(self, step: int, chunk: int) -> slice:
-        return self._chunks[(self._comm.rank - step) % self._comm.size][chunk]
 
     def _coming(self, step: int, chunk: int) -> slice:
         return self._chunks[(self._comm.rank - step - 1) % self._comm.size][chunk]
