@@ -21,6 +21,8 @@ import numpy as np
 
 ENOUGH = 1 / 3
 """Of the growth that the slope promises, which a step must keep."""
+NEAR = 1e-7
+"""A search ends where |g| is below this part of the whole gradient's length."""
 
 Function = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 """From images (m, ...) and a neuron for each, (m,), to responses (m,) and their gradients (m, ...)."""
@@ -40,7 +42,6 @@ def optimal_stimuli(
     neurons: np.ndarray,
     starts: np.ndarray,
     steps: int = 200,
-    near: float = 1e-7,
     signs: np.ndarray | None = None,
 ) -> Stimuli:
     """Of each neuron the best of what is found from all starts.
@@ -52,8 +53,6 @@ def optimal_stimuli(
         Images whose gradients are where searches begin, the same for every neuron; of any length but 0.
     steps
         At most so many.
-    near
-        A search ends where |g| is below this part of the whole gradient's length.
     signs : (n,), optional
         -1 for a neuron whose least response is sought; responses are then negative ones.
 
@@ -75,7 +74,7 @@ def optimal_stimuli(
     history, moving = [value], np.ones(len(x), bool)
     for _ in range(steps):
         g = slope - _times(_along(slope, x), x)
-        moving &= _length(g) > near * _length(slope)
+        moving &= _length(g) > NEAR * _length(slope)
         if not moving.any():
             break
         x, value, slope, t, stuck = _stepped(value_and_slope, x, value, slope, g, t, moving)

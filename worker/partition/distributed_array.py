@@ -32,8 +32,6 @@ class DistributedArray:
         Axis of the array that the windows begin with; all other axes (batch, channels) are included completely.
     zero
         Windows in which input cells that no rank writes are 0, such as a border.
-    tag
-        See `HaloExchange`.
 
     Attributes
     ----------
@@ -61,7 +59,6 @@ class DistributedArray:
         *,
         first_axis: int = 0,
         zero: Sequence[Window] = (),
-        tag: int = 0,
     ) -> None:
         if not len(outputs) == len(inputs) == comm.size:
             raise ValueError(f"{len(outputs)} outputs and {len(inputs)} inputs for {comm.size} ranks: one each")
@@ -76,8 +73,8 @@ class DistributedArray:
             if missing := uncovered(window, [*outputs, *zero]):
                 raise ValueError(f"rank {rank} reads {window}, of which no rank writes {missing[0]}")
         self.output, self.input = outputs[comm.rank], inputs[comm.rank]
-        self.gather = HaloExchange(comm, outputs, inputs, dtype, tag)
-        self.scatter_add = HaloExchange(comm, inputs, outputs, dtype, tag)
+        self.gather = HaloExchange(comm, outputs, inputs, dtype)
+        self.scatter_add = HaloExchange(comm, inputs, outputs, dtype)
 
 
 def declared(comm: Communicator, array: Declared, dtype: Any) -> DistributedArray:

@@ -31,15 +31,13 @@ from ..comm.communicator import Pending
 class HaloExchange:
     """One rank's end of an exchange: maps the array on its source window to the one on its target window.
 
-    Construction and calls are collective. Between `start` and `finish` a rank may compute; until `finish` returns it
-    may read the target in the window `ready` only.
+    Construction and calls are collective, and all ranks start exchanges in one order. Between `start` and `finish` a
+    rank may compute; until `finish` returns it may read the target in the window `ready` only.
 
     Parameters
     ----------
     sources, targets
         Windows by rank. Cells of a target that are in no source are 0.
-    tag
-        Must differ for exchanges that are in flight together, unless all ranks start them in the same order.
 
     Attributes
     ----------
@@ -49,12 +47,11 @@ class HaloExchange:
         Window of the target that is complete once `start` returns; empty if sources overlap.
     """
 
-    def __init__(
-        self, comm: Communicator, sources: Sequence[Window], targets: Sequence[Window], dtype: Any, tag: int = 0
-    ) -> None:
+    def __init__(self, comm: Communicator, sources: Sequence[Window], targets: Sequence[Window], dtype: Any) -> None:
         self._comm = comm
         self._dtype = np.dtype(dtype)
-        self._source_window, self._target_window = source, target = sources[comm.rank], targets[comm.rank]
+        self._source_window = source = sources[comm.rank]
+        target = targets[comm.rank]
         self._adds = any((one & other).size for one, other in combinations(sources, 2))
         self._gaps = bool(uncovered(target, sources))
         own = source & target
@@ -70,8 +67,8 @@ class HaloExchange:
         coming = {peer: common for peer in peers if (common := sources[peer] & target).size}
         self._out = [(common.within(source), packed(common)) for common in out.values()]
         self._coming = {peer: (common.within(target), packed(common)) for peer, common in coming.items()}
-        self._messages = [Message(True, part, peer, tag) for peer, (_, part) in zip(out, self._out, strict=True)]
-        self._messages += [Message(False, part, peer, tag) for peer, (_, part) in self._coming.items()]
+        self._messages = [Message(True, part, peer) for peer, (_, part) in zip(out, self._out, strict=True)]
+        self._messages += [Message(False, part, peer) for peer, (_, part) in self._coming.items()]
         self._under_way: tuple[Pending, Any] | None = None
 
     def __call__(self, source: Any) -> Any:
