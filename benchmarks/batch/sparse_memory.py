@@ -17,7 +17,6 @@ from __future__ import annotations
 import gzip
 import tempfile
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,7 @@ def one(fields: dict[str, Any], path: Path, columns: int, classes: int, measure:
 
         def ended() -> int | None:
             for started, process in processes.items():
-                peaks[started] = max(peaks[started], _peak_mb(process))
+                peaks[started] = max(peaks[started], peak_mb(process.pid))
             return coordinator.poll()
 
         events = run.finish(ended, DEADLINE_S)
@@ -97,10 +96,6 @@ def one(fields: dict[str, Any], path: Path, columns: int, classes: int, measure:
             row["reported"] = reported[-1] if reported else None
         report.progress(row)
         return row
-
-
-def _peak_mb(process: Popen[bytes]) -> float:
-    return peak_mb(process.pid) if process.poll() is None else 0.0
 
 
 def objective(run: Path, path: Path, columns: int) -> dict[str, float]:

@@ -13,14 +13,13 @@ columns, medians of the rounds:
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks.coordinator.members import Cluster, opened
-from benchmarks.harness import options, report, runs
+from benchmarks.harness import options, report, runs, timing
 
 
 def one(members: int) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def main() -> None:
     table = Table("members", "first s", "all s", "lost", "status ms")
     medians = []
     for members, mine in rows.items():
-        middle = {name: statistics.median(row[name] for row in mine) for name in ("first_s", "all_s", "status_ms")}
+        middle = timing.medians(mine, "first_s", "all_s", "status_ms")
         lost = sum(row["lost"] for row in mine)
         figures = (f"{middle[name]:.2f}" for name in ("first_s", "all_s"))
         table.add_row(str(members), *figures, str(lost), f"{middle['status_ms']:.1f}")

@@ -26,12 +26,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -266,8 +265,7 @@ class Cluster:
 
     def cpu_s(self) -> float:
         """Processor time of the coordinator so far, in seconds."""
-        fields = Path(f"/proc/{self.coordinator.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return runs.processor_s([self.coordinator])
 
     def written(self) -> int:
         """Bytes of the registry's files."""
@@ -288,22 +286,9 @@ def _credentials(folder: Path) -> dict[str, list[str]]:
 
 
 def in_threads(count: int, do: Callable[[int], object]) -> None:
-    """Call `do` in so many threads with their number; raises what one of them raised first."""
-    errors: list[BaseException] = []
-
-    def one(number: int) -> None:
-        try:
-            do(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    """Call `do` in so many threads with their number; raises what the first of them raised that failed."""
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(do, range(count)))
 
 
 def closed_loop(cluster: Cluster, seconds: float, act: Callable[[Member], object]) -> int:

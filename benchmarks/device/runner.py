@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from benchmarks.device import findings
 from benchmarks.device.bounds import Part
 from benchmarks.harness import runs
+from benchmarks.harness.timing import processor_s
 
 State = Literal["ok", "failed", "timeout", "skipped"]
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def run(
     name, state, reason (why it failed, and what was left out), seconds, processor_s, bound_s, figures, and `output`:
     the last lines that it wrote, where it has failed
     """
-    began_s, used_s = time.monotonic(), _processor_s()
+    began_s, used_s = time.monotonic(), processor_s()
     with runs.temporary_run("part") as folder:
         file = folder.folder / FINDINGS
         process = folder.start_program(part.name, words(file), environment)
@@ -80,7 +80,7 @@ def run(
         "state": state,
         "reason": "; ".join([*filter(None, [why]), *left_out]),
         "seconds": round(seconds, 1),
-        "processor_s": round(_processor_s() - used_s, 1),
+        "processor_s": round(processor_s() - used_s, 1),
         "bound_s": bound_s,
         "figures": figures,
         **({"output": output[-WORDS:]} if state in ("failed", "timeout") else {}),
@@ -101,9 +101,3 @@ def _why(code: int | None, errors: Sequence[str]) -> str:
     if code:
         return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return "it found nothing"
-
-
-def _processor_s() -> float:
-    """Processor time of all processes that were started here and have ended, and of those that these waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

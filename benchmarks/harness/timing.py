@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,12 @@ def seconds(call: Callable[[], object], clock: Callable[[], float] = time.perf_c
     began_s = clock()
     call()
     return clock() - began_s
+
+
+def processor_s() -> float:
+    """Processor time of all children that have ended, and of those that these waited for, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def interleaved(items: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:

@@ -15,8 +15,8 @@ import argparse
 import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -103,27 +103,17 @@ def pushed(clients: Sequence[Any], numbers: int, pushes: int) -> Found:
     """Let each client push so often, all at once; the figures."""
     gradient = np.full(numbers, GRADIENT)
     begin = threading.Barrier(len(clients) + 1)
-    failed: list[BaseException] = []
 
     def push(number: int) -> None:
         versions = np.zeros(len(clients[number].placement.spans), np.int64)
-        try:
-            begin.wait()
-            for sequence in range(1, pushes + 1):
-                clients[number].push(gradient, versions, Push(Pusher(number + 1, number + 11), sequence, RATE))
-        except BaseException as error:
-            failed.append(error)
+        begin.wait()
+        for sequence in range(1, pushes + 1):
+            clients[number].push(gradient, versions, Push(Pusher(number + 1, number + 11), sequence, RATE))
 
-    threads = [threading.Thread(target=push, args=(number,)) for number in range(len(clients))]
-    for thread in threads:
-        thread.start()
-    begin.wait()
-    began_s = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - began_s
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(len(clients)) as threads:
+        pushing = threads.map(push, range(len(clients)))
+        begin.wait()
+        seconds = timing.seconds(lambda: list(pushing))
     held = np.empty(numbers, np.float32)
     clients[0].pull(held, np.full(len(clients[0].placement.spans), -1, np.int64))
     total = len(clients) * pushes

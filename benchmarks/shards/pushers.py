@@ -22,7 +22,7 @@ import grpc.aio
 import numpy as np
 from rich.table import Table
 
-from benchmarks.harness import options, report, timing
+from benchmarks.harness import options, report, runs, timing
 from dbelief.core.push import Push, Pusher
 from dbelief.rpc.channel import CLIENT_AHEAD, OPTIONS
 from dbelief.rpc.grpc_settings import prepare_process
@@ -76,7 +76,7 @@ class _Group:
                 "p50_ms": 1e3 * statistics.median(delays),
                 "p99_ms": 1e3 * delays[int(0.99 * len(delays))],
                 "threads": len(list(Path(f"/proc/{process.pid}/task").iterdir())),
-                "resident_mib": _resident_mib(process.pid),
+                "resident_mib": runs.status_kib(process.pid, "VmRSS") / 1024,
             }
         finally:
             for channel in channels:
@@ -113,12 +113,6 @@ class _Group:
             acknowledgement, _ = bulk.decode(reply)
             assert acknowledgement is not None
             acknowledged = bulk.parse(wire.PushAcknowledgement, acknowledgement).acknowledged
-
-
-def _resident_mib(pid: int) -> float:
-    """Resident memory of a process, in MiB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def _measure(size: int, counts: list[int], rate: float, seconds: float, rounds: int) -> list[dict[str, Any]]:

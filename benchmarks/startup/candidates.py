@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -106,7 +105,7 @@ def main() -> None:
     table = Table("subject", "candidate", "ms of processor time", "MiB", "threads", title=f"{rounds} starts of each")
     results = []
     for (subject, name), mine in timing.grouped(rows, "subject", "name").items():
-        found = {key: statistics.median(row[key] for row in mine) for key in ("cpu_s", "mib", "threads")}
+        found = timing.medians(mine, "cpu_s", "mib", "threads")
         results.append({"subject": subject, "name": name, **found})
         table.add_row(subject, name, f"{1e3 * found['cpu_s']:.0f}", f"{found['mib']:.1f}", f"{found['threads']:.0f}")
     report.show(table, {"rounds": rounds, "results": results})

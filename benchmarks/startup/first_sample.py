@@ -10,7 +10,6 @@ Processor time is that of all processes. Medians over the rounds.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -28,18 +27,12 @@ LIMIT_S = 600.0
 FIGURES = ("first_report_s", "done_s", "exit_s", "cpu_s")
 
 
-def _processor_s() -> float:
-    """Processor time of all children that have ended, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def _run(job: Path, fields: list[str], cache: Path | None) -> dict[str, float]:
     """Figures of one run; `cache`: an empty folder for compiled loops, None: the one in use."""
     with tempfile.TemporaryDirectory(prefix="dbelief-") as folder:
         command = [sys.executable, "-P", "-m", "dbelief", "train", str(job), "--quiet", f"--set=output={folder}"]
         environment = os.environ | ({"NUMBA_CACHE_DIR": str(cache)} if cache is not None else {})
-        cpu_s, began_s = _processor_s(), time.time()
+        cpu_s, began_s = timing.processor_s(), time.time()
         subprocess.run([*command, *fields], env=environment, timeout=LIMIT_S, check=True, capture_output=True)
         ended_s = time.time()
         (path,) = Path(folder).glob("*/events.jsonl")
@@ -50,7 +43,7 @@ def _run(job: Path, fields: list[str], cache: Path | None) -> dict[str, float]:
         "first_report_s": first_s - began_s,
         "done_s": done_s - began_s,
         "exit_s": ended_s - done_s,
-        "cpu_s": _processor_s() - cpu_s,
+        "cpu_s": timing.processor_s() - cpu_s,
     }
 
 

@@ -22,7 +22,6 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.harness import options, report, runs
-from benchmarks.startup.role_costs import processor_s
 
 SHARDS = 2
 FEATURES, HIDDEN, CLASSES = 10_000, 25_000, 10
@@ -85,7 +84,7 @@ def measure(kind: str, millions: int, workers: int) -> tuple[float, float, float
         _, address = run.coordinator(job, DEADLINE_S)
         shards = [run.start(f"ps-{number}", ["ps", *address]) for number in range(SHARDS)]
         time.sleep(2.0)  # they have joined, and wait
-        before = sum(map(processor_s, shards))
+        before = runs.processor_s(shards)
         began_s = time.monotonic()
         members = [run.start(f"worker-{number}", ["worker", *address]) for number in range(workers)]
 
@@ -98,7 +97,7 @@ def measure(kind: str, millions: int, workers: int) -> tuple[float, float, float
         runs.wait_for(begun, "the first set", DEADLINE_S)
         took_s = time.monotonic() - began_s
         peak = max(runs.status_kib(member.pid, "VmHWM") for member in members) / 1024
-        return took_s, sum(map(processor_s, members)), sum(map(processor_s, shards)) - before, peak
+        return took_s, runs.processor_s(members), runs.processor_s(shards) - before, peak
 
 
 def main() -> None:

@@ -10,12 +10,10 @@ job has begun. Medians over the runs; in the printed JSON, times too are those o
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -39,17 +37,9 @@ ROLES = ("coordinator", "ps", "worker")
 DEADLINE_S = 120.0
 
 
-def processor_s(process: subprocess.Popen[bytes]) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def held(process: subprocess.Popen[bytes]) -> tuple[float, float]:
     """Threads of a process, and its resident memory in MiB."""
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return float(fields["Threads"]), int(fields["VmRSS"].split()[0]) / 1024
+    return float(runs.status_kib(process.pid, "Threads")), runs.status_kib(process.pid, "VmRSS") / 1024
 
 
 def measure(seconds: float, more: list[str]) -> dict[str, tuple[float, ...]]:
@@ -71,7 +61,7 @@ def measure(seconds: float, more: list[str]) -> dict[str, tuple[float, ...]]:
                 return int(to_dict(client.status())["samples"]) or None
 
             def spent_s() -> dict[str, float]:
-                return {role: sum(map(processor_s, of[role])) for role in ROLES}
+                return {role: runs.processor_s(of[role]) for role in ROLES}
 
             runs.wait_for(samples, "training", DEADLINE_S)
             begun, holds = spent_s(), {role: held(of[role][0]) for role in ROLES}

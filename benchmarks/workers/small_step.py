@@ -29,7 +29,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -43,7 +42,8 @@ import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import checkout, options, report
+from benchmarks.harness import checkout, options, report, timing
+from benchmarks.harness.timing import processor_s
 from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.job import Downpour, Job, load_job
@@ -60,12 +60,6 @@ PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
 WORKERS, PEER_BATCH = 4, 100
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
 Row = dict[str, float]
-
-
-def processor_s() -> float:
-    """Processor time of all children that have ended, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def run(root: Path, job: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
@@ -212,9 +206,7 @@ def main() -> None:
             measured((way, "", ""), row, floor["cpu_s"])
     columns = ("way", "shards", "checkout", "samples/s", "cpu s", "beyond ms", "of floor")
     table = Table(*columns, title=f"{arguments.rounds} rounds")
-    medians = {
-        key: {name: statistics.median(row[name] for row in mine) for name in mine[0]} for key, mine in rows.items()
-    }
+    medians = {key: timing.medians(mine, *mine[0]) for key, mine in rows.items()}
     for key, row in medians.items():
         cpu = (
             [f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}", f"{row['of_floor']:.2f}"] if "cpu_s" in row else [""] * 3

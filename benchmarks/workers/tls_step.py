@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from benchmarks.harness import options, report, runs
-from benchmarks.workers.small_step import FIELDS, JOB, LIMIT_S, SHORT, processor_s, speed
+from benchmarks.harness import options, report, runs, timing
+from benchmarks.harness.timing import processor_s
+from benchmarks.workers.small_step import FIELDS, JOB, LIMIT_S, SHORT, speed
 
 WAYS = ("plain", "TLS")
 ROLES = ("coordinator", "ps", "worker")
@@ -67,7 +68,7 @@ def main() -> None:
     table = Table("way", "samples/s", "cpu s", title=f"{arguments.rounds} rounds, {arguments.shards} shards")
     ways = []
     for way, mine in rows.items():
-        middle = {name: statistics.median(row[name] for row in mine) for name in mine[0]}
+        middle = timing.medians(mine, *mine[0])
         table.add_row(way, f"{middle['samples_per_s']:,.0f}", f"{middle['cpu_s']:.4f}")
         over_plain = {
             f"{name}_x": statistics.median(
