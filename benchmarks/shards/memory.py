@@ -2,22 +2,21 @@
 
     python -m benchmarks.shards.memory [--minutes 10] [--mebibytes 64] [--workers 4] [--allocator-minutes 2]
 
-One shard serves in a process of its own, as `dbelief ps` does, with a vector and Adagrad's state beside it. Worker
-processes pull and push all of it without a pause, each on two streams at a time, and a snapshot is written every 30 s.
-The shard's resident memory (/proc/PID/status) is read each second.
+One shard, a real `dbelief ps`, holds a vector with Adagrad's state beside it. Workers pull and push all of it without a
+pause, each on two streams at a time, of a process each, and a snapshot is written every 30 s. The shard's resident
+memory (/proc/PID/status) is read each second.
 
     bound = 2 vectors + empty + 64 MiB + 2 MiB for each open stream
 
 Twice the vectors, for all of them change while a snapshot is written, which shows them as they were (copy on write).
-`empty` is the same process before it is given a segment, its rule compiled. A second, shorter run leaves the
-allocator as the C library has it, and shows what our settings cost. Replicas run freely here: with the dial at 0 a
-shard also keeps each member's gradient until the round closes.
+`empty` is a shard of one number, its rule compiled. A second, shorter run leaves the allocator as the C library has it,
+and shows what our settings cost. Replicas run freely here: with the dial at 0 a shard also keeps each member's gradient
+until the round closes.
 """
 
 from __future__ import annotations
 
-import importlib
-import multiprocessing
+import itertools
 import os
 import shutil
 import statistics
@@ -25,11 +24,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,212 +34,81 @@ from rich.table import Table
 
 from benchmarks.harness import options, report
 from benchmarks.harness.runs import status_kib
-from dbelief.core.layout import make_segments, nominal_length
-from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import Push, Pusher
+from dbelief.launch.child_process import Direct
+from dbelief.rpc.grpc_settings import prepare_process
+from dbelief.tools.bench.peers import DIRECT, Peer
+from dbelief.tools.bench.shards import Shards
+from dbelief.tools.bench.workers import worker
 
-JOB = "memory"
-RULE = "adagrad"
 SNAPSHOT_EVERY_S = 30.0
-STREAMS = 2  # of each worker: one pulls, one pushes
+STREAMS = ("pull", "push")
+"""Of each worker."""
 SPARE_MIB, STREAM_MIB = 64.0, 2.0
 MIB = 1 << 20
-DEADLINE_S = 60.0
+UNTUNED = """
+from dbelief.__main__ import run
+from dbelief.rpc import grpc_settings
 
-spawn = multiprocessing.get_context("spawn")
-
-
-# -- the processes: gRPC is imported in them, after the settings that it needs -----------------------------------
-
-
-def serve(address: Connection, tuned: bool) -> None:
-    """A shard, until the coordinator's command to stop."""
-    from dbelief.rpc import grpc_settings
-
-    if not tuned:
-        grpc_settings.keep_blocks = lambda: None
-    grpc_settings.prepare_process()
-    grpc_settings.limit_threads(1)
-
-    from dbelief.rpc.server.server import Server
-    from dbelief.telemetry.metrics import Metrics
-
-    service_module = importlib.import_module("dbelief.ps_server.rpc.servicer")
-
-    service = service_module.ShardService(Metrics("ps"))
-    server = Server("127.0.0.1:0", service.register)
-    address.send(server.address)
-    service.controller.stopped.wait()
-    server.close()
+grpc_settings.keep_blocks = lambda: None
+run()
+"""
+"""A `dbelief` that leaves the allocator as it is."""
 
 
-def load(placement: Placement, number: int, stop: Event, done: Any) -> None:
-    """A worker that pulls in one thread and pushes in another, and counts the rounds of both."""
-    from dbelief.rpc import grpc_settings
+def resident_mib(shards: Shards) -> float:
+    """What the shard has resident now."""
+    (process,) = [child.process for child in shards.children]
+    assert process is not None
+    return status_kib(process.pid, "VmRSS") / 1024
 
-    grpc_settings.prepare_process()
-    grpc_settings.limit_threads(1)
 
-    from dbelief.rpc.client.shard_client import ShardedParameterClient
-
-    pusher = Pusher(number, number)
-    gradient = np.full(placement.size, 1e-3, np.float32)
-    versions = np.zeros(len(placement.spans), np.int64)
-
-    def pull() -> None:
-        client = ShardedParameterClient(JOB, placement, (RULE, {}), pusher)
-        out = np.empty(placement.size, np.float32)
-        while not stop.is_set():
-            client.pull(out, np.full(len(placement.spans), -1, np.int64))
-            done[0] += 1
-        client.close()
-
-    thread = threading.Thread(target=pull)
-    thread.start()
-    client = ShardedParameterClient(JOB, placement, (RULE, {}), pusher)
-    sequence = 0
+def load(peer: Peer, turn: str, stop: threading.Event) -> int:
+    """Let a process pull, or push, until `stop`; how often."""
+    count = 0
     while not stop.is_set():
-        sequence += 1
-        client.push(gradient, versions, Push(pusher, sequence, np.float32(0.01)))
-        done[1] += 1
-    thread.join()
-    client.close()
-
-
-# -- observation -----------------------------------------------------------------------------------------------------
-
-
-def resident_mib(pid: int, field: str = "VmRSS") -> float:
-    return status_kib(pid, field) / 1024
-
-
-@dataclass
-class Shard:
-    """The shard's process, and the coordinator's commands to it."""
-
-    process: Any
-    address: str
-    stub: Any
-    commands: int = 0
-
-    def command(self) -> Any:
-        from dbelief.rpc.pb import parameters_pb2 as wire
-
-        self.commands += 1
-        return wire.Command(leader_epoch=1, id=self.commands)
-
-    def configure(self, **fields: Any) -> None:
-        from dbelief.rpc.pb import parameters_pb2 as wire
-
-        self.stub.Configure(wire.ConfigureRequest(command=self.command(), job=JOB, **fields), timeout=DEADLINE_S)
-
-    def assign(self, spans: Any) -> None:
-        from dbelief.rpc.pb import parameters_pb2 as wire
-        from dbelief.rpc.pb import segments_pb2 as segments
-        from dbelief.rpc.wire.convert import spans_to_wire
-
-        self.configure(
-            shard_epoch=1,
-            assignment=wire.Assignment(segments=spans_to_wire(spans), rule=segments.Rule(name=RULE), snapshots="/"),
-        )
-
-    def snapshot(self, folder: Path, number: int) -> float:
-        """Write a set, drop the one before the last; seconds it took."""
-        from dbelief.rpc.pb import parameters_pb2 as wire
-
-        request = wire.SnapshotRequest(command=self.command(), folder=str(folder / str(number)), set=str(number))
-        reply = self.stub.Snapshot(request, timeout=DEADLINE_S)
-        shutil.rmtree(folder / str(number - 2), ignore_errors=True)
-        return float(reply.seconds)
-
-
-@contextmanager
-def shard_process(tuned: bool) -> Iterator[Shard]:
-    from dbelief.rpc.channel import open_channel
-    from dbelief.rpc.pb import parameters_pb2_grpc as stubs
-
-    here, there = spawn.Pipe()
-    process = spawn.Process(target=serve, args=(there, tuned))
-    process.start()
-    try:
-        if not here.poll(DEADLINE_S):
-            raise SystemExit(f"the shard did not come up within {DEADLINE_S:g} s")
-        address = here.recv()
-        with open_channel(address) as channel:
-            shard = Shard(process, address, stubs.ParametersStub(channel))
-            yield shard
-            shard.configure(stop=True)
-        process.join(DEADLINE_S)
-    finally:
-        process.kill()
-        process.join()
-
-
-@contextmanager
-def under_load(placement: Placement, workers: int) -> Iterator[list[Any]]:
-    """Workers; the numbers of pulls and pushes of each."""
-    stop = spawn.Event()
-    counts = [spawn.Array("q", 2) for _ in range(workers)]
-    processes = [spawn.Process(target=load, args=(placement, n + 1, stop, counts[n])) for n in range(workers)]
-    for process in processes:
-        process.start()
-    try:
-        yield counts
-        stop.set()
-        for process in processes:
-            process.join(DEADLINE_S)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+        peer.ask({"turns": [turn], "times": 1})
+        count += 1
+    return count
 
 
 def measure(mebibytes: int, workers: int, seconds: float, tuned: bool, folder: Path) -> dict[str, Any]:
-    from dbelief.rpc.client.shard_client import ShardedParameterClient
-
-    size = mebibytes * MIB // 4
-    spans = tuple(make_segments([(0, size)], nominal_length(size, 1)))
+    size, sets = mebibytes * MIB // 4, folder / "snapshots"
+    way = DIRECT if tuned else Direct([sys.executable, "-c", UNTUNED])
+    with Shards(folder, 1, way=way) as shards:
+        empty = resident_mib(shards)
     samples: list[tuple[float, float]] = []
-    with shard_process(tuned) as shard:
-        pid = shard.process.pid
-        started = resident_mib(pid)
-        shard.assign([])
-        empty = resident_mib(pid)
-        shard.assign(spans)
-        placement = Placement(1, spans, (ShardPlacement(0, shard.address, 1, ((0, len(spans)),)),))
-        first = ShardedParameterClient(JOB, placement, pusher=Pusher(0, 100))
-        versions = np.zeros(len(spans), np.int64)
-        first.push(np.zeros(size, np.float32), versions, Push(Pusher(0, 100), 1, assign=True))
-        first.close()
-        shard.configure(ready=True)
-        given = resident_mib(pid)
-        took: list[float] = []
-        with under_load(placement, workers) as counts:
-            while not all(min(count) for count in counts):
-                time.sleep(0.1)
+    took: list[float] = []
+    with ExitStack() as stack:
+        shards = stack.enter_context(Shards(folder, size, way=way))
+        given = resident_mib(shards)
+        turns = STREAMS * workers
+        peers = [worker(stack, folder, shards, number) for number in range(len(turns))]
+        stop = threading.Event()
+        with ThreadPoolExecutor(len(turns)) as threads:
+            stack.callback(stop.set)
+            running = threads.map(load, peers, turns, itertools.repeat(stop))
             began = time.monotonic()
-            before = [sum(count[way] for count in counts) for way in (0, 1)]
             while (at := time.monotonic() - began) < seconds:
-                samples.append((at, resident_mib(pid)))
+                samples.append((at, resident_mib(shards)))
                 if at >= SNAPSHOT_EVERY_S * (len(took) + 1):
-                    took.append(shard.snapshot(folder, len(took)))
+                    took.append(shards.snapshot(sets / str(len(took)), str(len(took)))[1])
+                    shutil.rmtree(sets / str(len(took) - 3), ignore_errors=True)
                 time.sleep(1.0)
-            after = [sum(count[way] for count in counts) for way in (0, 1)]
-        peak = resident_mib(pid, "VmHWM")
-        written = list(folder.rglob("*.writing"))
-        assert not written, written
-    streams = STREAMS * workers
+            stop.set()
+            counts = list(running)
+        peak = shards.resident_mib()
+    written = list(folder.rglob("*.writing"))
+    assert not written, written
     vectors = 2 * 4 * size / MIB
     settled_s = min(120.0, seconds / 2)
     late = [(at, mib) for at, mib in samples if at >= settled_s]
     slope = float(np.polyfit([at / 60 for at, _ in late], [mib for _, mib in late], 1)[0]) if len(late) > 2 else 0.0
-    bound = empty + 2 * vectors + SPARE_MIB + STREAM_MIB * streams
+    bound = empty + 2 * vectors + SPARE_MIB + STREAM_MIB * len(turns)
     return {
         "tuned": tuned,
         "seconds": seconds,
         "workers": workers,
-        "streams": streams,
-        "started_mib": started,
+        "streams": len(turns),
         "empty_mib": empty,
         "vectors_mib": vectors,
         "given_mib": given,
@@ -257,14 +122,13 @@ def measure(mebibytes: int, workers: int, seconds: float, tuned: bool, folder: P
         "slope_mib_per_min": slope,
         "snapshots": len(took),
         "snapshot_s": statistics.median(took) if took else None,
-        "pulled_mib_per_s": (after[0] - before[0]) * mebibytes / seconds,
-        "pushed_mib_per_s": (after[1] - before[1]) * mebibytes / seconds,
+        "pulled_mib_per_s": sum(counts[::2]) * mebibytes / seconds,
+        "pushed_mib_per_s": sum(counts[1::2]) * mebibytes / seconds,
         "samples": [[round(at, 1), round(mib, 1)] for at, mib in samples],
     }
 
 
 ROWS = (
-    ("just started", "started_mib"),
     ("empty, rule compiled", "empty_mib"),
     ("vectors", "vectors_mib"),
     ("all segments given", "given_mib"),
@@ -306,4 +170,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     main()
