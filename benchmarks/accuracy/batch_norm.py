@@ -10,9 +10,7 @@ evaluated again. Plain: the same script in one process, with the same samples.
 from __future__ import annotations
 
 import importlib.util
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,8 +19,8 @@ from typing import Any
 from rich.table import Table
 
 import dbelief
-from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_fields, plain, source_of
-from benchmarks.harness import options, report
+from benchmarks.accuracy.scripts import JOBS, SCRIPTS, job_command, job_fields, plain, source_of
+from benchmarks.harness import options, report, runs
 from benchmarks.harness.extras import needs_torch
 
 NAME = "mnist_cnn"
@@ -30,12 +28,8 @@ NAME = "mnist_cnn"
 
 def exported(seed: int, replicas: int, source: str) -> dict[str, float]:
     """Accuracies of the model that a job exports."""
-    epochs = str(JOBS[NAME]["epochs"])
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "job.yaml").write_text(json.dumps(job_fields(NAME, seed, replicas, False)))
-        words = [str(SCRIPTS / f"{NAME}_job.py"), source, str(seed), epochs]
-        command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", *words]
-        subprocess.run(command, check=True, cwd=folder, capture_output=True)
+        runs.dbelief(folder, *job_command(folder, NAME, job_fields(NAME, seed, replicas, False), source))
         return evaluated(Path(folder) / "runs/script", source)
 
 

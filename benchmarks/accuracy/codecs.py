@@ -12,15 +12,13 @@ replicas sent and received, initial values and evaluations among them; memory is
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.harness import checkout, options, report, timing, training
+from benchmarks.harness import checkout, options, report, runs, timing, training
 from dbelief.rundir.summary import read_summary
 
 WIRES = {
@@ -39,17 +37,7 @@ def one(job: Path, codec: str, tau: str, seed: int, folder: str, fields: dict[st
     push, pull = WIRES[codec]
     fields = {**fields, "wire.push": push.replace("TAU", tau), "wire.pull": pull}
     fields |= {"name": "coded", "output": folder, "seed": seed}
-    command = [
-        sys.executable,
-        "-m",
-        "dbelief",
-        "train",
-        str(job),
-        "--quiet",
-        "--no-shared-memory",
-        *options.settings(fields),
-    ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    runs.dbelief(Path(), "train", str(job), "--quiet", "--no-shared-memory", *options.settings(fields))
     summary = read_summary(Path(folder) / "coded" / "summary.json")
     ways = {way: sum(row.get(way, 0) for row in summary.bytes_per_replica.values()) for way in ("sent", "received")}
     copied = ("bytes_per_replica", "residual_lost", "staleness_mean", "samples", "wall_s")

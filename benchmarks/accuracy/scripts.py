@@ -25,7 +25,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.harness import checkout, options, report
+from benchmarks.harness import checkout, options, report, runs
 from benchmarks.harness.extras import needs_torch
 
 SCRIPTS = checkout.EXAMPLES / "scripts"
@@ -151,18 +151,17 @@ def job_fields(name: str, seed: int, replicas: int, synchronous: bool) -> dict[s
 
 def job(name: str, seed: int, replicas: int, synchronous: bool, source: str) -> Figures:
     """Figures of a job of the script."""
-    fields, epochs = job_fields(name, seed, replicas, synchronous), str(JOBS[name]["epochs"])
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "job.yaml").write_text(json.dumps(fields))
-        words = [str(SCRIPTS / f"{name}_job.py"), source, str(seed), epochs]
-        subprocess.run(
-            [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", *words],
-            check=True,
-            cwd=folder,
-            capture_output=True,
-        )
+        runs.dbelief(folder, *job_command(folder, name, job_fields(name, seed, replicas, synchronous), source))
         summary = json.loads((Path(folder) / "runs/script/summary.json").read_text())
     return figures_of(summary)
+
+
+def job_command(folder: Path | str, name: str, fields: dict[str, Any], source: str) -> list[str]:
+    """Arguments of `dbelief` for a job of the script, whose file is written into this folder."""
+    (Path(folder) / "job.yaml").write_text(json.dumps(fields))
+    script = [str(SCRIPTS / f"{name}_job.py"), source, str(fields["seed"]), str(JOBS[name]["epochs"])]
+    return ["run", "--quiet", "--job", "job.yaml", *script]
 
 
 def _asynchronous(replicas: int, name: str, seed: int, source: str) -> Figures:

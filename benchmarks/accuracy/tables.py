@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from benchmarks.harness import options, report
+from benchmarks.harness import options, report, runs
 
 JOB = """
 name: table
@@ -137,18 +135,11 @@ def by_job(made: Made, cut: int) -> dict[str, float]:
         (folder / "job.yaml").write_text(
             JOB.replace("CATEGORIES", json.dumps(made.categories)).replace("DATES", json.dumps(made.dates))
         )
-        _run(folder, "train", "--quiet", "job.yaml")
+        runs.dbelief(folder, "train", "--quiet", "job.yaml")
         summary = json.loads((folder / "runs/table/summary.json").read_text())
-        predicted = _run(folder, "predict", "runs/table", "test.csv").split()
+        predicted = runs.dbelief(folder, "predict", "runs/table", "test.csv").stdout.split()
     right = np.mean([str(row[-1]) == label for row, label in zip(made.rows[cut:], predicted, strict=True)])
     return {"auc": summary["test_metrics"]["auc"], "accuracy": summary["test_accuracy"], "predicted": float(right)}
-
-
-def _run(folder: Path, *words: str) -> str:
-    ended = subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=folder, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(ended.stderr)
-    return ended.stdout
 
 
 def main() -> None:

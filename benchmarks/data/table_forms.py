@@ -14,8 +14,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +27,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_files
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.harness import options, report
+from benchmarks.harness import options, report, runs
 
 FEATURES, L2 = 123, 1e-4
 JOB: dict[str, Any] = {
@@ -108,20 +106,13 @@ def measured(name: str, train: Rows, test: Rows) -> dict[str, Any]:
         for file, rows in (("train", train), ("test", test)):
             write(folder / file, rows)
         (folder / "job.yaml").write_text(json.dumps(JOB | {"data": data | {"validation": 0}}))
-        said = _run(folder, "train", "--quiet", "job.yaml").stderr
+        said = runs.dbelief(folder, "train", "--quiet", "job.yaml").stderr
         summary = json.loads((folder / "runs/form/summary.json").read_text())
-        lines = _run(folder, "predict", "--outputs", "runs/form", "test").stdout.splitlines()[1:]
+        lines = runs.dbelief(folder, "predict", "--outputs", "runs/form", "test").stdout.splitlines()[1:]
     outputs = np.array([line.split(",")[1:] for line in lines], float)
     predicted = roc_auc_score(test[1] > 0, outputs[:, 1] - outputs[:, 0])
     notes = [line for line in said.splitlines() if "index of a pandas frame" in line]
     return {"form": name.strip(), "auc": summary["test_metrics"]["auc"], "predicted": predicted, "notes": len(notes)}
-
-
-def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    ended = subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=folder, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(ended.stderr)
-    return ended
 
 
 def sorted_rows(inputs: Any, labels: np.ndarray) -> Rows:

@@ -9,22 +9,19 @@ kills. Loss and accuracy are what the script's `score` gives, of the result.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.accuracy.scripts import JOBS, SCRIPTS, figures_of, job_fields, source_of
-from benchmarks.harness import options, report
+from benchmarks.accuracy.scripts import JOBS, figures_of, job_command, job_fields, source_of
+from benchmarks.harness import options, report, runs
 from benchmarks.harness.extras import needs_torch
+from dbelief.rundir.events import read_events
 
 REPLICAS = 2
 LIMIT_S = 3_600.0
@@ -32,69 +29,43 @@ LIMIT_S = 3_600.0
 
 def run(name: str, seed: int, source: str, kills: bool) -> dict[str, Any]:
     """Figures of one job."""
-    epochs = JOBS[name]["epochs"]
     fields = job_fields(name, seed, REPLICAS, False) | {"replication": 2}
-    words = [str(SCRIPTS / f"{name}_job.py"), source, str(seed), str(epochs)]
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "job.yaml").write_text(json.dumps(fields))
-        command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", *words]
-        log = Path(folder) / "log"
-        with open(log, "w") as output, subprocess.Popen(command, cwd=folder, stdout=output, stderr=output) as launcher:
-            events = Path(folder) / "runs/script/events.jsonl"
-            total = epochs * JOBS[name]["train"]
-            for share, victim in ((1 / 3, _script), (2 / 3, _leader)) if kills else ():
-                _wait(launcher, events, share * total)
-                os.kill(victim(Path(folder)), signal.SIGKILL)
-            if launcher.wait(LIMIT_S):
-                raise SystemExit(log.read_text())
-        summary = json.loads((Path(folder) / "runs/script/summary.json").read_text())
+    total = JOBS[name]["epochs"] * JOBS[name]["train"]
+    with runs.temporary_run("runs/script") as made:
+        launcher = made.start("run", job_command(made.folder, name, fields, source))
+        for share, victim in ((1 / 3, _script), (2 / 3, _leader)) if kills else ():
+            _wait(launcher, made, share * total)
+            os.kill(victim(made), signal.SIGKILL)
+        if launcher.wait(LIMIT_S):
+            raise SystemExit("\n".join(made.output("run")))
+        summary = made.summary()
     figures = ("samples", "pushes_lost", "pushes_trained_twice", "died")
     return figures_of(summary) | {figure: summary[figure] for figure in figures}
 
 
-def _wait(launcher: subprocess.Popen[bytes], events: Path, samples: float) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while _samples(events) < samples:
-        if launcher.poll() is not None or time.monotonic() > until_s:
-            raise SystemExit("the job ended before its kills")
-        time.sleep(0.1)
+def _wait(launcher: subprocess.Popen[bytes], made: runs.Run, samples: float) -> None:
+    runs.wait_for(lambda: made.samples() >= samples or launcher.poll() is not None or None, "samples", LIMIT_S)
+    if launcher.poll() is not None:
+        raise SystemExit("the job ended before its kills")
 
 
-def _events(path: Path, event: str) -> list[dict[str, Any]]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [row for row in map(json.loads, lines) if row["event"] == event]
-
-
-def _samples(events: Path) -> int:
-    return max((row["samples"] for row in _events(events, "progress")), default=0)
-
-
-def _script(folder: Path) -> int:
+def _script(made: runs.Run) -> int:
     """Process of the first script."""
-    return _process(folder, lambda process: b"DBELIEF_NAME=worker-0\0" in (process / "environ").read_bytes())
+    for pid in made.processes():
+        with contextlib.suppress(OSError):  # it has ended
+            if b"DBELIEF_NAME=worker-0\0" in Path(f"/proc/{pid}/environ").read_bytes():
+                return pid
+    raise SystemExit("no script runs")
 
 
-def _leader(folder: Path) -> int:
+def _leader(made: runs.Run) -> int:
     """Process of the shard that serves the segments."""
-    joined = [row for row in _events(folder / "runs/script/events.jsonl", "member") if row["what"] == "joined"]
-    name = [row["name"] for row in joined if row["role"] == "shard"][-1]
-    words = b"dbelief ps ", f"--name {name}".encode()
-    return _process(folder, lambda process: all(word in _title(process) for word in words))
-
-
-def _title(process: Path) -> bytes:
-    return (process / "cmdline").read_bytes().replace(b"\0", b" ")
-
-
-def _process(folder: Path, wanted: Callable[[Path], bool]) -> int:
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                if os.readlink(process / "cwd") == str(folder.resolve()) and wanted(process):
-                    return int(process.name)
-            except OSError:  # it has ended, or is another user's
-                continue
-    raise SystemExit("no such process")
+    members = [event for event in read_events(made.run / "events.jsonl") if event["event"] == "member"]
+    name = [one["name"] for one in members if one["what"] == "joined" and one["role"] == "shard"][-1]
+    for pid, words in made.processes().items():
+        if "dbelief ps " in " ".join(words) and f"--name {name}" in " ".join(words):
+            return pid
+    raise SystemExit(f"{name} does not run")
 
 
 def main() -> None:

@@ -64,6 +64,14 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float) -> T:
     return found
 
 
+def dbelief(folder: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run one command of `dbelief` in a folder to its end; where it fails, what it says ends the benchmark."""
+    ended = subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(ended.stderr)
+    return ended
+
+
 def free_port() -> int:
     """A port of loopback that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -54,8 +53,7 @@ def milliseconds(fields: dict[str, object], batch: int, samples: int) -> float:
             "shards": 1,
             "output": folder,
         }
-        command = [*runs.COMMAND, "train", str(JOB), "--quiet", *options.settings(all_fields)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        runs.dbelief(Path(), "train", str(JOB), "--quiet", *options.settings(all_fields))
         events = read_events(Path(folder) / "mnist_lenet" / "events.jsonl")
         counted = [
             (e["elapsed_s"], e["samples"]) for e in events if e["event"] == "progress" and e["samples"] > samples / 4

@@ -12,18 +12,15 @@ With `--device cuda` the script's parameters are on a GPU; every step is timed u
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.table import Table
 
-from benchmarks.harness import report
+from benchmarks.harness import options, report, runs
 from benchmarks.harness.extras import needs_torch
 
 JOB = """
@@ -116,7 +113,7 @@ def by_model(folder: Path, parameters: int, steps: int) -> float:
     (folder / "model.py").write_text(MODEL.format(parameters=parameters))
     data = f"{{source: synthetic, kind: regression, samples: {2 * steps}, features: 1, noise: 0.1}}"
     (folder / "job.yaml").write_text(JOB.format(model='{python: "model.py:model"}', data=data, steps=steps))
-    _run(folder, "train", "--quiet", "job.yaml")
+    runs.dbelief(folder, "train", "--quiet", "job.yaml")
     summary = json.loads((folder / "runs/step/summary.json").read_text())
     phases = summary["phase_seconds"]["0"]
     return float(phases["fetch"] + phases["push"]) / steps
@@ -127,35 +124,29 @@ def by_script(folder: Path, parameters: int, steps: int, device: str) -> Times:
     (folder / "script.py").write_text(SCRIPT.format(parameters=parameters, steps=steps, device=device))
     data = f"{{source: script, train: {steps}}}"
     (folder / "job.yaml").write_text(JOB.format(model="{source: script}", data=data, steps=steps))
-    _run(folder, "run", "--quiet", "--job", "job.yaml", "script.py")
+    runs.dbelief(folder, "run", "--quiet", "--job", "job.yaml", "script.py")
     return Times(*json.loads((folder / "spent.json").read_text()))
-
-
-def _run(folder: Path, *words: str) -> None:
-    ended = subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=folder, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(ended.stderr)
 
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    options = parser.parse_args()
+    words = parser.parse_args()
     needs_torch()
     rows = []
     table = Table(
         "parameters", "model ms", "script ms", "script / model", "of the rounds", "first step, ms", "plain step, ms"
     )
-    for parameters in options.parameters:
+    for parameters in words.parameters:
         rounds = []
-        for _ in range(options.rounds):
+        for _ in range(words.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                model = by_model(Path(folder), parameters, options.steps)
-                rounds.append((model, *by_script(Path(folder), parameters, options.steps, options.device)))
+                model = by_model(Path(folder), parameters, words.steps)
+                rounds.append((model, *by_script(Path(folder), parameters, words.steps, words.device)))
         ratios = sorted(script / model for model, _, script, _ in rounds)
         medians_s = [statistics.median(times) for times in zip(*rounds, strict=True)]
         rows.append(
