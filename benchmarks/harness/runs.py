@@ -163,13 +163,16 @@ class Run:
         }
 
     def coordinator(
-        self, job: dict[str, Any], deadline_s: float, arguments: Sequence[str] = ()
+        self, job: dict[str, Any] | Path, deadline_s: float, arguments: Sequence[str] = ()
     ) -> tuple[subprocess.Popen[bytes], list[str]]:
-        """Write a job file and start its coordinator alone; once it listens, return the options of its members."""
-        ready = self.folder / "address"
-        (self.folder / "job.yaml").write_text(json.dumps(job))
+        """Start the coordinator of a job alone; once it listens, return the options of its members."""
+        ready, file = self.folder / "address", self.folder / "job.yaml"
+        if isinstance(job, Path):
+            file = job.absolute()
+        else:
+            file.write_text(json.dumps(job))
         listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready)]
-        command = ["coordinator", "job.yaml", "--set", f"output={self.folder}", *listen, *arguments]
+        command = ["coordinator", str(file), "--set", f"output={self.folder}", *listen, *arguments]
         process = self.start("coordinator", command)
         wait_for(lambda: ready.exists() or process.poll(), "the coordinator", deadline_s)
         if not ready.exists():

@@ -33,18 +33,15 @@ def by_hand(job: Path, seed: int, kill_at: int | None) -> Summary:
     if redis is None:
         raise SystemExit("separate_commands needs a redis-server on the PATH")
     with runs.temporary_run(load_job(job).name) as run:
-        socket, ready = run.folder / "redis.sock", run.folder / "address"
+        socket = run.folder / "redis.sock"
         arguments = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(run.folder)]
         run.start_program("redis", [redis, *arguments])
         runs.wait_for(lambda: socket.exists() or None, "redis-server", DEADLINE_S)
-        fields = options.settings({"shards": SHARDS, "replicas": WORKERS, "seed": seed, "output": run.folder})
-        listen = ["--listen", "127.0.0.1:0", "--registry", f"unix://{socket}", "--ready-file", str(ready)]
-        coordinator = run.start("coordinator", ["coordinator", str(job.absolute()), *fields, *listen])
-        runs.wait_for(lambda: ready.exists() or None, "the coordinator", DEADLINE_S)
-        address = ready.read_text()
+        fields = options.settings({"shards": SHARDS, "replicas": WORKERS, "seed": seed})
+        coordinator, address = run.coordinator(job, DEADLINE_S, [*fields, "--registry", f"unix://{socket}"])
         for number in range(SHARDS):
-            run.start(f"ps-{number}", ["ps", "--coordinator", address])
-        workers = [run.start(f"worker-{n}", ["worker", "--coordinator", address]) for n in range(WORKERS)]
+            run.start(f"ps-{number}", ["ps", *address])
+        workers = [run.start(f"worker-{n}", ["worker", *address]) for n in range(WORKERS)]
         if kill_at is not None:
             runs.wait_for(lambda: run.samples() >= kill_at or None, f"{kill_at} samples", DEADLINE_S)
             workers[-1].kill()

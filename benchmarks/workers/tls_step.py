@@ -8,7 +8,6 @@ one epoch is subtracted from a longer one. `cpu s`: processor time of all proces
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import tempfile
@@ -30,13 +29,10 @@ def run(shards: int, workers: int, epochs: int, certs: Path | None) -> np.ndarra
     shown = {role: ["--credentials", str(certs / role)] if certs is not None else [] for role in ROLES}
     before_s = processor_s()
     with runs.temporary_run("mnist") as made:
-        ready = made.folder / "address"
-        fields = {**FIELDS, "shards": shards, "replicas": workers, "limits.epochs": epochs, "output": made.folder}
-        listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready), "--registry", "memory:", "--no-pictures"]
-        job = [str(JOB), *options.settings(fields)]
-        coordinator = made.start("coordinator", ["coordinator", *job, *listen, *shown["coordinator"]])
-        runs.wait_for(lambda: ready.exists() or coordinator.poll(), "the coordinator", LIMIT_S)
-        member = ["--coordinator", ready.read_text(), "--no-shared-memory"]
+        fields = options.settings({**FIELDS, "shards": shards, "replicas": workers, "limits.epochs": epochs})
+        more = [*fields, "--registry", "memory:", "--no-pictures", *shown["coordinator"]]
+        _, address = made.coordinator(JOB, LIMIT_S, more)
+        member = [*address, "--no-shared-memory"]
         for number in range(shards):
             made.start(f"ps-{number}", ["ps", *member, *shown["ps"]])
         for number in range(workers):
@@ -44,7 +40,7 @@ def run(shards: int, workers: int, epochs: int, certs: Path | None) -> np.ndarra
         for process in made.started:
             if process.wait(LIMIT_S):
                 raise RuntimeError(f"a run failed: {process.args!r}")
-        found = json.loads((made.run / "summary.json").read_text())
+        found = made.summary()
     return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
 
 
