@@ -22,7 +22,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.convert import placement_from_wire
 from dbelief.rundir.folder import ADDRESS
 
-from .time_to_target import CopiedAt
+from .time_to_target import RunPoint
 
 LOOK_S = 0.1
 DEADLINE_S = 5.0
@@ -49,7 +49,7 @@ class Watcher:
         self._run, self._folder = run, copies
         self._over: Literal["seconds", "samples"] = "seconds" if every.samples is None else "samples"
         self._interval = float(getattr(every, self._over))
-        self.copies: list[CopiedAt] = []
+        self.copies: list[RunPoint] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
@@ -95,7 +95,7 @@ class Watcher:
                     if status.state < wire.STATE_READY:
                         continue
                     began_s = status.elapsed_s if began_s is None else began_s
-                    now = CopiedAt(status.elapsed_s - began_s, status.samples)
+                    now = RunPoint(status.elapsed_s - began_s, float(status.samples))
                     at = float(getattr(now, self._over))
                     if at < due and status.state == wire.STATE_READY:  # otherwise this may be the last opportunity
                         continue

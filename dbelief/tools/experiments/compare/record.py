@@ -11,20 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dbelief.job import Comparison, Trial
 from dbelief.process.atomic_file import write_whole
 
-
-class RunPoint(BaseModel):
-    """A position in a run."""
-
-    model_config = ConfigDict(frozen=True)
-
-    seconds: float = Field(description="since training began")
-    samples: float = Field(description="trained until then")
-
-
-class EvaluatedPoint(RunPoint):
-    """A position in a run, and the result of its evaluation."""
-
-    accuracy: float = Field(description="share of right answers on the test set")
+from .time_to_target import EvaluatedPoint, RunPoint
 
 
 class Record(BaseModel):

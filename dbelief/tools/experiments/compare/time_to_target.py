@@ -22,8 +22,8 @@ WINDOW = 3
 
 
 @dataclass(frozen=True)
-class CopiedAt:
-    """Time and samples at which the parameters were copied.
+class RunPoint:
+    """A position in a run.
 
     Attributes
     ----------
@@ -34,15 +34,14 @@ class CopiedAt:
     """
 
     seconds: float
-    samples: int
+    samples: float
 
 
 @dataclass(frozen=True)
-class TargetReached:
-    """Point where a target was reached."""
+class EvaluatedPoint(RunPoint):
+    """A position in a run, and the share of right answers on the test set there."""
 
-    seconds: float
-    samples: float
+    accuracy: float
 
 
 class Course:
@@ -54,15 +53,18 @@ class Course:
         Returns the test accuracy of a copy, by its index.
     """
 
-    def __init__(self, copies: list[CopiedAt], evaluate: Callable[[int], float]) -> None:
+    def __init__(self, copies: list[RunPoint], evaluate: Callable[[int], float]) -> None:
         self.copies = copies
         self._evaluate = cache(evaluate)
         last, looks = len(copies) - 1, min(len(copies), LOOKS)
         places = [round(last * look / max(1, looks - 1)) for look in range(looks)]
-        self.curve = [(copies[place], self._evaluate(place)) for place in dict.fromkeys(places)]
+        self.curve = [
+            EvaluatedPoint(copies[place].seconds, copies[place].samples, self._evaluate(place))
+            for place in dict.fromkeys(places)
+        ]
         self._first_looks = sorted({min(place, last - WINDOW + 1) for place in places if last - WINDOW + 1 >= 0})
 
-    def reaches(self, target: float) -> TargetReached | None:
+    def reaches(self, target: float) -> RunPoint | None:
         """The point where the target is reached; None where it is not, or there are fewer copies than a window has.
 
         Cost: `LOOKS` + O(log(copies / `LOOKS`)) evaluations where the curve rises.
@@ -76,24 +78,25 @@ class Course:
             before = look
         return None
 
-    def _between(self, below: int, above: int, target: float) -> TargetReached:
+    def _between(self, below: int, above: int, target: float) -> RunPoint:
         """The crossing between two windows; -1 is the position before the first."""
         while above - below > 1:
             middle = (above + below) // 2
             below, above = (below, middle) if self._window(middle) >= target else (middle, above)
-        seconds, samples = self._at(above)
+        reached = self._at(above)
         if below < 0:
-            return TargetReached(seconds, samples)
+            return reached
         low, high = self._window(below), self._window(above)
         share = (target - low) / (high - low) if high > low else 1.0
-        seconds_below, samples_below = self._at(below)
-        return TargetReached(
-            seconds_below + share * (seconds - seconds_below), samples_below + share * (samples - samples_below)
+        last = self._at(below)
+        return RunPoint(
+            last.seconds + share * (reached.seconds - last.seconds),
+            last.samples + share * (reached.samples - last.samples),
         )
 
     def _window(self, first: int) -> float:
         return sum(self._evaluate(place) for place in range(first, first + WINDOW)) / WINDOW
 
-    def _at(self, first: int) -> tuple[float, float]:
+    def _at(self, first: int) -> RunPoint:
         copies = self.copies[first : first + WINDOW]
-        return sum(copy.seconds for copy in copies) / WINDOW, sum(copy.samples for copy in copies) / WINDOW
+        return RunPoint(sum(copy.seconds for copy in copies) / WINDOW, sum(copy.samples for copy in copies) / WINDOW)

@@ -20,7 +20,7 @@ from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import build_model
 
 from .checkpointer import Watcher
-from .record import EvaluatedPoint, Record, RunPoint, digest_of, key_of
+from .record import Record, digest_of, key_of
 from .time_to_target import Course
 
 
@@ -120,10 +120,6 @@ def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> 
 
 
 def _measured(course: Course, summary: Summary, targets: Sequence[float]) -> dict[str, object]:
-    reached = {}
-    for target in targets:
-        crossing = course.reaches(target)
-        reached[key_of(target)] = crossing and RunPoint(seconds=crossing.seconds, samples=crossing.samples)
     return {
         "accuracy": summary.test_accuracy,
         "metrics": summary.test_metrics,
@@ -132,6 +128,6 @@ def _measured(course: Course, summary: Summary, targets: Sequence[float]) -> dic
         "staleness": summary.staleness_mean,
         "phase_seconds": summary.phase_seconds,
         "copies": len(course.copies),
-        "curve": [EvaluatedPoint(seconds=at.seconds, samples=at.samples, accuracy=found) for at, found in course.curve],
-        "reached": reached,
+        "curve": course.curve,
+        "reached": {key_of(target): course.reaches(target) for target in targets},
     }

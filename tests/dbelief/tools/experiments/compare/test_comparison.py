@@ -12,7 +12,8 @@ import pytest
 from dbelief.errors import JobError, RuntimeFailure, UserError
 from dbelief.job import Comparison, ComparisonFile, Trial
 from dbelief.tools.experiments.compare.comparison import compare
-from dbelief.tools.experiments.compare.record import EvaluatedPoint, Record, RunPoint, digest_of
+from dbelief.tools.experiments.compare.record import Record, digest_of
+from dbelief.tools.experiments.compare.time_to_target import EvaluatedPoint, RunPoint
 from dbelief.tools.experiments.compare.trial import Examiner
 
 FILE = """

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from dbelief.tools.experiments.compare.record import Record, RunPoint
+from dbelief.tools.experiments.compare.record import Record
 from dbelief.tools.experiments.compare.table import StrategyRow, in_markdown, rows_of
+from dbelief.tools.experiments.compare.time_to_target import RunPoint
 
 TARGETS = [0.97, 0.988]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.tools.experiments.compare.time_to_target import LOOKS, WINDOW, CopiedAt, Course, TargetReached
+from dbelief.tools.experiments.compare.time_to_target import LOOKS, WINDOW, Course, RunPoint
 
 
 class Run:
@@ -18,7 +18,7 @@ class Run:
     def __init__(self, accuracies: Sequence[float]) -> None:
         self.accuracies = list(accuracies)
         self.asked: list[int] = []
-        self.course = Course([CopiedAt(float(n), 100 * n) for n in range(len(self.accuracies))], self._evaluate)
+        self.course = Course([RunPoint(float(n), 100 * n) for n in range(len(self.accuracies))], self._evaluate)
 
     def _evaluate(self, place: int) -> float:
         self.asked.append(place)
@@ -68,12 +68,12 @@ def test_few_copies_are_evaluated_and_none_twice() -> None:
 
 def test_first_evaluations_span_all_copies() -> None:
     run = Run(rising(100))
-    places = [copy.samples // 100 for copy, _ in run.course.curve]
+    places = [int(point.samples) // 100 for point in run.course.curve]
     assert len(places) == LOOKS
     assert places[0] == 0
     assert places[-1] == 99
     assert set(np.diff(places).tolist()) == {9}
-    assert [accuracy for _, accuracy in run.course.curve] == [run.accuracies[place] for place in places]
+    assert [point.accuracy for point in run.course.curve] == [run.accuracies[place] for place in places]
 
 
 def test_one_lucky_evaluation_is_no_crossing() -> None:
@@ -83,7 +83,7 @@ def test_one_lucky_evaluation_is_no_crossing() -> None:
 
 
 def test_run_above_the_target_crosses_at_its_first_window() -> None:
-    assert Run([0.95] * 30).course.reaches(0.9) == TargetReached(1.0, 100.0)
+    assert Run([0.95] * 30).course.reaches(0.9) == RunPoint(1.0, 100.0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
