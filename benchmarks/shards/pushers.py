@@ -44,7 +44,7 @@ class _Group:
         (place,) = shards.placement.places
         self._address = loopback_address(place.address) or place.address
         self._target = wire.Target(job=JOB, shard_epoch=place.shard_epoch)
-        self._rule = segments.Rule(name=shards.rule[0], options=shards.rule[1])
+        self._rule = segments.Rule(name=shards.rule[0])
         gradient = np.full(shards.placement.size, 1e-3, np.float32)
         parts = [bulk.part_of(span.index, 0, gradient[span.start :][: span.length]) for span in shards.spans]
         self._numbers = b"".join([piece for part in parts for piece in bulk.pieces(part)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +26,6 @@ from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import spans_to_wire
-from dbelief.security import Credentials
 
 from .peers import DIRECT
 
@@ -79,8 +77,6 @@ class Shards:
         Whether pushes to one segment run concurrently.
     followed
         Whether each has a follower, a further process on this host.
-    credentials
-        Folder made by `dbelief certs`: TLS and tokens; clients use this process's own credentials. None: plain text.
     way
         Starts the processes.
 
@@ -101,32 +97,24 @@ class Shards:
         size: int,
         count: int = 1,
         rule: str = "adagrad",
-        options: Mapping[str, float] | None = None,
         lock_free: bool = False,
         followed: bool = False,
-        credentials: Path | None = None,
         way: Way = DIRECT,
     ) -> None:
-        mine = Credentials.read(credentials / "coordinator") if credentials is not None else None
         self._lock_free = lock_free
         self.spans = tuple(make_segments([(0, size)], nominal_length(size, count)))
-        self.rule = rule, dict(options or {})
+        self.rule: tuple[str, dict[str, float]] = rule, {}
         self.name = f"{size}-by-{rule}-on-{count}"
         self._commands = itertools.count(1)
         self._stubs: list[stubs.ParametersStub] = []
         with ExitStack() as stack:
             front = _Front()  # type: ignore[abstract]
-            server = Server(
-                "127.0.0.1:0",
-                lambda it: coordination_stubs.add_CoordinatorServicer_to_server(front, it),
-                credentials=mine,
-            )
+            server = Server("127.0.0.1:0", lambda it: coordination_stubs.add_CoordinatorServicer_to_server(front, it))
             stack.callback(server.close)
             self.children = [
                 ChildProcess(
                     f"ps-{number}",
-                    ["ps", "--coordinator", server.address, "--number", str(number)]
-                    + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
+                    ["ps", "--coordinator", server.address, "--number", str(number)],
                     folder / f"ps-{number}-of-{self.name}.log",
                     way=way,
                 )
@@ -143,7 +131,7 @@ class Shards:
                 tuple(ShardPlacement(number, front.joined[number], 1, (runs[number],)) for number in range(count)),
             )
             for number in range(len(self.children)):
-                channel = stack.enter_context(open_channel(front.joined[number], "ps", mine))
+                channel = stack.enter_context(open_channel(front.joined[number], "ps"))
                 self._stubs.append(stubs.ParametersStub(channel))
             self._fill(size)
             if followed:
@@ -151,14 +139,11 @@ class Shards:
             self._stack = stack.pop_all()
 
     def _await(self, front: _Front) -> None:
-        def ended() -> list[ChildProcess]:
-            return [child for child in self.children if child.code is not None]
-
         with front.changed:
             for _ in range(int(START_S / 0.1)):
                 if len(front.joined) == len(self.children):
                     return
-                if dead := ended():
+                if dead := [child for child in self.children if child.code is not None]:
                     raise RuntimeFailure(f"no shard to measure: {dead[0].fate()}")
                 front.changed.wait(0.1)
         raise Unavailable(f"{len(front.joined)} of {len(self.children)} shards joined within {START_S:g} s")
@@ -170,7 +155,7 @@ class Shards:
 
     def _fill(self, size: int) -> None:
         """Assign segments and initial values to the shards."""
-        rule = segments.Rule(name=self.rule[0], options=self.rule[1])
+        rule = segments.Rule(name=self.rule[0])
         for where in self.placement.places:
             assignment = wire.Assignment(
                 segments=spans_to_wire(self.placement.run(where)), rule=rule, lock_free=self._lock_free, snapshots="/"
@@ -189,7 +174,7 @@ class Shards:
         """Attach a follower to each shard; returns when all are in sync."""
         count = len(self.placement.places)
         assignment = wire.Assignment(
-            rule=segments.Rule(name=self.rule[0], options=self.rule[1]),
+            rule=segments.Rule(name=self.rule[0]),
             max_segment_length=max(span.length for span in self.spans),
             snapshots="/",
         )

@@ -46,8 +46,7 @@ def worker(
     peer.ask(
         {
             "job": JOB,
-            "rule": shards.rule[0],
-            "options": shards.rule[1],
+            "rule": shards.rule,
             "spans": [list(asdict(span).values()) for span in shards.spans],
             "places": [list(asdict(where).values()) for where in shards.placement.places],
             "pusher": [number + 1, number + 2],
@@ -104,7 +103,7 @@ def be_worker(line: Line) -> None:
     client = ShardedParameterClient(
         settings["job"],
         placement,
-        (settings["rule"], settings["options"]),
+        settings["rule"],
         pusher,
         WAIT_S / 2,
         part=(first, stop),
