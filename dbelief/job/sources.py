@@ -13,7 +13,6 @@ from .document.section import (
     NonNegative,
     PathOrUrl,
     Portion,
-    Positive,
     Section,
     Whole,
     Words,
@@ -92,12 +91,10 @@ class CsvData(TableFields):
 
     source: Literal["csv"] = Field(description="Which source this is")
     file: PathOrUrl = Field(description="File of all rows, or of those that the other files do not hold")
-    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
     target: Annotated[Columns, AfterValidator(not_empty)] = Field(
         description="Column of the classes, or columns of the numbers: names, or numbers from 1; -1 is the last",
         json_schema_extra={"minItems": 1},
     )
-    ignore: Columns = Field(default=(), description="Columns that are neither inputs nor targets")
     header: bool = Field(default=True, description="Whether the first row names the columns")
     delimiter: Annotated[Literal[",", ";", "|", "\t"], _DELIMITERS] = Field(
         default=",", description="What stands between two fields"
@@ -105,7 +102,6 @@ class CsvData(TableFields):
     missing_words: bool = Field(
         default=True, description="Whether NA, N/A, NULL, None, nan and the like mean a missing value, as for pandas"
     )
-    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
     validation_file: PathOrUrl | None = Field(default=None, description="File of the validation rows; null for none")
     test_file: PathOrUrl | None = Field(default=None, description="File of the test rows; null for none")
     validation: Portion = Field(
@@ -117,18 +113,6 @@ class CsvData(TableFields):
     def markers(self) -> tuple[str, ...]:
         """Texts that mean a missing value."""
         return (*self.missing_values, *MISSING_WORDS) if self.missing_words else self.missing_values
-
-    @model_validator(mode="after")
-    def _scaled_once(self) -> Self:
-        if self.standardize and self.scale != 1.0:
-            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_column_of_classes(self) -> Self:
-        if self.kind == "classes" and len(self.target) != 1:
-            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
-        return self
 
     @model_validator(mode="after")
     def _something_left(self) -> Self:

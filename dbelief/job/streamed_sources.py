@@ -14,7 +14,6 @@ from .document.section import (
     Whole,
     Words,
     not_empty,
-    refusal,
 )
 from .table_fields import Names, TableFields, leave_samples
 
@@ -64,7 +63,6 @@ class ParquetData(TableFields, FilesFields):
     """Parquet files, of which workers read the row groups that they lease; nulls and NaN are missing values."""
 
     source: Literal["parquet"] = Field(description="Which source this is")
-    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
     target: Annotated[Names, AfterValidator(not_empty)] = Field(
         description="Column of the classes, or columns of the numbers", json_schema_extra={"minItems": 1}
     )
@@ -72,15 +70,6 @@ class ParquetData(TableFields, FilesFields):
     categories: Names = Field(default=(), description="Columns of which each value becomes a 0-or-1 input")
     hashed: Names = Field(default=(), description="The like with many values, which share data.buckets inputs")
     dates: Names = Field(default=(), description="Columns of texts that are ISO dates; others say so by their type")
-    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.standardize and self.scale != 1.0:
-            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
-        if self.kind == "classes" and len(self.target) != 1:
-            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
-        return self
 
 
 class TokensData(FilesFields):

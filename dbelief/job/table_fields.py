@@ -1,10 +1,10 @@
 """Fields of tables: columns, and how their inputs become numbers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from .document.section import LARGEST, Count, Section, Whole, Words, refusal
+from .document.section import LARGEST, Count, Positive, Section, Whole, Words, refusal
 
 Column = Annotated[
     Annotated[str, Field(min_length=1)]
@@ -43,8 +43,12 @@ def leave_samples(data: Section, own: str | None = None) -> None:
 
 
 class TableFields(Section):
-    """How the inputs of a table become numbers; computed from the training rows, and kept with the model."""
+    """Columns of a table, and how its inputs become numbers, by what the training rows say, which the model keeps."""
 
+    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
+    target: Columns = Field(description="Column of the classes, or columns of the numbers")
+    ignore: Columns = Field(default=(), description="Columns that are neither inputs nor targets")
+    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
     missing: Literal["refuse", "mean", "zero"] = Field(
         default="refuse", description="What stands for a missing number or date: none, the column's mean, or 0"
     )
@@ -59,6 +63,14 @@ class TableFields(Section):
     standardize: bool = Field(
         default=False, description="Whether numbers and dates are shifted and scaled to mean 0 and deviation 1"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.standardize and self.scale != 1.0:
+            raise refusal("scale", f"must be 1 where standardize is true, not {self.scale:g}")
+        if self.kind == "classes" and len(self.target) != 1:
+            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
+        return self
 
     @property
     def encoded(self) -> bool:

@@ -23,7 +23,7 @@ from dbelief.core.whole_numbers import split, whole_type
 from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.job import Job, load_job
 from dbelief.rundir.model_metadata import model_metadata
-from dbelief.rundir.summary import read_summary
+from dbelief.rundir.summary import has_model
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def result_file(run: Path, vector: str | None = None, scratch: Path | None = Non
     Memory: one segment of a set.
     """
     job, model = load_job(run / "job.yaml"), run / "model.safetensors"
-    if vector is None and model.exists() and (_is_done(run) or not LocalSets(run / "snapshots").started()):
+    if vector is None and model.exists() and (has_model(run) or not LocalSets(run / "snapshots").started()):
         yield model, str(model)
         return
     found = _newest(run, job, vector)
@@ -158,11 +158,3 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
     if vector == BEST or (vector is None and job.keeps_best):
         vector = kept
     return _SnapshotSource(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS, form)
-
-
-def _is_done(run: Path) -> bool:
-    """Whether training has ended: a model may also remain from an end before the run was resumed."""
-    try:
-        return read_summary(run / "summary.json").has_model
-    except DataError:
-        return False

@@ -112,6 +112,14 @@ def has_ended(run: Path) -> bool:
     return path.exists() and read_summary(path).state != _EVALUATING
 
 
+def has_model(run: Path) -> bool:
+    """Whether training has ended: a model may also remain from an end before the run was resumed."""
+    try:
+        return read_summary(run / FILE).has_model
+    except DataError:
+        return False
+
+
 def set_aside(run: Path, keep: bool) -> None:
     """Remove the summary of a run that is resumed; `keep`: as `EARLIER`, where training is done.
 

@@ -5,7 +5,6 @@ They stay unexpanded in the job, because a job travels to other machines and eac
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from dbelief.errors import JobError
@@ -14,7 +13,7 @@ from dbelief.url import Url, is_url, parse_url
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
+def resolve(text: str, folder: Path) -> Path:
     """Expand ${NAME} in a path of a job file and place it below the job's folder, unless it is absolute.
 
     Parameters
@@ -23,21 +22,19 @@ def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = Non
         The path as the job file has it.
     folder : Path
         The job's folder (`job.folder`).
-    environment : mapping, optional
-        The process's own where it is None.
 
     Raises
     ------
     JobError
         A variable is not set, or is empty; or it is a URL, where only a path can be.
     """
-    expanded = _expanded(text, environment)
+    expanded = _expanded(text)
     if is_url(expanded):
         raise JobError(f"{expanded}: is a URL, and a path of this machine is wanted here")
     return folder / expanded
 
 
-def place(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path | Url:
+def place(text: str, folder: Path) -> Path | Url:
     """The path, as `resolve` gives it, or the URL; a variable may stand for the beginning of a URL too.
 
     Raises
@@ -47,18 +44,16 @@ def place(text: str, folder: Path, environment: Mapping[str, str] | None = None)
     UserError
         It is no URL of a store, or has a login.
     """
-    expanded = _expanded(text, environment)
+    expanded = _expanded(text)
     return parse_url(expanded) if is_url(expanded) else folder / expanded
 
 
-def _expanded(text: str, environment: Mapping[str, str] | None) -> str:
-    values = os.environ if environment is None else environment
-
+def _expanded(text: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
-        found = values.get(name, "")
+        found = os.environ.get(name, "")
         if not found:
-            state = "empty" if name in values else "not set"
+            state = "empty" if name in os.environ else "not set"
             raise JobError(f"path {text!r} of the job file: the environment variable {name} is {state}")
         return found
 

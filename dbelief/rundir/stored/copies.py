@@ -14,7 +14,7 @@ from dbelief.checkpoint.set_files import LocalFiles
 from dbelief.checkpoint.snapshot_set import first_valid
 from dbelief.errors import CorruptSnapshot, DataError, DbeliefError, SnapshotError
 from dbelief.job import load_job
-from dbelief.rundir.summary import EARLIER, FILE, read_summary
+from dbelief.rundir.summary import EARLIER, FILE, has_model
 from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url, is_url, parse_url
 
@@ -75,7 +75,7 @@ def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) ->
                 _fetch(store, url, folder / url.name)
         fetch_events(store, run, folder / EVENTS)
         if parameters or sets:
-            whole = run / MODEL in there and _is_done(folder)
+            whole = run / MODEL in there and has_model(folder)
             if (sets or not whole) and not _fetch_newest_set(ObjectSets(store, run / "snapshots"), folder):
                 whole = run / MODEL in there
             if whole:
@@ -133,10 +133,3 @@ def _fetch_newest_set(sets: ObjectSets, folder: Path) -> bool:
         else:
             return True
     return False
-
-
-def _is_done(folder: Path) -> bool:
-    try:
-        return read_summary(folder / FILE).has_model
-    except DataError:
-        return False

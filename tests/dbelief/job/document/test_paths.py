@@ -21,18 +21,26 @@ HERE = Path("/jobs")
         ("$DATA", "/jobs/$DATA"),
     ],
 )
-def test_paths_start_in_the_jobs_folder_and_know_variables(text: str, path: str) -> None:
-    assert resolve(text, HERE, {"DATA": "/data", "KIND": "x"}) == Path(path)
+def test_paths_start_in_the_jobs_folder_and_know_variables(
+    text: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.setenv("KIND", "x")
+    assert resolve(text, HERE) == Path(path)
 
 
-def test_a_variables_value_is_not_expanded_again() -> None:
-    assert resolve("${A}", HERE, {"A": "${B}", "B": "x"}) == HERE / "${B}"
+def test_a_variables_value_is_not_expanded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A", "${B}")
+    monkeypatch.setenv("B", "x")
+    assert resolve("${A}", HERE) == HERE / "${B}"
 
 
-@pytest.mark.parametrize(("environment", "state"), [({}, "not set"), ({"DATA": ""}, "empty")])
-def test_an_unset_variable_is_named(environment: dict[str, str], state: str) -> None:
+@pytest.mark.parametrize(("name", "state"), [("OTHER", "not set"), ("DATA", "empty")])
+def test_an_unset_variable_is_named(name: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATA", raising=False)
+    monkeypatch.setenv(name, "")
     with pytest.raises(JobError, match=rf"^path '\${{DATA}}/x' of the job file: .* DATA is {state}$"):
-        resolve("${DATA}/x", HERE, environment)
+        resolve("${DATA}/x", HERE)
 
 
 def test_a_job_resolves_paths_from_its_folder() -> None:
