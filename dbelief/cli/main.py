@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import click
 
 from dbelief.cli import operator_commands, run_commands
-from dbelief.cli.role_options import sharing_option
+from dbelief.cli.role_options import adding, sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
 from dbelief.process.command_group import CommandGroup
@@ -96,20 +96,22 @@ for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, slurm_comm
     main.add_command(_command)
 
 
-@main.command("train")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
-@set_option()
-@click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
-@click.option("--quiet", is_flag=True, help="Show nothing while it runs; the result is one line.")
-@click.option("--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free.")
-@sharing_option
-def train_command(
-    job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
-) -> None:
-    """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes.
+_whole_job = adding(
+    (
+        set_option(),
+        click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder."),
+        click.option("--quiet", is_flag=True, help="Show nothing while it runs; the result is one line."),
+        click.option(
+            "--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free."
+        ),
+        sharing_option,
+    )
+)
+"""Options of commands that run a complete job; `_run_here` takes them."""
 
-    Exit code 3: the model is trained and written, and its last evaluation failed; --resume repeats that.
-    """
+
+def _run_here(job_file: Path, overrides: Iterable[str], script: Sequence[str] = (), **options: Any) -> NoReturn:
+    """Run a complete job on this machine, and exit with its code."""
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
@@ -118,9 +120,20 @@ def train_command(
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
-        fields = parse_overrides(overrides)
-        code = run_job(job_file, fields, resume, quiet, page, shared_memory, LoopbackSite(server), pictures)
+        fields = parse_overrides(tuple(overrides))
+        code = run_job(job_file, fields, **options, site=LoopbackSite(server), pictures=pictures, script=script)
     raise SystemExit(code)
+
+
+@main.command("train")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
+@_whole_job
+def train_command(job_file: Path, overrides: tuple[str, ...], **options: Any) -> None:
+    """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes.
+
+    Exit code 3: the model is trained and written, and its last evaluation failed; --resume repeats that.
+    """
+    _run_here(job_file, overrides, **options)
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -134,21 +147,10 @@ def train_command(
     shell_complete=job_files,
 )
 @click.option("--workers", type=click.IntRange(1), help="Scripts at a time; default: the job's replicas.")
-@set_option()
-@click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
-@click.option("--quiet", is_flag=True, help="Show nothing while it runs; the result is one line.")
-@click.option("--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free.")
-@sharing_option
+@_whole_job
 @click.argument("script", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]...")
 def run_command(
-    job_file: Path,
-    workers: int | None,
-    overrides: tuple[str, ...],
-    resume: bool,
-    quiet: bool,
-    page: str | None,
-    shared_memory: bool,
-    script: tuple[str, ...],
+    job_file: Path, workers: int | None, overrides: tuple[str, ...], script: tuple[str, ...], **options: Any
 ) -> None:
     """Run a training script as the replicas of a job on this machine: a Python file, or any command.
 
@@ -156,19 +158,8 @@ def run_command(
     started again, up to three times, unless all fail before they have joined, by the same error of their code. Exit
     code 3: the model is trained and written, and its last evaluation failed.
     """
-    from dbelief.launch.forked_process import ForkServer
-
-    with cli_errors(), ForkServer() as server:
-        from dbelief.launch.site import LoopbackSite
-        from dbelief.launch.train import run_job
-        from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
-
-        pictures = PicturesAtEnd if are_wanted() else None
-        fields = parse_overrides(overrides) | ({"replicas": str(workers)} if workers else {})
-        command = [sys.executable, *script] if script[0].endswith(".py") else [*script]
-        site = LoopbackSite(server)
-        code = run_job(job_file, fields, resume, quiet, page, shared_memory, site, pictures, command)
-    raise SystemExit(code)
+    command = [sys.executable, *script] if script[0].endswith(".py") else script
+    _run_here(job_file, (*overrides, *[f"replicas={workers}"] * bool(workers)), command, **options)
 
 
 @main.command("sweep")

@@ -100,7 +100,7 @@ def member_options(member: str, log: str) -> Callable[[F], F]:
         ),
         patience_option("coordinator"),
     )
-    return _adding(options)
+    return adding(options)
 
 
 def role_options(role: str, waits_for: str) -> Callable[[F], F]:
@@ -126,9 +126,9 @@ def role_options(role: str, waits_for: str) -> Callable[[F], F]:
             help=f"When the job is over: exit, or {waits_for}.",
         ),
     )
-    return _adding(options)
+    return adding(options)
 
 
-def _adding(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
+def adding(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
     """Decorator that adds options to a command, in this order."""
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)

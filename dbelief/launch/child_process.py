@@ -43,10 +43,6 @@ class Process(Protocol):
         """Send a signal, unless it has ended."""
         ...
 
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        ...
-
     def kill(self) -> None:
         """Send SIGKILL."""
         ...

@@ -55,7 +55,8 @@ def run_job(
 
     It runs at `site`; None: on this machine. `pictures`, `script`: see `LocalCluster`.
     """
-    run = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site, pictures, script)
+    more: dict[str, Any] = {"page": page, "shared_memory": shared_memory, "site": site, "pictures": pictures}
+    run = _run_cluster(job_file, overrides, resume, quiet, script, **more)
     log.info(verdict(run.summary, run.where))
     return run.code
 
@@ -63,15 +64,12 @@ def run_job(
 def _run_cluster(
     job_file: Path,
     overrides: Mapping[str, str],
-    resume: bool,
-    quiet: bool,
-    page: str | None = None,
-    shared_memory: bool = True,
-    site: Site | None = None,
-    pictures: Callable[[Path, str], Pictures] | None = None,
+    resume: bool = False,
+    quiet: bool = False,
     script: Sequence[str] = (),
+    **more: Any,
 ) -> _Ended:
-    """Run a cluster to its end."""
+    """Run a cluster to its end; `more`: of `LocalCluster`."""
     job = load_job(job_file, overrides)
     # Before a folder is created, an earlier run is moved, or a process is started.
     if script:
@@ -83,18 +81,7 @@ def _run_cluster(
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
-        cluster = LocalCluster(
-            job,
-            job_file,
-            overrides,
-            resume,
-            show,
-            page=page,
-            shared_memory=shared_memory,
-            site=site,
-            pictures=pictures,
-            script=script,
-        )
+        cluster = LocalCluster(job, job_file, overrides, resume, show, script=script, **more)
         code, summary = cluster.run()
         return _Ended(code, summary, cluster.where)
 
@@ -178,9 +165,9 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
     fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
     if isinstance(job, Mapping):
         with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
-            run = _run_cluster(file, {}, resume=False, quiet=quiet)
+            run = _run_cluster(file, {}, quiet=quiet)
     else:
-        run = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
+        run = _run_cluster(Path(job), fields, quiet=quiet)
     if run.code == EvaluationFailed.exit_code:
         raise EvaluationFailed(f"job {run.summary.job}: {run.summary.outcome}", Run(run.where, run.summary))
     if run.code:

@@ -172,8 +172,8 @@ class Ran:
         self.fields: dict[str, str] = {}
         self.command: Sequence[str] = ()
 
-    def __call__(self, file: Path, fields: dict[str, str], *others: Any) -> int:
-        self.fields, self.command = fields, others[-1]
+    def __call__(self, file: Path, fields: dict[str, str], script: Sequence[str], **_: Any) -> int:
+        self.fields, self.command = fields, script
         return 3
 
 
@@ -182,7 +182,7 @@ class Ran:
     [
         (["train.py"], {}, [sys.executable, "train.py"]),
         (["train.py", "--quiet", "--lr=1"], {}, [sys.executable, "train.py", "--quiet", "--lr=1"]),
-        (["bash", "-c", "python train.py"], {}, ["bash", "-c", "python train.py"]),
+        (["bash", "-c", "python train.py"], {}, ("bash", "-c", "python train.py")),
         (
             ["--workers", "4", "--set", "seed=2", "train.py"],
             {"replicas": "4", "seed": "2"},
@@ -191,7 +191,7 @@ class Ran:
     ],
 )
 def test_command_of_a_script(
-    words: list[str], fields: dict[str, str], command: list[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], fields: dict[str, str], command: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = Ran()
     monkeypatch.setattr("dbelief.launch.train.run_job", ran)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ class SlurmSite:
             yield
         finally:
             if self._guard is not None and self._guard.process is not None:
-                self._guard.process.terminate()  # srun ends its step
+                self._guard.process.send_signal(signal.SIGTERM)  # srun ends its step
                 self._guard.finish(ASKED_S)
             shutil.rmtree(self._credentials, ignore_errors=True)
 
