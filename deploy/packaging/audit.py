@@ -15,17 +15,7 @@ from typing import Any
 
 from deploy.packaging.locked import LOCK, ROOT, Pin, pins
 
-AUDIT = (
-    sys.executable,
-    "-m",
-    "pip_audit",
-    "--no-deps",
-    "--disable-pip",
-    "--progress-spinner",
-    "off",
-    "--format",
-    "json",
-)
+AUDIT = ("pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json")
 ANSWERS = ROOT / "SECURITY.md"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.packaging.audit import audit, rounds
+from deploy.packaging.audit import ask, audit, rounds
 from deploy.packaging.locked import pins
 
 LOCKED = pins("a==1 ; python_full_version < '3.12' \\\na==2 ; python_full_version >= '3.12' \\\nb==3 \\\n")
@@ -35,3 +36,12 @@ def test_a_service_without_answer_is_no_clean_audit(
 ) -> None:
     assert audit(LOCKED, "", lambda versions: answer) == 2
     assert capsys.readouterr().err == "not audited: no answer about 3 of 3 packages from the service\n"
+
+
+def test_each_version_is_a_line_for_pip_audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pip_audit.py").write_text(
+        "import json, sys\nprint(json.dumps({'dependencies': [{'lines': open(sys.argv[-1]).read().split()}]}))"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["audit"])
+    assert ask({"a": "1", "b": "3"}) == [{"lines": ["a==1", "b==3"]}]
