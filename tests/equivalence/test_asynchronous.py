@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import pytest
 from coordinator.core.states import DatasetSizes
 from coordinator.scheduling.sizing import progress
 from dbelief.core.lease import FetchPushSchedule
-from dbelief.job import Asynchronous, Job, build_job
+from dbelief.job import Asynchronous, Job
 from dbelief.optim import make_rule
+from tests.jobs import small_job
 
 from .harness import network, replica, serve, settings, values_of
 
@@ -23,15 +23,7 @@ ORDER = [0, 1, 1, 0, 2, 1, 0, 0, 2, 1, 2, 0]
 
 
 def job(**strategy: Any) -> Job:
-    fields = {
-        "name": "named",
-        "model": {"layers": [{"dense": 3}], "loss": "softmax_cross_entropy"},
-        "data": {"source": "digits"},
-        "limits": {"epochs": 1},
-        "replicas": 3,
-        "strategy": {"batch": BATCH, **strategy},
-    }
-    return build_job(fields, Path())
+    return small_job(limits={"epochs": 1}, replicas=3, strategy={"batch": BATCH, **strategy})
 
 
 def cadence(named: Job) -> FetchPushSchedule:

@@ -21,8 +21,9 @@ from dbelief.errors import JobError, ModelError
 from dbelief.evaluation import class_metrics, number_metrics
 from dbelief.evaluation.evaluate import evaluate, measure
 from dbelief.evaluation.metrics import JobMetrics, metrics_of
-from dbelief.job import Job, build_job
+from dbelief.job import Job
 from dbelief.nn.build import build_network
+from tests.jobs import small_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 CLASSES, NUMBERS = SampleForm((4,), 3, 3), SampleForm((4,), 2)
@@ -101,17 +102,7 @@ def test_what_is_not_defined_is_left_out() -> None:
 
 
 def a_job(*metrics: Any, folder: Path = Path()) -> Job:
-    return build_job(
-        {
-            "name": "x",
-            "model": {"layers": [{"dense": 3}], "loss": "softmax_cross_entropy"},
-            "data": {"source": "digits"},
-            "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-            "limits": {"epochs": 1},
-            "evaluate": {"metrics": list(metrics)},
-        },
-        folder,
-    )
+    return small_job(folder, evaluate={"metrics": list(metrics)})
 
 
 @pytest.mark.parametrize(

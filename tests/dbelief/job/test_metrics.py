@@ -8,26 +8,15 @@ from typing import Any
 import pytest
 
 from dbelief.errors import JobError
-from dbelief.job import Job, OwnMetric, build_job
+from dbelief.job import Job, OwnMetric
 from dbelief.job.metrics import higher_is_better, name_of
+from tests.jobs import small_job
 
 NAMES = "one of auc, log_loss, perplexity, calibration_error, top_5, mae, rmse, r2 (or top_ with another number)"
 
 
 def job(evaluate: dict[str, Any], **fields: Any) -> Job:
-    return build_job(
-        {
-            "name": "x",
-            "model": {"layers": [{"dense": 3}], "loss": "softmax_cross_entropy"},
-            "data": {"source": "digits"},
-            "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-            "limits": {"epochs": 1},
-            "evaluate": evaluate,
-            **fields,
-        },
-        Path("/jobs"),
-        "f",
-    )
+    return small_job(Path("/jobs"), "f", evaluate=evaluate, **fields)
 
 
 def test_names_and_functions() -> None:

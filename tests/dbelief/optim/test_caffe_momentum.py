@@ -1,12 +1,11 @@
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dbelief.job import build_job
 from dbelief.optim.momentum import CaffeMomentum, Momentum
 from dbelief.training.schedule import learning_rate
+from tests.jobs import small_job
 
 Run = Callable[..., np.ndarray]
 
@@ -16,15 +15,8 @@ POLY = {"kind": "poly", "power": 0.5, "warm_up": {"samples": 200}}
 
 def rates(schedule: dict[str, object]) -> list[float]:
     """Of thirty pushes of 32 samples."""
-    fields = {
-        "name": "x",
-        "model": {"python": "a.py:b"},
-        "data": {"source": "digits"},
-        "strategy": {"name": "downpour", "rule": {"name": "caffe-momentum", "rate": 0.05}},
-        "limits": {"samples": 960},
-        "schedule": schedule,
-    }
-    job = build_job(fields, Path())
+    strategy = {"name": "downpour", "rule": {"name": "caffe-momentum", "rate": 0.05}}
+    job = small_job(strategy=strategy, limits={"samples": 960}, schedule=schedule)
     return [learning_rate(job, 32 * push) for push in range(30)]
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dbelief.job import build_job
 from dbelief.job.zoo import NETWORKS
 from dbelief.monitor.format import short_time
 from dbelief.plan import Speeds, make_plan, plan_network
 from dbelief.plan.allreduce_cost import Link, shards_seconds
 from dbelief.plan.communication_cost import CHUNK, megabytes, sums
+from tests.jobs import SGD, small_job
 
 LAN = Speeds(latency_s=1e-4, bandwidth=25e6)
 
@@ -60,18 +59,9 @@ def test_computing_decides_how_much_it_matters(flops: float, word: str) -> None:
 
 def job_advice(strategy: dict[str, Any], **fields: Any) -> str:
     """The sentence on the job's own strategy."""
-    plain: dict[str, Any] = {
-        "name": "sums",
-        "model": {"zoo": "lenet"},
-        "data": {"source": "npz", "file": "nowhere.npz"},
-        "limits": {"samples": 100},
-        "replicas": 4,
-    }
-    job = build_job({**plain, "strategy": strategy, **fields}, Path("/nonexistent"))
+    plain = {"data": {"source": "npz", "file": "nowhere.npz"}, "replicas": 4}
+    job = small_job(model={"zoo": "lenet"}, strategy=strategy, **{**plain, **fields})
     return make_plan(job, speeds=LAN).communication.advice[-1]
-
-
-SGD = {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}}
 
 
 def test_a_jobs_own_strategy() -> None:
@@ -154,8 +144,8 @@ def test_times() -> None:
 
 
 def test_a_job_without_replicas_has_a_step_all_the_same() -> None:
-    plain = {"model": {"zoo": "lenet"}, "data": {"source": "npz", "file": "nowhere.npz"}, "limits": {"samples": 9}}
-    job = build_job({**plain, "name": "none", "strategy": SGD, "replicas": 0}, Path("/nonexistent"))
-    told = make_plan(job).communication
+    told = make_plan(
+        small_job(model={"zoo": "lenet"}, data={"source": "npz", "file": "nowhere.npz"}, replicas=0)
+    ).communication
     assert told.volumes.batch == 32
     assert told.advice[1:] == ["One replica has nothing to sum."]

@@ -15,7 +15,7 @@ from dbelief.codec import make_codec
 from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
 from dbelief.data import load
 from dbelief.errors import DataError, JobError, ModelError, UserError
-from dbelief.job import Job, Wire, build_job, load_job
+from dbelief.job import Job, Wire, load_job
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import Plan, make_plan
 from dbelief.plan.job_plan import Fit
@@ -23,6 +23,7 @@ from dbelief.plan.memory import COMPILED, PROCESS
 from dbelief.plan.shard_traffic import fetched_bytes, pushed_bytes
 from dbelief.rundir.json_values import plain
 from dbelief.training.session import build_model, initial_values
+from tests.jobs import small_job
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GIB = 1 << 30
@@ -31,12 +32,10 @@ GIB = 1 << 30
 def job(model: dict[str, Any], **fields: Any) -> Job:
     """A job whose data are not there."""
     plain_fields: dict[str, Any] = {
-        "name": "planned",
         "data": {"source": "npz", "file": "nowhere.npz"},
         "strategy": {"name": "downpour", "batch": 8, "rule": {"name": "adagrad", "rate": 0.1}},
-        "limits": {"samples": 1000},
     }
-    return build_job({**plain_fields, "model": model, **fields}, Path("/nonexistent"))
+    return small_job(model=model, **{**plain_fields, **fields})
 
 
 def filters(plan: Plan) -> list[int]:

@@ -19,7 +19,7 @@ from dbelief.core.layout import Layout
 from dbelief.core.push import Push, Pusher
 from dbelief.core.ranks import SingleRank
 from dbelief.data import Dataset, Split
-from dbelief.job import Job, build_job
+from dbelief.job import Job
 from dbelief.nn import Batch
 from dbelief.optim import RULES, make_rule, warm_up
 from dbelief.partition import Grid, layout_of
@@ -29,6 +29,7 @@ from dbelief.plan.memory import METHOD, SET, machine_bytes, shard_memory
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.session import build_model, initial_values
 from ps_server.store.shard import Shard
+from tests.jobs import small_job
 from tests.local_vectors import LocalSpace
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
@@ -45,13 +46,12 @@ SANDBLASTER = {"name": "sandblaster", "portion": 32, "iterations": 3}
 
 def job(strategy: dict[str, Any], **fields: Any) -> Job:
     all_fields: dict[str, Any] = {
-        "name": "planned",
         "data": {"source": "npz", "file": "nowhere.npz", "validation": 0.1},
         "limits": {"samples": 1000},
         "model": MODEL,
         "device": "cpu",
     }
-    return build_job({**all_fields, "strategy": strategy, **fields}, Path("/nonexistent"))
+    return small_job(strategy=strategy, **{**all_fields, **fields})
 
 
 def traced(make: Any) -> tuple[Any, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dbelief.arrays.backend import select_backend
-from dbelief.job import build_job, load_job
+from dbelief.job import load_job
 from dbelief.job.zoo import NETWORKS, Name
 from dbelief.nn import build_layer, stages
 from dbelief.plan import Plan, make_plan, plan_network
@@ -17,6 +17,7 @@ from dbelief.plan.job_plan import copies
 from dbelief.plan.layers import planned_layers
 from dbelief.plan.network import network_layers
 from dbelief.plan.volumes import Volumes
+from tests.jobs import SGD, small_job
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -76,13 +77,7 @@ def test_operations() -> None:
 
 
 def planned(model: dict[str, Any], **fields: Any) -> Plan:
-    plain: dict[str, Any] = {
-        "name": "volumes",
-        "data": {"source": "digits"},
-        "strategy": {"name": "downpour", "batch": 10, "rule": {"name": "sgd", "rate": 0.1}},
-        "limits": {"samples": 100},
-    }
-    return make_plan(build_job({**plain, "model": model, **fields}, Path("/nonexistent")))
+    return make_plan(small_job(model=model, **{"strategy": {**SGD, "batch": 10}, **fields}))
 
 
 def test_of_a_job() -> None:

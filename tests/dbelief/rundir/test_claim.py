@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from dbelief.errors import UserError
-from dbelief.job import Job, build_job
+from dbelief.job import Job
 from dbelief.rundir.claim import CLAIM, Claim, RunInProgress, claimed, make_folder
 from dbelief.rundir.folder import claim_earlier, claim_new, folder_of
+from tests.jobs import small_job
 
 SYSTEM_CALLS = ("os.open", "os.mkdir", "os.rename", "os.stat", "os.listdir", "os.pwrite", "fcntl.flock")
 Start = Callable[[str], Claim]
@@ -27,15 +28,7 @@ Start = Callable[[str], Claim]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    fields = {
-        "name": "test",
-        "model": {"layers": [{"dense": 2}], "loss": "softmax_cross_entropy"},
-        "data": {"source": "digits"},
-        "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-        "limits": {"samples": 100},
-        "output": str(tmp_path / "runs"),
-    }
-    return build_job(fields, tmp_path)
+    return small_job(tmp_path, name="test", output=str(tmp_path / "runs"))
 
 
 @pytest.fixture(params=["new", "new beside an earlier one", "resumed"])

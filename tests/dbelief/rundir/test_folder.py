@@ -8,23 +8,16 @@ import pytest
 from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.layout import Box, Layout
 from dbelief.errors import UserError
-from dbelief.job import Job, build_job
+from dbelief.job import Job
 from dbelief.rundir.claim import CLAIM, claimed
 from dbelief.rundir.folder import check_start, claim_earlier, claim_new, folder_of
 from dbelief.rundir.resumed import check_resumed
+from tests.jobs import small_job
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    fields = {
-        "name": "test",
-        "model": {"layers": [{"dense": 2}], "loss": "softmax_cross_entropy"},
-        "data": {"source": "digits"},
-        "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-        "limits": {"samples": 100},
-        "output": str(tmp_path),
-    }
-    return build_job(fields, tmp_path)
+    return small_job(tmp_path, name="test", output=str(tmp_path))
 
 
 def begun(job: Job, resume: bool = False) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,20 +15,12 @@ from dbelief.core.layout import Layout
 from dbelief.core.push import Pusher, PushResult
 from dbelief.data import Dataset, Split
 from dbelief.errors import JobError, ModelError, Unavailable
-from dbelief.job import build_job
 from dbelief.nn import Batch
 from dbelief.rpc.client.coordinator_client import MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.client import Client
 from dbelief.training.session import Session
-
-JOB = {
-    "name": "own",
-    "model": {"python": "m.py:M"},
-    "data": {"source": "digits"},
-    "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-    "limits": {"samples": 100},
-}
+from tests.jobs import small_job
 
 
 class Mean:
@@ -67,7 +58,7 @@ class Place:
 
         member: Any = SimpleNamespace(id=2, incarnation=7, run_id=5, client=SimpleNamespace(call=call))
         self.session = SimpleNamespace(
-            job=build_job(JOB, Path()),
+            job=small_job(name="own"),
             data=Dataset(None, split, split, 1, (2,)),
             backend=select_backend("cpu"),
             model=Mean(),
@@ -184,7 +175,7 @@ def test_close_times_out_waiting_for_the_end() -> None:
     place = Place(
         Report=[wire.ReportReply(state=wire.STATE_CLOSING)], Lease=[wire.LeaseReply(wait_s=0.0) for _ in range(99)]
     )
-    place.session.job = build_job({**JOB, "deadlines": {"join_s": 1e-6}}, Path())
+    place.session.job = small_job(name="own", deadlines={"join_s": 1e-6})
     place.push()
     with pytest.raises(Unavailable, match="waited 1e-06 s for the last evaluations of job own"):
         place.client.close()

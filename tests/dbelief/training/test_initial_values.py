@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
-from dbelief.job import Job, build_job
+from dbelief.job import Job
 from dbelief.nn import Model, Network, SparseAutoencoder, build_network
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.nn.autoencoders.stacks import Stacks
@@ -25,6 +24,7 @@ from dbelief.nn.layers.lcn import Lcn
 from dbelief.training.initial_values import DrawnInOrder, HeldTensors, InitialValues
 from dbelief.training.session import initial_values
 from tests.examples import examples
+from tests.jobs import CLASSES, small_job
 
 CPU = select_backend("cpu")
 SEED = 7
@@ -55,16 +55,9 @@ MODELS: dict[str, Callable[[], Network | SparseAutoencoder | Stacks]] = {
 }  # fmt: skip
 
 
-def job_of(seed: int = SEED, **fields: object) -> Job:
-    described: dict[str, object] = {
-        "name": "test",
-        "model": {"layers": [{"dense": 4}, {"dense": 2}], "loss": "softmax_cross_entropy"},
-        "data": {"source": "synthetic", "kind": "classes", "samples": 50, "features": 3, "classes": 2, "noise": 0.1},
-        "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-        "limits": {"samples": 100},
-        "seed": seed,
-    }
-    return build_job({**described, **fields}, Path("."))
+def job_of(seed: int = SEED, **fields: Any) -> Job:
+    described = {"model": {"layers": [{"dense": 4}, {"dense": 2}], "loss": "softmax_cross_entropy"}, "data": CLASSES}
+    return small_job(seed=seed, **{**described, **fields})
 
 
 def formerly(network: Network, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:

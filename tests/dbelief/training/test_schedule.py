@@ -1,7 +1,6 @@
 """Learning rates by samples seen, against values worked out by hand."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import JobError
-from dbelief.job import Job, Limits, Scale, build_job
+from dbelief.job import Job, Limits, Scale
 from dbelief.training.schedule import cosine, learning_rate, poly, step, total_samples, warm_up_factor
+from tests.jobs import small_job
 
 KINDS: list[dict[str, Any]] = [
     {"kind": "constant"},
@@ -24,18 +24,7 @@ KINDS: list[dict[str, Any]] = [
 
 def job(schedule: dict[str, Any], limits: dict[str, Any] | None = None, rate: float = 0.5, **fields: Any) -> Job:
     strategy = {"name": "downpour", "rule": {"name": "sgd", "rate": rate}, **fields.pop("strategy", {})}
-    return build_job(
-        {
-            "name": "x",
-            "model": {"python": "a.py:b"},
-            "data": {"source": "digits"},
-            "strategy": strategy,
-            "limits": limits or {"samples": 1000},
-            "schedule": schedule,
-            **fields,
-        },
-        Path(),
-    )
+    return small_job(strategy=strategy, limits=limits or {"samples": 1000}, schedule=schedule, **fields)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +198,7 @@ def test_scaling_is_by_the_batch_of_one_mean(strategy: dict[str, Any], batch: in
 
 def test_elastic_replicas_scale_with_their_own_mini_batch() -> None:
     elastic = {"name": "sync-easgd", "rate": 0.1, "batch": 64}
-    fields = {"name": "x", "model": {"python": "a.py:b"}, "data": {"source": "digits"}, "limits": {"samples": 9}}
-    schedule = {"kind": "constant", "scale": {"reference_batch": 32}}
-    made = {**fields, "replicas": 4, "strategy": elastic, "schedule": schedule}
-    assert learning_rate(build_job(made, Path()), 0) == 0.2
+    made: dict[str, Any] = {"replicas": 4, "schedule": {"kind": "constant", "scale": {"reference_batch": 32}}}
+    assert learning_rate(small_job(strategy=elastic, **made), 0) == 0.2
     with pytest.raises(JobError, match=r"strategy\.rho: must be at most 1 / rate, scaled to 0\.2: 5$"):
-        build_job({**made, "strategy": {**elastic, "rho": 8.0}}, Path())
+        small_job(strategy={**elastic, "rho": 8.0}, **made)

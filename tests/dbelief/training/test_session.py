@@ -1,6 +1,5 @@
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +12,16 @@ from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import load
 from dbelief.errors import ModelError, NonFinite
-from dbelief.job import Job, build_job
+from dbelief.job import Job
 from dbelief.nn import Batch
 from dbelief.optim.gradients import check_finite
 from dbelief.training.session import build_model, initial_values
+from tests.jobs import CLASSES, small_job
 
 
-def job_of(**fields: object) -> Job:
-    described: dict[str, object] = {
-        "name": "test",
-        "model": {"layers": [{"dense": 4}, "relu", {"dense": 2}], "loss": "softmax_cross_entropy"},
-        "data": {"source": "synthetic", "kind": "classes", "samples": 50, "features": 3, "classes": 2, "noise": 0.1},
-        "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
-        "limits": {"samples": 100},
-    }
-    return build_job({**described, **fields}, Path("."))
+def job_of(**fields: Any) -> Job:
+    model = {"layers": [{"dense": 4}, "relu", {"dense": 2}], "loss": "softmax_cross_entropy"}
+    return small_job(**{"model": model, "data": CLASSES, **fields})
 
 
 class Drawn:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
-from dbelief.job import build_job
 from dbelief.nn import Batch, build_network
 from dbelief.nn.layers.embedding import Embedding
 from dbelief.nn.workspace import Workspace
 from dbelief.partition import Grid, layout_of
+from tests.jobs import small_job
 
 CPU = select_backend("cpu")
 
@@ -124,17 +124,10 @@ def test_where_it_cannot_be_is_refused() -> None:
 
 
 def test_a_job_file_has_it(tmp_path: Path) -> None:
-    job = build_job(
-        {
-            "name": "words",
-            "model": {
-                "layers": [{"embedding": {"entries": 9, "width": 4}}, {"dense": 2}],
-                "loss": "softmax_cross_entropy",
-            },
-            "data": {"source": "npz", "file": "words.npz"},
-            "strategy": {"name": "downpour", "batch": 10, "rule": {"name": "sgd", "rate": 0.5}},
-            "limits": {"epochs": 1},
-        },
+    layers = [{"embedding": {"entries": 9, "width": 4}}, {"dense": 2}]
+    job = small_job(
         tmp_path,
+        model={"layers": layers, "loss": "softmax_cross_entropy"},
+        data={"source": "npz", "file": "words.npz"},
     )
     assert job.to_yaml().count("embedding") == 1
