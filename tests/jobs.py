@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,30 @@ CLASSES: dict[str, Any] = {
 }
 
 
-def small_job(folder: Path = Path("/nonexistent"), where: str = "job", **fields: Any) -> Job:
+def dense(*units: int) -> dict[str, Any]:
+    """A model of dense layers that tells classes apart."""
+    return {"layers": [{"dense": count} for count in units], "loss": "softmax_cross_entropy"}
+
+
+def small_fields(**fields: Any) -> dict[str, Any]:
     """A job of one layer on the digits, with these fields in place of its own."""
     plain = {
         "name": "small",
-        "model": {"layers": [{"dense": 2}], "loss": "softmax_cross_entropy"},
+        "model": dense(10),
         "data": {"source": "digits"},
         "strategy": SGD,
         "limits": {"samples": 100},
     }
-    return build_job({**plain, **fields}, folder, where)
+    return {**plain, **fields}
+
+
+def small_job(folder: Path = Path("/nonexistent"), where: str = "job", **fields: Any) -> Job:
+    """The job of `small_fields`."""
+    return build_job(small_fields(**fields), folder, where)
+
+
+def small_file(folder: Path, **fields: Any) -> Path:
+    """The file `job.yaml` of `small_fields`."""
+    path = folder / "job.yaml"
+    path.write_text(json.dumps(small_fields(**fields)))
+    return path

@@ -11,6 +11,7 @@ from dbelief.errors import JobError
 from dbelief.job import LibsvmData, PythonModel, StacksModel, build_job, parse_job
 from tests.dbelief.job.test_load import TEXT
 from tests.examples import examples
+from tests.jobs import small_job
 
 SHARE = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(0, 1e30, exclude_min=True)
@@ -226,15 +227,9 @@ def test_any_value_is_valid_or_a_named_error(data: st.DataObject) -> None:
 
 
 def test_an_anchored_job_means_the_same_files_from_anywhere(tmp_path: Path) -> None:
-    text = """
-name: here
-model: {python: "models/mine.py:Mine"}
-data: {source: libsvm, train: a9a, test: "${SOMEWHERE}/a9a.t"}
-strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
-limits: {epochs: 1}
-start_from: ../runs/before
-"""
-    job = parse_job(text, tmp_path, "job")
+    model = {"python": "models/mine.py:Mine"}
+    data = {"source": "libsvm", "train": "a9a", "test": "${SOMEWHERE}/a9a.t"}
+    job = small_job(tmp_path, model=model, data=data, start_from="../runs/before")
     moved = parse_job(job.anchored().to_yaml(), tmp_path / "runs" / "here", "copy")
     assert isinstance(moved.model, PythonModel)
     assert isinstance(moved.data, LibsvmData)
@@ -247,13 +242,8 @@ start_from: ../runs/before
 
 
 def test_stacks_that_are_trained_already_are_anchored(tmp_path: Path) -> None:
-    text = """
-name: here
-model: {stacks: [{}, {}], trained: [runs/one, "${SOMEWHERE}/two", /three/model.safetensors]}
-data: {source: digits}
-strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
-limits: {epochs: 1}
-"""
-    moved = parse_job(parse_job(text, tmp_path, "job").anchored().to_yaml(), tmp_path / "runs" / "here", "copy")
+    trained = ["runs/one", "${SOMEWHERE}/two", "/three/model.safetensors"]
+    job = small_job(tmp_path, model={"stacks": [{}, {}], "trained": trained})
+    moved = parse_job(job.anchored().to_yaml(), tmp_path / "runs" / "here", "copy")
     assert isinstance(moved.model, StacksModel)
     assert moved.model.trained == (str(tmp_path / "runs/one"), "${SOMEWHERE}/two", "/three/model.safetensors")

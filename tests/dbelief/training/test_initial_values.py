@@ -24,7 +24,7 @@ from dbelief.nn.layers.lcn import Lcn
 from dbelief.training.initial_values import DrawnInOrder, HeldTensors, InitialValues
 from dbelief.training.session import initial_values
 from tests.examples import examples
-from tests.jobs import CLASSES, small_job
+from tests.jobs import CLASSES, dense, small_job
 
 CPU = select_backend("cpu")
 SEED = 7
@@ -56,8 +56,7 @@ MODELS: dict[str, Callable[[], Network | SparseAutoencoder | Stacks]] = {
 
 
 def job_of(seed: int = SEED, **fields: Any) -> Job:
-    described = {"model": {"layers": [{"dense": 4}, {"dense": 2}], "loss": "softmax_cross_entropy"}, "data": CLASSES}
-    return small_job(seed=seed, **{**described, **fields})
+    return small_job(seed=seed, **{"model": dense(4, 2), "data": CLASSES, **fields})
 
 
 def formerly(network: Network, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:

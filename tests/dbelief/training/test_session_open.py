@@ -1,6 +1,6 @@
 """A session that cannot begin leaves nothing behind; one that begins draws what it pushes, and nothing else."""
 
-from pathlib import Path
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,20 +11,12 @@ from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import load
 from dbelief.errors import Unavailable
-from dbelief.job import parse_job
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training import session as module
 from dbelief.training.session import JobContext, Session
+from tests.jobs import small_fields, small_job
 
 LAYOUT = Layout.of({"w": np.zeros(3, np.float32)})
-LAYERS = """
-name: test
-model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
-data: {source: digits}
-strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
-limits: {samples: 100}
-device: cpu
-"""
 
 
 @pytest.mark.parametrize("breaks_at", ["wait", "join", "placement", "initial"])
@@ -43,7 +35,7 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
             at("wait")
 
         def status(self, job: bool) -> Any:
-            return SimpleNamespace(job="test", job_yaml=LAYERS, job_folder=".")
+            return SimpleNamespace(job="test", job_yaml=json.dumps(small_fields()), job_folder=".")
 
     class Member:
         id = incarnation = run_id = 1
@@ -109,7 +101,7 @@ def test_only_the_worker_that_pushes_initial_values_draws_them(monkeypatch: pyte
     monkeypatch.setattr(module, "CoordinatorClient", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(module, "MembershipClient", Member)
     monkeypatch.setattr(module, "ShardedParameterClient", Parameters)
-    job = parse_job(LAYERS + "seed: 23\n", Path("."), "job")
+    job = small_job(seed=23)
     task = JobContext("nowhere", job, load(job.data, job.folder), select_backend("cpu"))
 
     def counted(seed: int) -> np.random.Generator:

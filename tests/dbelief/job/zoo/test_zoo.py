@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -18,6 +17,7 @@ from dbelief.job.zoo import NETWORKS, Branches, Name, Words
 from dbelief.nn import Batch, build_network
 from dbelief.plan import make_plan
 from dbelief.plan.network import network_layers
+from tests.jobs import small_job
 
 CHAINS = [name for name, network in NETWORKS.items() if network.chain is not None]
 
@@ -106,14 +106,7 @@ def test_branch_outputs_match_the_next_module() -> None:
 
 
 def job(zoo: str) -> Job:
-    text = f"""
-name: zoo
-model: {{zoo: {zoo}}}
-data: {{source: npz, file: nowhere.npz}}
-strategy: {{name: downpour, batch: 2, rule: {{name: sgd, rate: 0.1}}}}
-limits: {{samples: 10}}
-"""
-    return parse_job(text, Path("/nonexistent"), "zoo.yaml")
+    return small_job(where="zoo.yaml", model={"zoo": zoo}, data={"source": "npz", "file": "nowhere.npz"})
 
 
 @pytest.mark.parametrize("name", ["lenet", "nin"])
