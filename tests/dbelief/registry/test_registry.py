@@ -1,7 +1,6 @@
 """The contract of both registries, tested on both."""
 
 import random
-import threading
 from collections import Counter
 from typing import Any
 
@@ -11,6 +10,7 @@ from dbelief.errors import Rejected
 from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, MemoryRegistry, Registry
 from dbelief.registry.server import RedisRegistry
+from tests.threads import at_once
 
 
 def test_first_epoch_is_one(subject: Any) -> None:
@@ -136,20 +136,8 @@ def test_only_bytes_are_stored(subject: Any) -> None:
 
 def test_of_many_that_race_one_leads(subject: Any) -> None:
     clients = [subject.another() for _ in range(8)]
-    gate, won = threading.Barrier(len(clients)), list[int]()
-
-    def race(client: Registry, owner: str) -> None:
-        gate.wait(60)
-        epoch = client.acquire(subject.job, owner, 30.0)
-        if epoch is not None:
-            won.append(epoch)
-
-    threads = [threading.Thread(target=race, args=(c, f"o{i}")) for i, c in enumerate(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert won == [1]
+    epochs = at_once(lambda number: clients[number].acquire(subject.job, f"o{number}", 30.0), range(8))
+    assert [epoch for epoch in epochs if epoch is not None] == [1]
 
 
 @pytest.mark.processes

@@ -7,7 +7,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from dbelief.job import Job
 from dbelief.rundir.claim import CLAIM, Claim, RunInProgress, claimed, make_folder
 from dbelief.rundir.folder import claim_earlier, claim_new, folder_of
 from tests.jobs import small_job
+from tests.threads import at_once
 
 SYSTEM_CALLS = ("os.open", "os.mkdir", "os.rename", "os.stat", "os.listdir", "os.pwrite", "fcntl.flock")
 Start = Callable[[str], Claim]
@@ -119,22 +119,10 @@ def test_one_of_two_starts_has_the_folder_though_a_run_comes_and_goes_between(
 @pytest.mark.usefixtures("eager_threads")
 def test_of_many_threads_one_has_the_folder(start: Start) -> None:
     for _ in range(10):
-        together, claims = threading.Barrier(4), list[Claim]()
-
-        def run(number: int) -> None:
-            together.wait()  # noqa: B023
-            if (claim := attempt(start, f"process {number}")) is not None:
-                claims.append(claim)  # noqa: B023
-
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(claims) == 1
-        assert os.path.samestat(os.stat(claims[0].folder / CLAIM), os.fstat(claims[0]._lock._file))
-        (claims[0].folder / "mine").write_text("a run")
-        claims[0].release()
+        (claim,) = filter(None, at_once(partial(attempt, start), [f"process {number}" for number in range(4)]))
+        assert os.path.samestat(os.stat(claim.folder / CLAIM), os.fstat(claim._lock._file))
+        (claim.folder / "mine").write_text("a run")
+        claim.release()
 
 
 def test_a_folder_that_is_moved_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

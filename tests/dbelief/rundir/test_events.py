@@ -1,6 +1,5 @@
 import errno
 import json
-import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import pytest
 from dbelief.errors import DataError
 from dbelief.process.clock import ManualClock
 from dbelief.rundir.events import EventLog, read_events
+from tests.threads import at_once
 
 
 def test_an_event_is_a_line_with_its_time(tmp_path: Path) -> None:
@@ -116,11 +116,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
             for number in range(200):
                 log.write("progress", who=who, number=number, padding="x" * 300)
 
-        threads = [threading.Thread(target=talk, args=(who,)) for who in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once(talk, range(4))
     events = list(read_events(path))
     for who in range(4):
         assert [event["number"] for event in events if event["who"] == who] == list(range(200))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import threading
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +20,7 @@ from dbelief.storage.failures import ObjectChanged
 from dbelief.storage.object_store import ObjectStore, connect, disconnect
 from dbelief.storage.probe import probe
 from dbelief.url import Url, parse_url
+from tests.threads import at_once
 
 Place = tuple[ObjectStore, Url]
 AWAY = r"cannot connect to http://127\.0\.0\.1:9"
@@ -49,20 +49,8 @@ def test_an_object_is_written_read_listed_and_deleted(store: Place) -> None:
 
 def test_of_many_creations_at_once_one_succeeds(store: Place) -> None:
     objects, prefix = store
-    won: list[int] = []
-    gate = threading.Barrier(8)
-
-    def create(number: int) -> None:
-        gate.wait()
-        if objects.create(prefix / "commit", b"%d" % number):
-            won.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (winner,) = won
+    created = at_once(lambda number: objects.create(prefix / "commit", b"%d" % number), range(8))
+    (winner,) = np.flatnonzero(created)
     assert objects.read(prefix / "commit") == b"%d" % winner
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -25,6 +24,7 @@ from dbelief.training.initial_values import DrawnInOrder, HeldTensors, InitialVa
 from dbelief.training.session import initial_values
 from tests.examples import examples
 from tests.jobs import CLASSES, dense, small_job
+from tests.threads import at_once
 
 CPU = select_backend("cpu")
 SEED = 7
@@ -138,17 +138,9 @@ def test_threads_read_their_ranges_at_once(kind: str) -> None:
     values = InitialValues.of(job_of(), MODELS[kind]())
     flat, source = values.flat(), values.source()
     ranges = ranges_of(values.layout.size, [100 * place for place in range(200)])
-    found: dict[int, list[bytes]] = {}
-
-    def read(place: int) -> None:
-        found[place] = pieces(source, ranges[place::4])
-
-    threads = [threading.Thread(target=read, args=(place,)) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == {n: [flat[start:stop].tobytes() for start, stop in ranges[n::4]] for n in range(4)}
+    parts = [ranges[place::4] for place in range(4)]
+    found = at_once(lambda part: pieces(source, part), parts)
+    assert found == [[flat[start:stop].tobytes() for start, stop in part] for part in parts]
 
 
 class CountingRng:

@@ -29,6 +29,7 @@ from ps_server.store.journal import PushRecord
 from tests.examples import examples
 from tests.ps_server.replication.chained import Chained
 from tests.ps_server.servers import A, B, leased, status, wait_until
+from tests.threads import at_once
 
 pytestmark = pytest.mark.processes
 
@@ -140,26 +141,17 @@ def test_messages_of_both_ways_keep_their_order(orders: list[tuple[Any, bool]]) 
 
 @pytest.mark.parametrize("others_share", [False, True])
 def test_pushers_at_the_same_time(others_share: bool, watched: Watched) -> None:
-    failed: list[BaseException] = []
-
-    def pushes(job: Chained, who: Any, shared: bool) -> None:
-        try:
-            client = job.client(who, shares_memory=shared)
-            values = client.array(job.placement.size)
-            for number in range(1, 41):
-                values[:] = who.replica
-                client.push(values, job.held(0), Push(who, number, np.float32(1)))
-        except BaseException as error:
-            failed.append(error)
+    def pushes(by: tuple[Any, bool]) -> None:
+        who, shared = by
+        client = job.client(who, shares_memory=shared)
+        values = client.array(job.placement.size)
+        for number in range(1, 41):
+            values[:] = who.replica
+            client.push(values, job.held(0), Push(who, number, np.float32(1)))
 
     with closing(Chained("sgd")) as job:
         whole(job)
-        threads = [threading.Thread(target=pushes, args=(job, *one)) for one in ((A, True), (B, others_share))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(90)
-        assert not failed
+        at_once(pushes, ((A, True), (B, others_share)))
         assert_copies_are_equal(job)
         np.testing.assert_array_equal(job.read(), -40.0 * (A.replica + B.replica))
         assert any(watched.shared)

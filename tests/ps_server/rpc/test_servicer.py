@@ -27,6 +27,7 @@ from ps_server.rpc.servicer import ShardService
 from ps_server.store.shard import Shard
 from tests.dbelief.process.test_atomic_file import files_end_at
 from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
+from tests.threads import at_once
 
 pytestmark = pytest.mark.processes
 
@@ -323,11 +324,7 @@ def test_push_at_staleness_0_returns_after_its_round(start: Callable[..., Job]) 
             push = Push(pusher, clock + 1, np.float32(1), samples=4, clock=clock)
             client.push(job.full(2.0 * pusher.replica), versions, push)
 
-    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in (A, B)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(replica, (A, B))
     assert seen[1] == seen[2] == [0, 0, -3, -3, -6, -6]
     np.testing.assert_array_equal(job.read(), job.full(-9.0))
 

@@ -21,6 +21,7 @@ from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.device.standin.cupy import standing_in
 from tests.ps_server.servers import A, B, Job
+from tests.threads import at_once
 
 pytestmark = pytest.mark.processes
 
@@ -103,11 +104,7 @@ def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
         for sequence in range(1, 6):
             client.push(job.full(number * sequence), job.held(0), Push(pusher, sequence, np.float32(1)))
 
-    threads = [threading.Thread(target=replica, args=(number,)) for number in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(replica, range(1, 5))
     np.testing.assert_array_equal(job.read(), job.full(-(1 + 2 + 3 + 4) * (1 + 2 + 3 + 4 + 5)))
 
 

@@ -17,6 +17,7 @@ from ps_server.rpc import upload
 from ps_server.store.shard import Shard
 from tests.ps_server.rpc.test_shared_memory import Latch
 from tests.ps_server.servers import A, B, Job
+from tests.threads import at_once
 
 pytestmark = pytest.mark.processes
 ONE = np.float32(1)
@@ -59,11 +60,7 @@ def push_from_threads(job: Job, shares_memory: bool) -> None:
     clients = {
         pusher: job.client(pusher, shares_memory=shares_memory) for pusher in map(Pusher, range(3), range(11, 14))
     }
-    threads = [threading.Thread(target=pushes, args=(pusher,)) for pusher in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(pushes, clients)
 
 
 @pytest.mark.parametrize("shares_memory", [True, False])

@@ -16,6 +16,7 @@ from dbelief.optim import make_rule
 from dbelief.process.runtime import Runtime, use_runtime
 from ps_server.store.concurrency import MIN_BYTES_PER_THREAD, ThreadPool, TimedLock
 from ps_server.store.shard import Shard
+from tests.threads import at_once
 
 
 def test_uncontended_acquisition_is_not_counted() -> None:
@@ -51,18 +52,14 @@ def test_contended_acquisition_is_counted_and_timed() -> None:
 def test_lock_is_exclusive() -> None:
     lock, inside, seen = TimedLock(), [0], []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(2_000):
             with lock:
                 inside[0] += 1
                 seen.append(inside[0])
                 inside[0] -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(4))
     assert set(seen) == {1}
     assert len(seen) == 8_000
 

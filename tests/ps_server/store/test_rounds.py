@@ -14,6 +14,7 @@ from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
 from ps_server.store.segment import Outcome
 from tests.examples import examples
+from tests.threads import at_once
 
 Make = Callable[..., Any]
 REPLICAS = tuple(Pusher(number, 10 + number) for number in range(5))
@@ -252,10 +253,6 @@ def test_replicas_in_threads_are_the_joint_batch(make: Make, eager_threads: None
                 subject.send(push, subject.full(4 * clock * (pusher.replica + 1)), order.permutation(3).tolist())
             subject.shard.wait_for_clock([0, 1, 2], clock + 1, 10.0)
 
-    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in replicas]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(replica, replicas)
     np.testing.assert_array_equal(subject.read(), subject.full(-(1 + 2 + 3 + 4) * sum(range(clocks))))
     assert subject.shard.versions() == [clocks] * 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import uuid
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from dbelief.data.files.object_ranges import read_range
 from dbelief.errors import DataError, Unavailable
 from dbelief.storage.object_store import connect
 from dbelief.url import Url
+from tests.threads import at_once
 
 CONTENT = bytes(range(250)) * 4
 
@@ -54,19 +54,7 @@ def kept(folder: Path) -> list[Path]:
 
 
 def test_an_object_is_fetched_once_for_all(prefix: Url, requests: list[tuple[int, int]], tmp_path: Path) -> None:
-    file, read = put(prefix / "a"), list[bytes]()
-    gate = threading.Barrier(6)
-
-    def fetch() -> None:
-        gate.wait()
-        read.append(whole(file))
-
-    threads = [threading.Thread(target=fetch) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert read == [CONTENT] * 6
+    assert at_once(whole, [put(prefix / "a")] * 6) == [CONTENT] * 6
     assert requests == [(start, start + 100) for start in range(0, 1000, 100)]
     (path,) = kept(tmp_path)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
