@@ -3,11 +3,9 @@
 What may be wrong with a set on disk: tests/dbelief/checkpoint/test_shard_file.py.
 """
 
-import gc
 import itertools
 import json
 import threading
-import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from ps_server import snapshot
 from ps_server.store.admission import MOST_VECTORS
 from ps_server.store.shard import Shard
 from tests.examples import examples
+from tests.traced import traced
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12, 3)
@@ -219,24 +218,12 @@ def test_set_holds_only_complete_named_vectors(tmp_path: Path) -> None:
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-def grown(do: Callable[[], Any]) -> int:
-    """The most bytes that were in use at a time, beyond those in use before."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        do()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_set_is_written_and_loaded_through_one_segment(make: Make, tmp_path: Path) -> None:
     subject = make((50_000,) * 20, "adam")
     one = 3 * 4 * 50_000  # w and two moments
-    assert grown(lambda: snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)) < 2 * one
+    assert traced(lambda: snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)).peak < 2 * one
     again = make((50_000,) * 20, "adam", initial=None)
-    assert grown(lambda: snapshot.restore(again.shard, tmp_path, "set", "job", 1)) < 2 * one
+    assert traced(lambda: snapshot.restore(again.shard, tmp_path, "set", "job", 1)).peak < 2 * one
 
 
 # -- rounds --------------------------------------------------------------------------------------------------

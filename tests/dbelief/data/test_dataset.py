@@ -1,6 +1,5 @@
 """Gathering mini-batches: the right numbers, in place, with nothing allocated that grows with the batch."""
 
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from dbelief.data import BatchBuffer, Dataset, Split
 from tests.examples import examples
+from tests.traced import traced
 
 
 def pixels(n: int = 50, features: int = 12) -> Split:
@@ -64,16 +64,7 @@ def test_images_keep_their_shape() -> None:
 def peak_bytes(split: Split, size: int) -> int:
     """Most memory held during one gather in the steady state, above what was held before it."""
     buffer, indices = BatchBuffer(split, size), np.arange(size)
-    split.gather(indices, buffer)
-    tracemalloc.start()
-    try:
-        split.gather(indices, buffer)
-        tracemalloc.reset_peak()
-        before = tracemalloc.get_traced_memory()[0]
-        split.gather(indices, buffer)
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
+    return traced(lambda: split.gather(indices, buffer), steady=True).peak
 
 
 @pytest.mark.parametrize("kind", [pixels, numbers])

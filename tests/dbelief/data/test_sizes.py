@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from dbelief.errors import DataError
 from dbelief.job import Data
 from tests.dbelief.data.formats.test_idx import images, labels
 from tests.examples import examples
+from tests.traced import traced
 
 RNG = np.random.default_rng(0)
 DATA: TypeAdapter[Data] = TypeAdapter(Data)
@@ -82,12 +82,9 @@ def test_npz(tmp_path: Path, given_sets: tuple[str, ...], groups: bool) -> None:
 def test_inputs_of_an_npz_file_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", inputs=np.zeros((1000, 2000), np.float32), targets=np.arange(1000) % 2)
     spec = DATA.validate_python({"source": "npz", "file": "a.npz"})
-    tracemalloc.start()
-    try:
-        assert sizes(spec, tmp_path) == (800, 100, 100)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    found, _, peak = traced(lambda: sizes(spec, tmp_path))
+    assert found == (800, 100, 100)
+    assert peak < 1 << 20
 
 
 words = st.sampled_from(["a", "b", 'with "quotes"', "two\nlines", "a, b", "1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from dbelief.errors import DataError
 from dbelief.nn import Model, SparseRows
 from tests.dbelief.nn.kernels.test_sparse import rows_of
 from tests.examples import examples
+from tests.traced import traced
 
 CPU = select_backend("cpu")
 N, FEATURES = 40, 12
@@ -53,10 +53,7 @@ def test_a_batch_lies_in_its_buffer() -> None:
     found = split()
     buffer: Any = found.buffer(30)
     found.gather(np.arange(30), buffer)
-    tracemalloc.start()
-    batch = found.gather(np.arange(29), buffer)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    batch, _, peak = traced(lambda: found.gather(np.arange(29), buffer))
     assert np.shares_memory(batch.inputs.values, buffer.values)
     assert peak < 10_000, "indices of rows, and no numbers"
 

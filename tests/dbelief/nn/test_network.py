@@ -1,5 +1,5 @@
-import tracemalloc
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from dbelief.nn.layers.image import Image
 from dbelief.nn.layers.layer import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
 from tests.examples import examples
+from tests.traced import traced
 
 Check = Callable[[Any, Any, Any], None]
 Views = dict[str, np.ndarray]
@@ -231,15 +232,9 @@ def test_the_steady_state_allocates_next_to_nothing() -> None:
         network.loss_and_gradient(views, batch, out)
     for batch in batches:
         smallest_layer = len(batch) * 64 * 4
-        tracemalloc.start()
-        network.loss_and_gradient(views, batch, out)
-        start, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        network.loss_and_gradient(views, batch, out)
-        end, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak - start < 7168 < smallest_layer
-        assert end - start < 512
+        _, kept, peak = traced(partial(network.loss_and_gradient, views, batch, out), steady=True)
+        assert peak < 7168 < smallest_layer
+        assert kept < 512
 
 
 def test_numpys_settings_are_left_as_they_were() -> None:

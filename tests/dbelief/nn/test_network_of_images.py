@@ -1,8 +1,7 @@
 """Networks of every layer of images: gradients, memory, and digits learnt."""
 
-import gc
-import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.job import DigitsData
 from dbelief.nn import Batch, Network, build_network
+from tests.traced import traced
 
 Check = Callable[[Any, Any, Any], None]
 CPU = select_backend("cpu")
@@ -75,18 +75,9 @@ def test_the_steady_state_allocates_next_to_nothing() -> None:
     for batch in batches:
         network.loss_and_gradient(views, batch, out)
     for batch in batches:
-        tracemalloc.start()
-        network.loss_and_gradient(views, batch, out)
-        gc.collect()  # until then Python keeps freed tuples
-        start, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        network.loss_and_gradient(views, batch, out)
-        _, peak = tracemalloc.get_traced_memory()
-        gc.collect()
-        end, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak - start < 16_384 < batch.inputs.nbytes / 3
-        assert end - start < 1024
+        _, kept, peak = traced(partial(network.loss_and_gradient, views, batch, out), steady=True)
+        assert peak < 16_384 < batch.inputs.nbytes / 3
+        assert kept < 1024
 
 
 def test_digits_are_learnt() -> None:

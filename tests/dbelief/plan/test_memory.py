@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +30,7 @@ from dbelief.training.session import build_model, initial_values
 from ps_server.store.shard import Shard
 from tests.jobs import small_job
 from tests.local_vectors import LocalSpace
+from tests.traced import traced
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
 from worker.replica import Replica
@@ -52,19 +52,6 @@ def job(strategy: dict[str, Any], **fields: Any) -> Job:
         "device": "cpu",
     }
     return small_job(strategy=strategy, **{**all_fields, **fields})
-
-
-def traced(make: Any) -> tuple[Any, int, int]:
-    """What is made, bytes that it holds on to, and the most that there were while it was made."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        made = make()
-        now, most = tracemalloc.get_traced_memory()
-        return made, now - before, most - before
-    finally:
-        tracemalloc.stop()
 
 
 ALL = [DOWNPOUR, ASYNC, SANDBLASTER, EASGD, MEASGD, TURNS]

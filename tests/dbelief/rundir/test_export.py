@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +20,7 @@ from dbelief.process.atomic_file import Disk, use_disk
 from dbelief.rundir.export import export_run
 from dbelief.rundir.model_metadata import ModelMetadata
 from tests.dbelief.monitor.test_status import JOB, SUMMARY
+from tests.traced import traced
 
 LAYOUT = Layout(
     (
@@ -219,10 +219,5 @@ def test_memory_holds_a_few_segments_whatever_the_model(run: Path) -> None:
     layout = Layout.of({"w": np.empty((64, nominal), np.float32)})
     write(run, "000000000700-0001", flat(0, layout), layout=layout, nominal=nominal)
     segment = 3 * 4 * nominal  # bytes, with the best and the rule's state; two where one file ends and the next begins
-    tracemalloc.start()
-    try:
-        export_run(run, "safetensors", None, "w")
-        used = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    used = traced(lambda: export_run(run, "safetensors", None, "w")).peak
     assert used < 3 * segment < 4 * layout.size / 4

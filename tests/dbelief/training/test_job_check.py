@@ -1,7 +1,6 @@
 """`dbelief job check`, and fields replaced from Python."""
 
 import re
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from dbelief.job import Downpour, load_job
 from dbelief.launch.train import _as_yaml, _check_script
 from dbelief.training.job_check import assemble_job, check_job
 from tests.jobs import SGD, dense, small_file
+from tests.traced import traced
 
 OWN = {"python": "model.py:Own"}
 VALUES = {"source": "synthetic", "kind": "regression", "samples": 50, "features": 3, "noise": 0.1}
@@ -115,12 +115,7 @@ def wide_job(folder: Path, model: dict[str, Any], features: int) -> Path:
 def test_sparse_rows_are_checked_without_dense_ones(tmp_path: Path) -> None:
     """400 rows of 2^20 columns would be 1.6 GiB, and the first mini-batch half of that; a vector has 8 MiB."""
     job = wide_job(tmp_path, dense(2), 1 << 20)
-    tracemalloc.start()
-    try:
-        lines = check_job(job, {})
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    lines, _, peak = traced(lambda: check_job(job, {}))
     assert peak < 100e6
     assert "data: 360 training, 40 validation, 0 test samples" in lines
     assert any(line.startswith("note: input 8 reaches 5e+03, input 1 only 1 ") for line in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from dbelief.training.initial_values import HeldTensors, InitialValues
 from dbelief.training.session import Session, _begin_part, _begin_whole, load_initial_from_run
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat
+from tests.traced import traced
 
 A = Pusher(1, 1)
 WHOLE = Layout.of(LAYOUT.assemble(flat(0)))
@@ -205,11 +205,5 @@ def test_rank_draws_one_row_of_blocks_at_a_time(tmp_path: Path) -> None:
     model = SparseAutoencoder((160, 160, 1), Eq1(window=16, block=4, maps=8, pool=3), select_backend("cpu"))
     job, part = job_of(tmp_path, None), layout_of(model, Grid(3, 3)).part(0)
     row = 4 * math.prod(model.blocks.w_shape[1:])
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        _begin_part(job, model, part)
-        most = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
+    most = traced(lambda: _begin_part(job, model, part)).peak
     assert 4 * part.size < most < 1.1 * (4 * part.size + 2 * row) < math.prod(model.blocks.w_shape), "a quarter of all"

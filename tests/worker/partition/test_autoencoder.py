@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from dbelief.errors import ModelError
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.partition import Grid
 from tests.examples import examples
+from tests.traced import traced
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
 from worker.partition.network import PartitionedNetwork
@@ -94,11 +94,7 @@ def test_memory_goes_with_the_blocks() -> None:
     """Four ranks of one process need together little more than one that has all."""
 
     def peak(grid: Grid) -> int:
-        tracemalloc.start()
-        run_ranks(grid.size, lambda comm: step(comm, case.model(), grid, batch))
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return most
+        return traced(lambda: run_ranks(grid.size, lambda comm: step(comm, case.model(), grid, batch))).peak
 
     case = Case((64, 64, 1), Eq1(window=8, block=4, maps=2, pool=3), 64)
     batch = case.batch()

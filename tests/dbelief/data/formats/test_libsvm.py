@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
 from dbelief.job import LibsvmData
 from tests.examples import examples
+from tests.traced import traced
 
 TRAIN = "-1 1:0.5 3:2\n+1 2:-1e-1  # a_comment\n\n# nothing\n-1\n+1 1:1 2:2 3:3\r\n"
 
@@ -232,12 +232,7 @@ def test_memory_of_loading_is_at_most_twice_the_sparse_rows(tmp_path: Path, monk
     sparse = 8 * content.count(b":") + 16 * content.count(b"\n")
     del content
     monkeypatch.setattr(libsvm, "blocks", lambda path: blocks(path, 1 << 15))  # the set has 6 MB only
-    tracemalloc.start()
-    try:
-        data = load(job, tmp_path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    data, _, peak = traced(lambda: load(job, tmp_path))
     assert data.train is not None
     assert data.validation is not None
     assert sparse <= data.train.nbytes + data.validation.nbytes <= 1.05 * sparse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from dbelief.nn import Batch, Evaluates, Model
 from dbelief.nn.autoencoders.autoencoder import EVALUATED, Eq1, SparseAutoencoder
 from dbelief.nn.kernels import depth_to_space
 from tests.examples import examples
+from tests.traced import traced
 
 Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray]], None]
 Tensors = dict[str, np.ndarray]
@@ -200,11 +200,7 @@ def test_steady_step_allocates_no_batch_arrays() -> None:
     long, short = images(512, image, "float32"), images(9, image, "float32")
     for batch in (long, short):
         model.loss_and_gradient(w, batch, out)
-    tracemalloc.start()
-    for batch in (short, long):
-        model.loss_and_gradient(w, batch, out)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    peak = traced(lambda: [model.loss_and_gradient(w, batch, out) for batch in (short, long)]).peak
     assert peak < long.inputs.nbytes / 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy.signal import correlate
 
 from dbelief.nn.kernels import Blocks, HostKernels, depth_to_space, space_to_depth
 from tests.dbelief.nn.kernels.operands import Operands, dense, draw, shapes
+from tests.traced import traced
 
 F8 = np.dtype(np.float64)
 LAYER = Blocks(rows=7, columns=6, window=3, depth=5, neurons=4)
@@ -152,15 +152,8 @@ def test_nothing_is_allocated_from_the_first_call_on() -> None:
         lambda: kernels.backward_weight(o.y, o.x, o.w),
         lambda: kernels.row_norms(o.w, norms),
     ]
-    tracemalloc.start()
-    try:
-        for call in calls:
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            call()
-            assert tracemalloc.get_traced_memory()[1] - before < 100_000  # the smallest array here has 332,000 bytes
-    finally:
-        tracemalloc.stop()
+    for call in calls:
+        assert traced(call).peak < 100_000  # the smallest array here has 332,000 bytes
 
 
 def test_wrong_arrays_are_refused_by_name() -> None:
