@@ -7,6 +7,7 @@ from rich.console import Console
 from dbelief.monitor.format import duration
 from dbelief.monitor.live_view import LiveView, line, picture, progress
 from dbelief.process.clock import ManualClock
+from tests.terminal import shown
 
 
 def status(**other: Any) -> dict[str, Any]:
@@ -40,10 +41,7 @@ def replicas(count: int) -> list[dict[str, Any]]:
 
 
 def drawn(status: dict[str, Any], height: int = 40, width: int = 90) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, height=height)
-    with console.capture() as capture:
-        console.print(picture(status, height))
-    return [text.rstrip() for text in capture.get().splitlines()]
+    return shown(picture(status, height), width, height)
 
 
 def test_view_shows_progress_and_members() -> None:

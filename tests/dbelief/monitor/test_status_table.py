@@ -1,10 +1,10 @@
-import io
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from dbelief.monitor.status_table import outcome, overview
 from dbelief.rundir.summary import Summary
+from tests.terminal import shown
 
 STATUS: dict[str, Any] = {
     "job": "digits",
@@ -75,10 +75,7 @@ BATCH = {
 
 
 def drawn(what: RenderableType) -> list[list[str]]:
-    console = Console(file=io.StringIO(), width=100)
-    with console.capture() as capture:
-        console.print(what)
-    return [line.split(maxsplit=1) for line in capture.get().splitlines()]
+    return [line.split(maxsplit=1) for line in shown(what)]
 
 
 def test_overview_lists_members() -> None:
@@ -112,10 +109,7 @@ def test_outcome_of_an_ended_run() -> None:
 
 def named(what: RenderableType) -> dict[str, str]:
     """By the name before two blanks."""
-    console = Console(file=io.StringIO(), width=100)
-    with console.capture() as capture:
-        console.print(what)
-    rows = (line.rstrip().split("  ", 1) for line in capture.get().splitlines())
+    rows = (line.split("  ", 1) for line in shown(what))
     return {row[0]: row[-1].strip() for row in rows}
 
 

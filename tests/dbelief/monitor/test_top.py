@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from dbelief.monitor.top import bytes_per_s, sparkline, whole
 from tests.dbelief.monitor.test_live_view import BATCH, status
+from tests.terminal import shown
 
 
 def worker(number: int, rate: float, **other: Any) -> dict[str, Any]:
@@ -26,10 +25,7 @@ def shard(number: int, **other: Any) -> dict[str, Any]:
 
 
 def drawn(height: int = 40, **other: Any) -> list[str]:
-    console = Console(file=io.StringIO(), width=100, height=height)
-    with console.capture() as capture:
-        console.print(whole(status(**other), height))
-    return [text.rstrip() for text in capture.get().splitlines()]
+    return shown(whole(status(**other), height), height=height)
 
 
 def test_the_fastest_come_first_and_the_gone_last() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from fnmatch import fnmatch
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from dbelief.cli.main import main
 from dbelief.cli.plan import bytes_per_s
@@ -19,15 +17,14 @@ from dbelief.job.zoo import NETWORKS
 from dbelief.monitor.format import size
 from dbelief.plan import make_plan
 from dbelief.plan.tables import planned
+from tests.terminal import shown
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def plan_text(name: str, memory_gib: float | None = None, overrides: Mapping[str, str] = {}) -> str:
-    console = Console(width=200, file=io.StringIO())
-    with console.capture() as captured:
-        console.print(planned(make_plan(load_job(EXAMPLES / f"{name}.yaml", overrides), memory_gib)))
-    return captured.get()
+    plan = make_plan(load_job(EXAMPLES / f"{name}.yaml", overrides), memory_gib)
+    return "\n".join(shown(planned(plan), width=200))
 
 
 @pytest.mark.parametrize(

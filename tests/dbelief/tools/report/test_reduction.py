@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dbelief.errors import DataError
 from dbelief.tools.report.reduction import ReductionReport, read_reduction
+from tests.terminal import shown
 
 TREE = [(1, 0), (2, 0), (0, 1), (0, 2), (3, 2), (2, 3)]
 
@@ -32,10 +32,7 @@ def fields(edges: list[tuple[int, int]], ranks: int = 4, **more: Any) -> dict[st
 
 
 def test_table_has_a_row_per_edge_with_step_figures() -> None:
-    console = Console(width=100)
-    with console.capture() as capture:
-        console.print(ReductionReport(fields(TREE)).table())
-    _, title, _, *rows = capture.get().splitlines()
+    _, title, _, *rows = shown(ReductionReport(fields(TREE)).table())
     assert title.strip() == "sums: a binomial tree of 4 workers; 10 steps of generation 2; each step"
     assert " ".join(rows[0].split()) == "1 (replica 6) 0 (replica 5) 2 4 KiB 1 ms"
     assert " ".join(rows[-1].split()) == "2 (replica 7) 3 (replica 8) 2 4 KiB 50 ms"

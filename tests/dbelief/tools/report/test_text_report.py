@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dbelief.errors import UserError
 from dbelief.rundir.summary import Summary, write_summary
 from dbelief.tools.report.text_report import account, in_words, shares
+from tests.terminal import shown
 
 TRAINING: list[dict[str, Any]] = [
     {"event": "state", "state": "ready", "reason": ""},
@@ -55,12 +54,9 @@ def ended(run: Path, **other: Any) -> None:
 
 
 def told(run: Path) -> dict[str, str]:
-    console = Console(file=io.StringIO(), width=100)
     job, facts = account(run)
     assert job == "mnist"
-    with console.capture() as capture:
-        console.print(facts)
-    rows = (line.rstrip().split("  ", 1) for line in capture.get().splitlines())
+    rows = (line.split("  ", 1) for line in shown(facts))
     return {name: value.strip() for name, value in rows}
 
 
@@ -108,10 +104,7 @@ def test_shared_memory_bytes_are_reported_separately(run: Path) -> None:
     replicas = {"0": {"sent": 0, "received": 0, **shared}, "1": {"sent": 1024, "received": 2048, **shared}}
     ended(run, bytes_per_replica={**replicas, "2": {"sent": 1024, "received": 0}})
     assert told(run)["replicas' bytes"] == "0: 3 MiB sent, 1 MiB received through shared memory"
-    console = Console(file=io.StringIO(), width=120)
-    with console.capture() as capture:
-        console.print(account(run)[1])
-    text = " ".join(capture.get().split())
+    text = " ".join(" ".join(shown(account(run)[1], width=120)).split())
     assert "1: 1 KiB sent, 2 KiB received; 3 MiB sent, 1 MiB received through shared memory" in text
     assert "2: 1 KiB sent, 0 B received" in text
 
