@@ -40,11 +40,6 @@ def exact(column: np.ndarray) -> np.ndarray:
     return np.array([float(x - mean) / deviation for x in numbers])
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def inputs(split: Samples | None) -> np.ndarray:
     assert split is not None
     return np.asarray(split.inputs)

@@ -19,11 +19,6 @@ from dbelief.job import CsvData, ParquetData
 ROWS = 12
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def csv_spec(**fields: Any) -> CsvData:
     own = {"source": "csv", "file": "t.csv", "kind": "classes", "target": "y", "validation": 0, "test": 0}
     return CsvData.model_validate(own | fields)

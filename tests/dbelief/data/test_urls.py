@@ -23,11 +23,6 @@ EACH = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("scheme", ["memory", "file"])
 @pytest.mark.parametrize("name", EACH)
 def test_a_source_by_url_is_the_one_by_path(name: str, scheme: str, tmp_path: Path) -> None:

@@ -21,11 +21,6 @@ from dbelief.job import ParquetData
 N = 60
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def table(seed: int = 0, **more: Any) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(N, 2)).astype(np.float32)

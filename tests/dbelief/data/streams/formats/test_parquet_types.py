@@ -31,11 +31,6 @@ DAYS = [0.0 if one is None else (one - EPOCH) / dt.timedelta(days=1) for one in 
 NAN = float("nan")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def read(folder: Path, column: Any, written: dict[str, Any] | None = None, **fields: Any) -> tuple[Any, list[Any]]:
     """Names and values of the inputs; they are the same streamed, in memory and as new samples."""
     table = column if isinstance(column, pa.Table) else pa.table({"a": column, "y": [0, 1] * 3})

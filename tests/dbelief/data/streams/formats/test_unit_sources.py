@@ -24,11 +24,6 @@ DATA: TypeAdapter[Data] = TypeAdapter(Data)
 ALL = {"validation": 0, "test": 0}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def loaded(base: Path, **fields: Any) -> Dataset:
     """The dataset, which is the same streamed as in memory, and as large as its sizes say."""
     spec = DATA.validate_python(fields)
