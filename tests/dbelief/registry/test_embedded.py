@@ -6,8 +6,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -16,6 +14,7 @@ import pytest
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, embedded, embedded_available, open_registry
+from tests.dbelief.launch.processes import soon
 
 pytestmark = [
     pytest.mark.processes,
@@ -25,14 +24,6 @@ pytestmark = [
 
 def _socket(url: str) -> Path:
     return Path(unquote(url.removeprefix("unix://")))
-
-
-def _soon(holds: Callable[[], bool], what: str) -> None:
-    clock, never = SystemClock(), threading.Event()
-    until_s = clock.now() + 10.0
-    while not holds():
-        assert clock.now() < until_s, what
-        clock.wait(never, 0.005)
 
 
 def test_stored_values_survive_a_server_restart(folder: Path) -> None:
@@ -99,7 +90,7 @@ def test_it_ends_with_its_parent_even_if_killed(folder: Path) -> None:
         path = _socket(parent.stdout.readline().strip())
         assert embedded._answers(path)
         parent.send_signal(signal.SIGKILL)
-    _soon(lambda: not embedded._answers(path), "the server outlived its parent")
+    soon(lambda: not embedded._answers(path), "the server outlived its parent")
     with EmbeddedRegistry(folder):
         pass
     assert not path.parent.exists(), "the next start removes what a killed one has left"
