@@ -3,7 +3,7 @@
     DBELIEF_HOSTNET=path/of/hostnet python -m benchmarks.model_parallel.speedup [--rates 25,50,100] [--rounds 3]
 
 One replica of two networks, cut over 1, 2, 4 and 8 ranks: the fully connected one for speech, of 42 M parameters, and
-the locally connected one for images, of 2.1 G. Each rank is a process on a host of its own (harness/mpi_ranks.py), and
+the locally connected one for images, of 2.1 G. Each rank is a process on a host of its own (harness/hosts.py), and
 they exchange what `PartitionedNetwork` exchanges, over MPI. Two cores cannot compute for eight machines, so layers wait
 instead: as long as a machine of FLOP_PER_S would take for the rank's part of their products (waiting_layers.py).
 

@@ -54,11 +54,10 @@ def _moment(event: dict[str, Any]) -> float:
 
 def main() -> None:
     parser = options.new_parser(__doc__)
-    parser.add_argument("--job", type=Path, default=checkout.EXAMPLES / "digits.yaml")
+    options.add_job(parser, checkout.EXAMPLES / "digits.yaml")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="of the job; repeatable")
     words = parser.parse_args()
-    fields = [f"--set={field}" for field in words.set]
+    fields = options.settings(options.fields_of(words))
     _run(words.job, fields, None)  # fills the caches
     rows = []
     for number, way in timing.interleaved(["warm", "cold"], words.rounds):
