@@ -19,9 +19,6 @@ from .world.network import SimulatedNetwork
 from .world.runtime import SimulatedRuntime
 from .world.scheduler import Process, Scheduler
 
-Sockets = tuple[Any, Any, Any]
-"""Two connected ends, and the module with `poll`."""
-
 
 @contextmanager
 def simulated(scheduler: Scheduler) -> Iterator[tuple[Process, Process, LocalSockets]]:

@@ -25,26 +25,12 @@ def test_a_repeated_join_gets_the_same_answer() -> None:
     assert join(them, token=8) is not first
 
 
-def test_one_token_of_two_kinds_is_two_members() -> None:
-    them = members()
-    assert join(them, "shard", 7) is not join(them, "replica", 7)
-
-
 def test_token_of_a_dead_member_starts_a_new_incarnation() -> None:
     them = members()
     first = join(them, token=7)
     first.state = "died"
     second = join(them, token=7)
     assert (second.number, second.incarnation) == (0, 2)
-
-
-def test_lowest_free_number_is_reused() -> None:
-    them = members()
-    a, b, c = (join(them, token=t) for t in (1, 2, 3))
-    assert [m.number for m in (a, b, c)] == [0, 1, 2]
-    b.state = "left"
-    assert join(them, token=4).number == 1
-    assert join(them, token=5).number == 3
 
 
 def test_replicas_and_clients_share_numbers_shards_do_not() -> None:

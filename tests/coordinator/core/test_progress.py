@@ -157,14 +157,6 @@ def test_warm_start_by_loss_ends_once_without_rationing() -> None:
     assert [progress.warm_start_ends(), progress.warm_start_ends()] == [True, False]
 
 
-def test_whichever_condition_holds_first_releases() -> None:
-    by_samples, by_loss = (TrainingProgress(warm_start=WarmStart(3_000, 0.5)) for _ in range(2))
-    train(by_samples, [1.0, 1.0])
-    train(by_loss, [0.4])
-    assert by_samples.warm_start_ends()
-    assert by_loss.warm_start_ends()
-
-
 def test_a_warm_start_of_nothing_is_over_at_once() -> None:
     assert TrainingProgress(warm_start=WarmStart(0)).warm_start_ends()
 
@@ -179,12 +171,6 @@ def test_an_evaluation_is_due_once_per_interval() -> None:
         progress.record_report(0, told(100), 0.0)
         due.append(progress.evaluation_due())
     assert [100 * (i + 1) for i, is_due in enumerate(due) if is_due] == [300, 500, 800, 1000]
-
-
-def test_skipped_intervals_trigger_one_evaluation() -> None:
-    progress = TrainingProgress(evaluate_every=10)
-    progress.record_report(0, told(100), 0.0)
-    assert [progress.evaluation_due(), progress.evaluation_due()] == [True, False]
 
 
 def test_late_evaluation_covers_all_samples_seen() -> None:

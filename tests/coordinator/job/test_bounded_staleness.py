@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.messages import Assignment, EvaluationLease, Wait, Wants, WorkRequest
+from coordinator.core.messages import Assignment, Wait, Wants, WorkRequest
 from coordinator.core.states import State
 from dbelief.core.lease import DataLease
 
@@ -79,35 +79,6 @@ def test_the_warm_start_holds_with_a_dial(a_world: MakeWorld) -> None:
     begin(world, second)
     assert second.lease is not None
     assert second.lease.clock == 4
-
-
-def test_joining_replica_starts_at_current_clock(a_world: MakeWorld) -> None:
-    world = bounded(a_world).started(replicas=1)
-    (first,) = world.replicas
-    begin(world, first)
-    assert pushes(first, 7) == 7
-    late = world.replica()
-    begin(world, late)
-    assert late.lease is not None
-    assert late.lease.clock == 7
-    assert pushes(first) == 2, "the joiner counts from now on"
-    assert pushes(late, 2) == 2
-
-
-def test_evaluating_replica_blocks_no_other(a_world: MakeWorld) -> None:
-    world = bounded(a_world, evaluate={"every": 60}).started()
-    first, second = world.replicas
-    begin(world, first, second)
-    assert pushes(second, 1) == 1
-    assert pushes(first) == 3
-    assert pushes(second, 2) == 2
-    assert isinstance(second.ask(), EvaluationLease)
-    world.settle()
-    assert pushes(first, 5) == 5, "which is more than the dial allows with a member at 3"
-    second.evaluate()
-    begin(world, second)
-    assert second.lease is not None
-    assert second.lease.clock == 8, "and comes back at the current clock"
 
 
 def test_replica_without_data_blocks_no_other(a_world: MakeWorld) -> None:
@@ -183,23 +154,6 @@ def test_stop_does_not_block_training_replicas(a_world: MakeWorld) -> None:
     assert world.machine.progress.samples == 60
 
 
-def test_a_death_lets_the_others_go_on(a_world: MakeWorld) -> None:
-    world = bounded(a_world).started()
-    first, second = world.replicas
-    begin(world, first, second)
-    assert pushes(first) == 2
-    second.die()
-    assert pushes(first) == 0, "until it is fenced it may still push"
-    world.settle()
-    assert pushes(first, 5) == 5
-    successor = world.replica(requested=second.number)
-    begin(world, successor)
-    assert successor.lease is not None
-    assert successor.lease.clock == 7
-    world.run()
-    np.testing.assert_array_equal(world.applied(), 1)
-
-
 def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) -> None:
     world = bounded(a_world).started()
     first, second = world.replicas
@@ -212,28 +166,3 @@ def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) ->
     begin(world, successor)
     assert successor.lease is not None
     assert successor.lease.clock == 2
-
-
-def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
-    world = bounded(a_world).started()
-    begin(world, *world.replicas)
-    leases = [replica.lease for replica in world.replicas]
-    assert [replica.work() for replica in world.replicas] == leases
-    world.run()
-    np.testing.assert_array_equal(world.applied(), 1)
-
-
-def test_resumed_job_continues_at_snapshot_clock(a_world: MakeWorld) -> None:
-    world = bounded(a_world, snapshots={"every_s": 10.0}).started()
-    begin(world, *world.replicas)
-    for replica in world.replicas:
-        assert pushes(replica, 2) == 2
-    world.tick(11.0)
-    world.settle()
-    again = world.after_crash().started()
-    first, second = again.replicas
-    begin(again, first, second)
-    assert first.lease is not None
-    assert first.lease.clock == 2
-    again.run()
-    np.testing.assert_array_equal(again.applied(), 1)

@@ -30,16 +30,6 @@ def evaluating(a_world: MakeWorld, **changes: object) -> World:
     return world
 
 
-def test_an_evaluation_is_a_lease_like_any_other(a_world: MakeWorld) -> None:
-    world = evaluating(a_world)
-    first, second = world.replicas
-    assert first.evaluation is not None
-    assert (first.evaluation.set, first.evaluation.vector, first.evaluation.samples) == ("validation", "w", 30)
-    assert isinstance(second.ask(), DataLease)
-    states = {m.number: m.state for m in world.machine.members.alive("replica")}
-    assert states == {first.number: "evaluating", second.number: "training"}
-
-
 def test_evaluation_of_dead_replica_is_reassigned(a_world: MakeWorld) -> None:
     world = evaluating(a_world)
     first, second = world.replicas
@@ -153,17 +143,6 @@ def test_between_sets_no_lease_that_is_done_is_remembered(a_world: MakeWorld) ->
     assert [row[0]["id"] for row in world.machine.set_state()["leases"]["held"]] == [held.id]
 
 
-def test_snapshot_waits_while_best_may_be_stored(a_world: MakeWorld) -> None:
-    world = evaluating(a_world, snapshots={"every_s": 30.0})
-    world.tick(40.0)
-    world.settle()
-    assert len(world.did(TakeSnapshot)) == 1
-    world.replicas[0].evaluate()
-    world.settle()
-    assert len(world.did(TakeSnapshot)) == 2
-    assert world.disk["000000000030-0002"].state["progress"]["best"]["vector"] == "best.0"
-
-
 def test_best_evaluation_waits_while_snapshot_is_written(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 30, "keep": "best"}, snapshots={"every_s": 30.0}).started()
     world.tick(31.0)
@@ -173,10 +152,3 @@ def test_best_evaluation_waits_while_snapshot_is_written(a_world: MakeWorld) -> 
     assert isinstance(first.ask(), DataLease)
     world.settle()
     assert isinstance(second.ask(), EvaluationLease)
-
-
-def test_keep_last_lets_snapshots_and_evaluations_overlap(a_world: MakeWorld) -> None:
-    world = evaluating(a_world, evaluate={"every": 30, "keep": "last"}, snapshots={"every_s": 30.0})
-    world.tick(40.0)
-    world.settle()
-    assert len(world.did(TakeSnapshot)) == 2

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from coordinator.core.effects import AssignShards, Fence, MakeReady, TakeSnapshot
-from coordinator.core.messages import Wait, WorkRequest
+from coordinator.core.effects import Fence, MakeReady, TakeSnapshot
+from coordinator.core.messages import Wait
 from coordinator.core.states import State
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
@@ -44,36 +44,6 @@ def test_replicas_first_then_shards(a_world: MakeWorld) -> None:
     world.shard()
     world.settle()
     assert [r.is_initialiser() for r in (other, replica, other)] == [True, False, True]
-
-
-def test_segments_are_placed_on_shards_by_number(a_world: MakeWorld) -> None:
-    world = a_world()
-    world.shard(token=501, requested=1)
-    world.shard(token=502)
-    world.replica()
-    (action,) = [a for a in world.machine.actions if isinstance(a, AssignShards)]
-    places = action.placement.places
-    assert [(p.shard, p.address, p.runs) for p in places] == [
-        (0, "10.0.0.502:1", ((0, 2),)),
-        (1, "10.0.0.501:1", ((2, 2),)),
-    ]
-    assert world.machine.placement is action.placement
-
-
-def test_training_begins_when_initial_values_are_safe(a_world: MakeWorld) -> None:
-    world = a_world()
-    world.all_shards()
-    replica = world.replica()
-    world.settle()
-    assert replica.is_initialiser()
-    replica.initialise()
-    assert isinstance(replica.ask(), Wait)
-    world.settle()
-    assert world.state() is State.READY
-    kinds = [type(a) for a in world.done if isinstance(a, AssignShards | TakeSnapshot | MakeReady)]
-    assert kinds == [AssignShards, TakeSnapshot, MakeReady]
-    assert list(world.disk) == ["000000000000-0001"]
-    assert world.machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s).samples == 30  # type: ignore[union-attr]
 
 
 def test_initial_values_survive_death_of_initialiser(a_world: MakeWorld) -> None:
@@ -221,18 +191,6 @@ def test_a_job_without_a_replica_fails_and_says_so(a_world: MakeWorld) -> None:
     world.all_shards()
     world.tick(61.0)
     assert world.machine.reason == "waited 60 s for a replica to join"
-
-
-def test_initialization_continues_while_a_replica_is_left(a_world: MakeWorld) -> None:
-    world = a_world()
-    world.all_shards()
-    replica = world.replica()
-    world.settle()
-    world.tick(200.0)
-    assert world.state() is State.INITIALISING
-    replica.leave()
-    world.tick(61.0)
-    assert world.machine.reason == "no replica for 60 s; waiting for: a replica to join"
 
 
 def test_shard_dead_before_assignment_frees_its_place(a_world: MakeWorld) -> None:

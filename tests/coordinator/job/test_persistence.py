@@ -62,19 +62,6 @@ def test_takeover_at_any_turn_trains_each_sample_once(
     assert world.machine.failures == {"coordinator": 1}
 
 
-def test_unpersisted_reports_are_covered_by_later_totals(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    first, _ = world.replicas
-    first.work()
-    first.train(pushes=2)
-    assert world.machine.progress.samples == 20
-    world.take_over()
-    assert world.machine.progress.samples == 0
-    first.train()
-    assert world.machine.progress.samples == 30
-    assert world.machine.progress.pushes == 3
-
-
 def test_progress_with_the_next_request_covers_a_lost_report(a_world: MakeWorld) -> None:
     """The report on the finished lease went to a coordinator that has not stored it."""
     world = a_world().started()
@@ -285,14 +272,6 @@ def test_finished_run_is_not_unfinished(a_world: MakeWorld) -> None:
     assert load_unfinished({}) is None
     assert outcome(closed) == "done: 200 samples trained"
     assert outcome({}) == outcome(stored(world)) == ""
-
-
-def test_next_coordinator_closes_a_finished_job(a_world: MakeWorld) -> None:
-    world = a_world().started().run()
-    world.finished = False
-    world.take_over()
-    world.settle()
-    assert world.finished
 
 
 def test_unreadable_state_is_a_clear_failure(a_world: MakeWorld) -> None:

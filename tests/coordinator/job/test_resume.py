@@ -76,19 +76,6 @@ def test_pushes_in_part_of_a_set_are_repeated_and_counted(a_world: MakeWorld) ->
     assert (successor.applied() - 1).sum(axis=1).tolist() == [0, 10, 20, 20]
 
 
-def test_lease_ended_during_snapshot_is_restored(a_world: MakeWorld) -> None:
-    world = a_world(snapshots={"every_s": 30.0}).started()
-    first, _ = world.replicas
-    first.work()
-    parts = iter([lambda: None] * 4 + [first.train])
-    world.interleave = lambda: next(parts)()
-    world.tick(31.0)
-    world.settle()
-    successor = world.after_crash().started()
-    assert successor.machine.progress.samples == 0
-    assert successor.replicas[0].work().start == 0
-
-
 def test_incarnation_fenced_during_set_is_not_retrained(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 5.5}).started()
     first, _ = world.replicas
@@ -100,19 +87,6 @@ def test_incarnation_fenced_during_set_is_not_retrained(a_world: MakeWorld) -> N
     world.settle()
     successor = world.after_crash().started().run()
     assert (successor.applied() == 1).all()
-
-
-def test_resumed_incarnations_are_above_those_of_the_set(a_world: MakeWorld) -> None:
-    """Else their first pushes would be taken for repetitions, and be lost without a word."""
-    world = interrupted(a_world)
-    old = {replica.incarnation for replica in world.replicas}
-    successor = world.after_crash().started()
-    assert min(replica.incarnation for replica in successor.replicas) > max(old)
-    replica = successor.replicas[0]
-    replica.work()
-    before = successor.vector().sum()
-    replica.train()
-    assert successor.vector().sum() > before
 
 
 def test_shard_epochs_and_set_ids_go_on_rising(a_world: MakeWorld) -> None:
@@ -152,27 +126,11 @@ def test_a_resumed_job_knows_how_long_it_has_taken_before(a_world: MakeWorld) ->
     assert JobMachine(world.job, world.shape, ("s", state)).earlier_wall_s == 0.0
 
 
-def test_a_resumed_job_with_nothing_left_to_train_ends(a_world: MakeWorld) -> None:
-    world = a_world(limits={"samples": 60}).started().run()
-    successor = world.after_crash().started().run()
-    assert successor.state() is State.DONE
-    assert successor.machine.progress.test is not None
-    assert (successor.applied() == 1).all()
-
-
 def test_a_job_may_go_on_for_longer_than_was_planned(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started().run()
     longer = a_world(limits={"samples": 150}).job
     successor = world.after_crash(limits=longer.limits).started().run()
     assert successor.machine.progress.samples == 150
-    assert (successor.applied() == 1).all()
-
-
-def test_job_resumes_with_another_shard_count(a_world: MakeWorld) -> None:
-    successor = interrupted(a_world).after_crash(shards=3).started()
-    assert [len(shard.segments) for shard in successor.shards] == [1, 2, 1]
-    assert successor.machine.set_state()["nominal_length"] == 1024
-    successor.run()
     assert (successor.applied() == 1).all()
 
 

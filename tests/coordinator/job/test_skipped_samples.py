@@ -15,39 +15,6 @@ if TYPE_CHECKING:
 MakeWorld = Callable[..., "World"]
 
 
-def test_skipped_samples_are_trained_by_the_next_who_asks(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    first, second = world.replicas
-    first.work()
-    first.skip(5, 20)
-    assert (world.machine.leases.leased, world.machine.progress.samples) == (15, 0)
-    again = second.work()
-    assert (again.epoch, again.start, again.stop) == (0, 5, 20)
-    first.train()
-    assert (world.machine.progress.samples, world.machine.progress.pushes) == (15, 2)
-    second.train()
-    assert world.machine.progress.samples == world.machine.leases.done == 30
-    assert (world.applied()[:, :30] == 1).all()
-    world.run()
-    assert (world.applied() == 1).all()
-    assert world.machine.progress.samples == 200
-
-
-def test_a_replica_that_skips_the_rest_of_its_lease_gets_it_again(a_world: MakeWorld) -> None:
-    world = a_world(replicas=1).started()
-    (replica,) = world.replicas
-    lease = replica.work()
-    replica.train(pushes=1)
-    replica.skip(10, 30)
-    assert replica.finished
-    assert not world.machine.leases.outstanding
-    again = replica.work()
-    assert again.id > lease.id
-    assert (again.start, again.stop, again.samples_before) == (10, 30, 10)
-    world.run()
-    assert (world.applied() == 1).all()
-
-
 def test_skipped_samples_are_known_to_the_next_coordinator(a_world: MakeWorld) -> None:
     """Else it would count them as trained with the next push."""
     world = a_world().started()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.messages import EvaluationLease, Wait
+from coordinator.core.messages import Wait
 from coordinator.core.states import State
 from dbelief.core.lease import DataLease
 
@@ -37,16 +37,6 @@ def trained(world: World) -> np.ndarray:
     return np.all(world.vector()[:, : world.machine.total] > 0, axis=0)  # type: ignore[no-any-return]
 
 
-def test_each_sample_in_one_round_and_each_round_one_step(a_world: MakeWorld) -> None:
-    world = lockstep(a_world).started().run()
-    assert world.state() is State.DONE
-    assert trained(world).all()
-    assert world.machine.progress.samples == 200
-    # Blocks of 3 and 3, 3 and 1, and so again: the last lease of an epoch is short.
-    assert [segment.version for segment in world.segments] == [12] * 4
-    assert world.vector().sum() == pytest.approx(sum(s.version for s in world.segments) * 10)
-
-
 def test_training_starts_when_all_replicas_joined(a_world: MakeWorld) -> None:
     world = lockstep(a_world, replicas=3).started(replicas=2)
     first, second = world.replicas
@@ -66,18 +56,6 @@ def test_missing_replica_ends_the_job_after_a_timeout(a_world: MakeWorld) -> Non
     assert world.state() is State.READY
     world.tick(3.0)
     assert world.machine.reason == "waited 60 s for replicas (1 of 2 joined)"
-
-
-def test_dead_replica_does_not_block_running_rounds(a_world: MakeWorld) -> None:
-    world = lockstep(a_world).started()
-    everyone_asks(world)
-    first, second = world.replicas
-    first.die()
-    world.settle()
-    world.tick(100.0)
-    assert world.state() is State.READY
-    second.train()
-    assert len(everyone_asks(world)) == 1
 
 
 def test_no_lease_before_the_shards_know_the_members(a_world: MakeWorld) -> None:
@@ -126,26 +104,6 @@ def test_pending_round_push_of_dead_replica_is_retrained(a_world: MakeWorld) -> 
     assert world.machine.training.pushes_twice == 0
 
 
-def test_a_joiner_comes_in_with_the_next_block(a_world: MakeWorld) -> None:
-    world = lockstep(a_world).started()
-    everyone_asks(world)
-    late = world.replica()
-    assert isinstance(late.ask(), Wait)
-    world.settle()
-    first, second = world.replicas[:2]
-    for _ in range(3):
-        assert not first.push()
-        assert second.push()
-        assert first.push()
-    for replica in (first, second):
-        replica.tell()
-        replica.lease = None
-    leases = everyone_asks(world)
-    assert {lease.clock for lease in leases} == {3}
-    assert [lease.samples for lease in leases] == [30, 10, 30], "the second epoch has begun"
-    assert world.did(SetMembership)[-1].rounds == ((3, (0, 1, 2)), (4, (0, 2)), (6, ()))
-
-
 def test_early_replacement_keeps_its_place_in_the_block(a_world: MakeWorld) -> None:
     """Its forerunner died between two blocks: its later fence must not remove the successor from the next."""
     world = lockstep(a_world).started()
@@ -168,51 +126,6 @@ def test_early_replacement_keeps_its_place_in_the_block(a_world: MakeWorld) -> N
     assert isinstance(first.ask(), DataLease)
     world.run()
     assert world.state() is State.DONE
-    assert trained(world).all()
-
-
-def test_evaluation_waits_for_the_end_of_a_block(a_world: MakeWorld) -> None:
-    """One who evaluated with a part in its hands would hold up all the others."""
-    world = lockstep(a_world, evaluate={"every": 10}).started()
-    everyone_asks(world)
-    first, second = world.replicas
-    for _ in range(2):
-        assert not first.push()
-        assert second.push()
-        second.tell()
-        assert first.push()
-    assert not first.push()
-    assert second.push()
-    assert first.push()
-    for replica in (first, second):
-        replica.tell()
-        replica.lease = None
-    assert isinstance(first.ask(), EvaluationLease)
-    assert isinstance(second.ask(), Wait)
-    world.settle()
-    assert isinstance(second.ask(), Wait)
-    first.evaluate()
-    assert isinstance(first.ask(), Wait)
-    world.settle()
-    assert isinstance(first.ask(), DataLease)
-
-
-def test_due_evaluation_waits_for_started_blocks(a_world: MakeWorld) -> None:
-    world = lockstep(a_world, evaluate={"every": 1}).started()
-    for replica in world.replicas:
-        replica.ask()
-    world.machine.progress.samples += 5
-    world.tick()
-    assert [type(replica.ask()) for replica in world.replicas] == [Wait, Wait]
-    world.settle()
-    assert [type(replica.ask()) for replica in world.replicas] == [DataLease, DataLease]
-
-
-def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
-    world = lockstep(a_world).started()
-    leases = everyone_asks(world)
-    assert [replica.work() for replica in world.replicas] == leases
-    world.run()
     assert trained(world).all()
 
 

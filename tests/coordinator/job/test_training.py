@@ -19,27 +19,6 @@ if TYPE_CHECKING:
 MakeWorld = Callable[..., "World"]
 
 
-def test_every_sample_of_every_epoch_is_trained_once(a_world: MakeWorld) -> None:
-    world = a_world().started().run()
-    assert world.state() is State.DONE
-    assert world.machine.reason == "200 samples trained"
-    assert (world.applied() == 1).all()
-    progress = world.machine.progress
-    assert (progress.samples, progress.steps, progress.pushes) == (200, 20, 20)
-    assert progress.samples_of(0) + progress.samples_of(1) == 200
-    assert world.machine.epoch == 2.0
-
-
-@pytest.mark.parametrize(("n_fetch", "n_push", "literal"), [(1, 3, False), (2, 2, False), (1, 3, True)])
-def test_a_push_of_several_mini_batches_counts_them_all(
-    a_world: MakeWorld, n_fetch: int, n_push: int, literal: bool
-) -> None:
-    world = a_world(strategy__n_fetch=n_fetch, strategy__n_push=n_push, strategy__literal=literal).started().run()
-    assert (world.applied() == 1).all()
-    assert world.machine.progress.steps == 20
-    assert world.machine.progress.pushes < 20
-
-
 # -- warm start ----------------------------------------------------------------------------------------------
 
 
@@ -90,16 +69,6 @@ def test_a_warm_start_by_loss(a_world: MakeWorld) -> None:
 # -- lost answers --------------------------------------------------------------------------------------------
 
 
-def test_a_lease_whose_answer_was_lost_is_given_again(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    first, second = world.replicas
-    lost = first.work()
-    assert first.work() == lost
-    assert second.work().id != lost.id
-    world.run()
-    assert (world.applied() == 1).all()
-
-
 def test_lost_lease_answer_is_repeated_while_closing(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
@@ -109,20 +78,6 @@ def test_lost_lease_answer_is_repeated_while_closing(a_world: MakeWorld) -> None
     assert isinstance(second.ask(), Wait)
     world.run()
     assert world.state() is State.DONE
-
-
-def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    first, _ = world.replicas
-    first.work()
-    first.train(pushes=2)
-    first.tell()
-    assert world.machine.progress.samples == 20
-    totals = first.totals
-    first.train()
-    first.tell()
-    world.machine.report_progress(first.number, first.incarnation, totals, world.now_s)
-    assert world.machine.progress.samples == 30
 
 
 def test_a_report_on_a_foreign_lease_completes_no_lease(a_world: MakeWorld) -> None:
@@ -304,9 +259,3 @@ def test_dead_client_is_distinct_from_its_replacement(a_world: MakeWorld) -> Non
         successor.number, successor.incarnation, ProgressReport(sequence=1, pushes=1, samples=10), world.now_s
     )
     assert world.machine.progress.samples == 40
-
-
-def test_a_tick_of_the_machine_is_cheap_in_actions(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    world.tick(20.0)
-    assert world.machine.actions == []

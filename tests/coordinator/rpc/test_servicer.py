@@ -373,12 +373,6 @@ def test_work_that_is_wanted_goes_over_the_wire(training: Caller) -> None:
     assert lease(training, 1).training.lease == 3, "any work"
 
 
-@pytest.mark.parametrize("unknown", [3, 99, -1])
-def test_unknown_kind_of_work_is_any(training: Caller, unknown: int) -> None:
-    """Of a later version: it gets what there is, as before kinds could be wanted."""
-    assert lease(training, wants=unknown).training.lease == 1
-
-
 def test_in_lockstep_the_last_block_is_still_to_come(a_world: Callable[..., World]) -> None:
     """Its leases empty the pool, and are sent when the shards have its members: nobody may end meanwhile."""
     call = Caller(a_world(DatasetSizes(40, 0, 0), strategy__staleness=0, limits={"epochs": 1}))
@@ -504,12 +498,6 @@ def test_a_held_request_ends_in_time_and_with_the_job(lockstep: Caller) -> None:
 @pytest.mark.parametrize("hold_s", [0.0, -1.0, math.nan])
 def test_a_request_that_permits_no_hold_is_answered_at_once(lockstep: Caller, hold_s: float) -> None:
     assert held_request(lockstep, 0, hold_s=hold_s).result(timeout=30).wait_s == LOCKSTEP_RETRY_S
-
-
-def test_a_request_without_lockstep_is_not_held(training: Caller) -> None:
-    lease(training)
-    training.world.machine.stop("enough", training.world.now_s)
-    assert held_request(training, 1, hold_s=60.0).result(timeout=30).wait_s == 0.05
 
 
 def test_a_request_whose_connection_broke_takes_no_work_from_the_one_that_followed(lockstep: Caller) -> None:

@@ -60,14 +60,6 @@ def a_set(folder: Path, count: int, job: Job) -> Path:
     return made
 
 
-def test_resume_uses_newest_set_and_a_new_epoch(a_job: MakeJob, tmp_path: Path) -> None:
-    a_set(tmp_path, 4, a_job())
-    machine = create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
-    assert machine.shard_epoch == 4
-    assert machine.members.incarnations == 9
-    assert machine.training.snapshots.count == 4
-
-
 def test_run_id_is_unique_and_kept_by_takeover(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
     a_set(tmp_path, 4, job)
@@ -97,13 +89,6 @@ def test_corrupt_set_is_reported_and_skipped(
     assert machine.training.snapshots.begin(100).set_id == "000000000100-0006", "the torn one keeps its folder"
     create_machine(a_job(), LocalSets(tmp_path / "snapshots"), resume=True)
     assert capsys.readouterr().err == ""
-
-
-def test_new_run_uses_epochs_above_the_registry(a_job: MakeJob, tmp_path: Path) -> None:
-    known = {"format": 1, "state": "failed", "finished": True, "shard_epoch": 7}
-    stored = {"state": json.dumps(known).encode(), "members": b"{}", "training": b"{}"}
-    started = began(a_job(), stored, tmp_path, resume=False, fresh=False)
-    assert started.machine.shard_epoch == 8
 
 
 def test_unfinished_run_of_an_earlier_version_is_refused_unless_it_is_resumed_or_left(

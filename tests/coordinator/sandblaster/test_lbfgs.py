@@ -93,15 +93,6 @@ def test_it_is_scipys_inverse_hessian_after_scaling() -> None:
     assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
 
 
-def test_float32_vectors_lose_no_more_than_their_rounding() -> None:
-    exact, rounded = Descent(Lbfgs(6), 200, 5), Descent(Lbfgs(6), 200, 5, np.float32)
-    for _ in range(8):
-        exact.step(0.02)
-        rounded.step(0.02)
-    distance = np.linalg.norm(exact.direction - rounded.direction)
-    assert distance <= 1e-5 * np.linalg.norm(exact.direction)
-
-
 def test_pair_without_curvature_is_skipped() -> None:
     descent = Descent(Lbfgs(4, curvature=1e-3), 6, 0)
     descent.step(0.02)
@@ -112,28 +103,6 @@ def test_pair_without_curvature_is_skipped() -> None:
     assert descent.method.pairs == 1
     for name in ("s.0", "y.0"):
         assert np.array_equal(descent.space.vectors[name], before[name])
-
-
-def test_state_restores_the_method() -> None:
-    one, other = Descent(Lbfgs(3), 12, 7), Descent(Lbfgs(3), 12, 7)
-    for _ in range(5):
-        one.step(0.02)
-        other.step(0.02)
-        successor = Lbfgs(3)
-        successor.restore(other.method.state())
-        other.method = successor
-    assert np.array_equal(one.direction, other.direction)
-
-
-def test_without_a_past_it_descends_steepest() -> None:
-    descent = Descent(Lbfgs(3), 12, 7)
-    descent.step(0.02)
-    descent.method.forget()
-    descent.method.absorb(descent.space.run(descent.method.inner_products(None)))
-    program, slope = descent.method.direction()
-    descent.space.run(program)
-    assert np.array_equal(descent.direction, -descent.gradient())
-    assert slope == pytest.approx(-(descent.gradient() @ descent.gradient()))
 
 
 def test_non_finite_product_is_an_error() -> None:

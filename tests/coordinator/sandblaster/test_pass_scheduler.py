@@ -7,7 +7,6 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,18 +167,6 @@ def deliver(turn: PassScheduler, portions: set[int], one: int, bundle: Bundle, n
         portions |= new
 
 
-def test_a_repeated_call_gets_the_same() -> None:
-    turn = PassScheduler(10, 2)
-    first = turn.grant(0, 7, [0, 1], 0.0)
-    assert first is not None
-    assert turn.grant(0, 7, [0, 1], 1.0) == first
-    second = turn.grant(0, 7, [0, 1], 2.0, (first.number,), ahead=True)
-    assert second is not None
-    assert second.first == first.stop
-    assert turn.grant(0, 7, [0, 1], 3.0, (first.number,), ahead=True) == second
-    assert len(turn.runs) == 2
-
-
 def test_no_prefetch_near_the_end_of_a_pass() -> None:
     turn = PassScheduler(5, 1)
     first = turn.grant(0, 7, [0, 1], 0.0)
@@ -272,14 +259,6 @@ def test_backups_copy_the_longest_running_bundle() -> None:
     assert turn.grant(2, 2, range(3), 1.0) == bundles[0]
     assert turn.grant(3, 3, range(4), 1.0) == bundles[1], "the other one is computed twice already"
     assert turn.launched == 2
-
-
-@pytest.mark.parametrize("portions", [1, 3])
-def test_without_backups_the_idle_wait(portions: int) -> None:
-    turn = PassScheduler(portions, 1, backups=False)
-    for life in range(portions):
-        assert turn.grant(life, life, range(portions), 0.0) is not None
-    assert turn.grant(9, 9, range(portions), 0.0) is None
 
 
 def test_pass_picture_spans_its_bundles() -> None:

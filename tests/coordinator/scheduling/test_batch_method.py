@@ -16,7 +16,7 @@ from coordinator.core.effects import RunProgram
 from coordinator.core.messages import Assignment, BundleLease, BundleResult, EvaluationLease, Wait, WorkRequest
 from coordinator.core.states import DatasetSizes, State
 from coordinator.monitoring.summary import summary_of
-from coordinator.sandblaster.lbfgs_driver import PASSES, Phase
+from coordinator.sandblaster.lbfgs_driver import Phase
 from coordinator.scheduling.batch_method import Sandblaster
 from dbelief.core.push import Push, Pusher
 from dbelief.job import Sandblaster as Settings
@@ -213,20 +213,6 @@ def test_in_order_the_bits_are_the_same_for_any_replicas(a_world: MakeWorld) -> 
     assert len(found) == 1
 
 
-def test_replicas_wait_between_passes_and_program_runs_once(a_world: MakeWorld) -> None:
-    batch = Batch(a_world)
-    world = batch.world
-    while batch.method.phase in PASSES:
-        for replica in world.replicas:
-            batch.step(replica)
-    (asked,) = [action for action in world.machine.actions if isinstance(action, RunProgram)]
-    assert [operation.name for operation in asked.program][:2] == ["lincomb", "dots"]
-    world.machine.tick(world.now_s)
-    assert len([action for action in world.machine.actions if isinstance(action, RunProgram)]) == 1
-    one = world.replicas[0]
-    assert isinstance(world.machine.lease(WorkRequest(one.number, one.incarnation), world.now_s), Wait)
-
-
 def test_evaluation_and_parameter_write_exclude_each_other(a_world: MakeWorld) -> None:
     batch = Batch(a_world)
     world, machine = batch.world, batch.world.machine
@@ -302,13 +288,6 @@ def test_where_a_shard_dies_all_go_back_to_the_last_set(a_world: MakeWorld, undi
     back = sum(row["iterations"] for row in world.events("rolled_back"))
     assert len(world.events("iteration")) <= 8 + back + happened["takeovers"]
     assert world.events("rolled_back")
-
-
-def test_a_set_is_written_every_so_many_iterations(a_world: MakeWorld) -> None:
-    batch = Batch(a_world, snapshots={"every_s": None, "every_iterations": 3})
-    batch.run()
-    sets = [row["set"] for row in batch.world.events("snapshot")]
-    assert len(sets) == 4, "initial values, iterations 3 and 6, the end"
 
 
 def test_a_shard_that_dies_before_training_holds_nothing_up(a_world: MakeWorld) -> None:

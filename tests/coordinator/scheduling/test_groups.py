@@ -246,20 +246,6 @@ def test_evaluation_and_snapshot_wait_for_group_upload() -> None:
     assert isinstance(ask(0, last[0]), EvaluationLease)
 
 
-def test_group_lasts_while_membership_is_stable() -> None:
-    leases = Leases(EPOCH, 4 * EPOCH, 3 * BATCH, BATCH)
-    groups = GroupPolicy(leases)
-    living, last = {0: 1, 1: 2}, dict[int, int]()
-    first = asked(groups, living, last)
-    second = asked(groups, living, last, steps=3)
-    assert [one.generation for one in first + second] == [1] * 4
-    assert [one.lease.clock for one in first + second] == [0, 0, 3, 3]
-    assert {one.samples_before for one in second} == {2 * 3 * BATCH}
-    living[2] = 3
-    third = [groups.held(WorkRequest(n, life, last_lease=last.get(life, 0), steps=3)) for n, life in living.items()]
-    assert third == [None] * 3
-
-
 def test_repeatedly_broken_groups_fail_with_the_reason() -> None:
     leases = Leases(EPOCH, EPOCH, 3 * BATCH, BATCH)
     groups = GroupPolicy(leases)
@@ -366,15 +352,6 @@ def test_a_worker_that_is_fenced_after_its_block_has_no_steps() -> None:
     groups.fenced(1, living[1])
     assert fail(groups, 0, living[0]) == [3, 3]
     assert not groups.unpersisted_steps
-
-
-def test_steps_that_were_written_are_not_lost() -> None:
-    groups, living = broken_block(2)
-    work = asked(groups, living, {})
-    groups.held(WorkRequest(0, 1, last_lease=work[0].lease.id, steps=3))
-    assert fail(groups, 0, living[0]) == []
-    assert fail(groups, 1, living[1]) == []
-    assert groups.written == groups.steps == 5
 
 
 def restored(groups: GroupPolicy) -> GroupPolicy:

@@ -89,22 +89,6 @@ def ledger(lease: DataLease, lowest: int, highest: int | None = None, pushed: in
     return Applied(row, lowest if highest is None else highest)
 
 
-def test_ranges_are_consecutive_with_short_epoch_ends() -> None:
-    pool = leases()
-    ranges = [(lease.epoch, lease.start, lease.stop) for lease in iter(lambda: pool.grant(0, 1), None)]
-    assert ranges == [
-        *[(0, 0, 30), (0, 30, 60), (0, 60, 90), (0, 90, 100)],
-        *[(1, 0, 30), (1, 30, 60), (1, 60, 90), (1, 90, 100)],
-    ]
-    assert not pool.room()
-    assert not pool.finished
-
-
-def test_the_total_cuts_the_last_lease() -> None:
-    pool = leases(total=110)
-    assert [lease.samples for lease in iter(lambda: pool.grant(0, 1), None)] == [30, 30, 30, 10, 10]
-
-
 def test_lease_has_a_schedule_position_and_unique_id() -> None:
     pool = leases()
     assert [(lease.id, lease.samples_before) for lease in (take(pool), take(pool), take(pool))] == [
@@ -112,13 +96,6 @@ def test_lease_has_a_schedule_position_and_unique_id() -> None:
         (2, 30),
         (3, 60),
     ]
-
-
-def test_no_more_is_leased_than_asked_for() -> None:
-    pool = leases()
-    assert pool.grant(0, 1, at_most=0) is None
-    assert take(pool, at_most=7).samples == 7
-    assert take(pool, at_most=1000).samples == 30
 
 
 def test_without_data_nothing_is_leased() -> None:
@@ -178,20 +155,6 @@ def test_ledgers_settle_the_lease_of_a_dead_replica(lowest: int, highest: int, e
     assert sum(stop - start for _, start, stop in pool.returned) == 30 - expected.samples
 
 
-def test_reported_pushes_count_once_after_death() -> None:
-    pool = leases()
-    lease = take(pool, life=1, pushed=4)
-    pool.acknowledge(1, lease.id, 20, 6)
-    assert pool.revoke(1, ledger(lease, 6, 7, pushed=4)) == Revoked(twice=1)
-    assert pool.done == 20
-
-
-def test_segments_of_a_set_may_be_many_pushes_apart() -> None:
-    pool = leases()
-    lease = take(pool, life=1, pushed=4)
-    assert pool.revoke(1, ledger(lease, 5, 7, pushed=4)) == Revoked(samples=10, pushes=1, twice=2)
-
-
 def test_reported_pushes_lost_with_a_shard_stay_reported() -> None:
     """What its holder reported as acknowledged is not leased again, though a shard came back without it."""
     pool = leases()
@@ -246,26 +209,7 @@ def test_only_the_dead_lifes_leases_are_given_back() -> None:
     assert list(pool.outstanding) == [other.id]
 
 
-def test_steps_behind_one_push_are_returned_together() -> None:
-    pool = leases(size=60)
-    lease = take(pool, life=1)
-    assert pool.revoke(1, Applied(LedgerRow(1, lease.id, 20), 1)).samples == 20
-    assert list(pool.returned) == [(0, 20, 60)]
-
-
 # -- several leases of one holder ------------------------------------------------------------------------------------
-
-
-def test_a_push_in_a_later_lease_completes_the_earlier_ones() -> None:
-    pool = leases()
-    first, second, third = (take(pool) for _ in range(3))
-    other = take(pool, life=2)
-    assert pool.acknowledge(1, first.id, 10, 1) == 10
-    assert pool.acknowledge(1, second.id, 10, 4) == 20 + 10
-    assert list(pool.outstanding) == [second.id, third.id, other.id]
-    assert pool.acknowledge(1, first.id, 20, 2) == 0, "a report that comes late"
-    assert pool.acknowledge(1, third.id, 10, 7) == 20 + 10
-    assert (pool.done, pool.reached, list(pool.outstanding)) == (70, {1: 7}, [third.id, other.id])
 
 
 def test_of_several_leases_the_first_that_was_not_received_is_given_again() -> None:
@@ -349,18 +293,6 @@ def test_a_skip_at_the_end_completes_the_lease() -> None:
     assert list(pool.returned) == [(0, 20, 30), (0, 55, 60), (0, 60, 90)]
 
 
-def test_a_skip_of_what_is_done_changes_nothing() -> None:
-    pool = leases()
-    lease = take(pool)
-    pool.acknowledge(1, lease.id, 20)
-    before = json.dumps(pool.state())
-    pool.skip(1, [(lease.id, 0, 20), (lease.id, 20, 20)])
-    assert json.dumps(pool.state()) == before
-    pool.skip(1, [(lease.id, 10, 25)])
-    assert (pool.done, list(pool.returned)) == (20, [(0, 20, 25)]), "only the rest of it is skipped"
-    assert finish(pool, lease) == 5
-
-
 @pytest.mark.parametrize("lease_id", [1, 99])
 def test_only_the_holder_skips_samples_of_its_leases(lease_id: int) -> None:
     pool = leases()
@@ -369,13 +301,6 @@ def test_only_the_holder_skips_samples_of_its_leases(lease_id: int) -> None:
     before = json.dumps(pool.state())
     pool.skip(2, [(lease_id, 0, 30)])
     assert json.dumps(pool.state()) == before
-
-
-def test_samples_beyond_the_lease_are_not_skipped() -> None:
-    pool = leases()
-    lease = take(pool)
-    pool.skip(1, [(lease.id, 25, 99)])
-    assert (pool.leased, list(pool.returned)) == (25, [(0, 25, 30)])
 
 
 @pytest.mark.parametrize(
@@ -454,14 +379,6 @@ def test_lease_ended_during_a_set_is_corrected_by_ledgers() -> None:
     assert outcome == (0, {0: -20})
 
 
-def test_lease_ended_before_the_set_needs_no_ledger() -> None:
-    pool = leases()
-    finish(pool, take(pool))
-    pool.begin_set()
-    successor, outcome = restored(pool, {})
-    assert (successor.done, list(successor.returned), outcome[0]) == (30, [], 0)
-
-
 def test_ended_leases_are_dropped_after_the_set() -> None:
     pool = leases()
     pool.begin_set()
@@ -488,14 +405,6 @@ def test_lease_reported_done_before_fence_stays_done() -> None:
     pool.revoke(1, ledger(lease, 3))
     successor, _ = restored(pool, {})
     assert (successor.done, list(successor.returned)) == (30, [])
-
-
-def test_ledgers_may_exceed_reports() -> None:
-    pool = leases()
-    lease = take(pool, life=1)
-    successor, outcome = restored(pool, {1: ledger(lease, 2, 3)})
-    assert successor.done == 20
-    assert outcome == (1, {0: 20})
 
 
 def test_held_leases_are_counted_in_samples_whatever_the_batches_are() -> None:

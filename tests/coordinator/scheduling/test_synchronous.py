@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,16 +84,6 @@ def test_leases_wait_until_shards_know_the_members() -> None:
     assert block.lease(1).clock == 0
 
 
-def test_block_members_share_clock_and_member_epoch() -> None:
-    block = Block()
-    block.start(1, 2, 3)
-    leases = [block.work(life) for life in (1, 2, 3)]
-    assert {(lease.clock, lease.member_epoch) for lease in leases} == {(0, 1)}
-    assert [(lease.start, lease.stop) for lease in leases] == [(0, 40), (40, 80), (80, 120)]
-    block.start(1, 2, 3)
-    assert {(block.lease(life).clock, block.lease(life).member_epoch) for life in (1, 2, 3)} == {(4, 2)}
-
-
 def test_lost_answer_is_repeated_until_work_begins() -> None:
     block = Block()
     block.start(1)
@@ -102,14 +91,6 @@ def test_lost_answer_is_repeated_until_work_begins() -> None:
     assert block.lease(1) == first
     block.finish(1, first)
     assert block.held(1) is None
-
-
-def test_next_block_waits_until_all_leases_are_granted() -> None:
-    block = Block()
-    block.start(1, 2)
-    block.work(1)
-    block.ask(1, 2)
-    assert not block.form(1, 2)
 
 
 def test_edges_of_membership_are_where_short_parts_end() -> None:
@@ -134,17 +115,6 @@ def test_the_offer_changes_when_data_returns() -> None:
     block.pool.revoke(3, Applied())
     assert block.rounds.offer != before
     block.start(1, 2)
-
-
-def test_replicas_without_data_are_not_in_the_block() -> None:
-    block = Block(total=40)
-    block.start(1, 2)
-    assert block.members() == [(0, [1]), (4, [])]
-    assert block.held(2) is None
-    block.work(1)
-    block.ask(1, 2)
-    assert not block.form(1, 2)
-    assert block.rounds.shards_informed
 
 
 def test_dead_member_leaves_the_remaining_clocks() -> None:
@@ -294,13 +264,6 @@ def test_clocks_are_disjoint_and_all_samples_in_blocks(replicas: int, total: int
                     block.finish(life, lease)
     assert block.pool.finished
     assert trained == {(i // 70, i % 70): 1 for i in range(total)}
-
-
-@pytest.mark.parametrize("samples", [1, 9, 10, 11, 40])
-def test_a_part_has_as_many_clocks_as_mini_batches(samples: int) -> None:
-    block = Block(total=samples)
-    block.start(1)
-    assert block.rounds.clock == -(-samples // 10)
 
 
 # -- turns ----------------------------------------------------------------------------------------------------------

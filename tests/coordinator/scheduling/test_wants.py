@@ -74,13 +74,6 @@ def test_one_that_wants_training_leaves_the_evaluation_to_others() -> None:
     assert isinstance(assign(EVALUATION, SECOND), EvaluationLease)
 
 
-def test_one_that_wants_an_evaluation_takes_no_samples() -> None:
-    assign = Assigned()
-    for _ in range(3):
-        assert isinstance(assign(EVALUATION), Wait)
-    assert (assign.training.leases.leased, dict(assign.training.leases.outstanding)) == (0, {})
-
-
 def test_repeated_requests_get_the_same_work_of_each_kind() -> None:
     """The replies are lost: a script may hold a lease and an evaluation at a time."""
     assign = Assigned().queue()

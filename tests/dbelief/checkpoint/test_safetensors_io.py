@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,14 +109,6 @@ def test_a_tensor_of_two_names_is_there_under_both(path: Path) -> None:
     plain = Layout.of(tensors)  # a file of before tensors had further names
     write_model(path, plain, [(span, flat[span.start : span.stop]) for span in spans], {})
     read_model(path, layout, found, path.parent)
-
-
-def test_segments_may_come_in_any_order(path: Path) -> None:
-    flat = np.arange(WHOLE.size, dtype=np.float32)
-    shuffled = parts(WHOLE, flat, 3)
-    random.Random(0).shuffle(shuffled)
-    write_model(path, WHOLE, shuffled, {})
-    np.testing.assert_array_equal(WHOLE.flatten(load_file(path), np.empty_like(flat)), flat)
 
 
 def test_the_numbers_begin_at_a_multiple_of_eight(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.snapshot_schedule import SnapshotSchedule
 from dbelief.checkpoint.checksummed_json import checksum
-from dbelief.checkpoint.set_storage import LocalSets, complete_until, newest_count
+from dbelief.checkpoint.set_storage import LocalSets, newest_count
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import CorruptSnapshot, SnapshotError, UserError
 from tests.dbelief.checkpoint.test_shard_file import write
@@ -63,13 +63,6 @@ def test_a_set_is_newer_by_its_count_alone(newer: str, tmp_path: Path) -> None:
     (tmp_path / "000000000000-0009").touch()
     assert newest(tmp_path) == newer
     assert LocalSets(tmp_path).started() == ["000000001000-0003", newer]
-
-
-def test_missing_set_is_a_user_error(tmp_path: Path) -> None:
-    begun(tmp_path, "000000000100-0001")
-    with pytest.raises(UserError, match="no complete snapshot set to resume from"):
-        newest(tmp_path)
-    assert newest_count(LocalSets(tmp_path / "000000000100-0001")) == 0
 
 
 def test_a_run_folder_without_a_set_names_the_earlier_one_that_has_one(tmp_path: Path) -> None:
@@ -138,18 +131,6 @@ def test_quarantined_set_is_skipped(tmp_path: Path) -> None:
     LocalSets(tmp_path).quarantine("000000000200-0002")
     assert LocalSets(tmp_path).latest_valid("digits", "momentum")[::2] == ("000000000100-0001", [])
     assert newest_count(LocalSets(tmp_path)) == 2
-
-
-def test_candidate_sets_for_shard_recovery(tmp_path: Path) -> None:
-    first, second, third, fourth = (f"000000000{samples}-{n:04}" for n, samples in enumerate((100, 200, 150, 300), 1))
-    for set_id in (first, second, third, fourth):
-        written(tmp_path, set_id)
-    assert complete_until(LocalSets(tmp_path), third) == [third, second, first]
-    LocalSets(tmp_path).quarantine(third)
-    assert complete_until(LocalSets(tmp_path), third) == [second, first]
-    shutil.rmtree(tmp_path / first)
-    LocalSets(tmp_path).quarantine(second)
-    assert complete_until(LocalSets(tmp_path), second) == [second], "its shard says what is wrong with it"
 
 
 def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:

@@ -46,27 +46,6 @@ def layouts_of_kinds(draw: st.DrawFn) -> Layout:
 
 
 @given(layouts())
-def test_views_are_the_vector_itself_and_meet_nowhere(layout: Layout) -> None:
-    flat = np.zeros(layout.size, np.float32)
-    for rank, (start, stop) in enumerate(layout.rank_ranges()):
-        for view in layout.views(flat, rank).values():
-            assert not view.size or np.shares_memory(view, flat)
-            view += rank + 1
-        assert np.all(flat[start:stop] == rank + 1)
-    assert np.all(flat > 0)
-
-
-@given(layouts())
-def test_view_has_box_shape_in_c_order(layout: Layout) -> None:
-    flat = np.arange(layout.size, dtype=np.float32)
-    for box, start in zip(layout.boxes, layout.starts, strict=True):
-        view = layout.views(flat, box.rank)[box.name]
-        assert view.shape == box.box_shape
-        assert view.flags.c_contiguous
-        np.testing.assert_array_equal(view.reshape(-1), np.arange(start, start + box.size))
-
-
-@given(layouts())
 def test_assemble_and_flatten_undo_each_other(layout: Layout) -> None:
     flat = np.arange(layout.size, dtype=np.float32)
     tensors = layout.assemble(flat)
@@ -220,21 +199,6 @@ def test_placement_is_complete_contiguous_and_balanced(lengths: list[int], shard
         share, longest = edges[-1] / shards, max(lengths)
         for first, count in runs:
             assert abs(sum(span.length for span in spans[first : first + count]) - share) < longest + 1e-6
-
-
-@pytest.mark.parametrize("shards", range(1, 11))
-def test_equal_segments_fall_evenly(shards: int) -> None:
-    counts = [count for _, count in assign_segments(make_segments([(0, 100 * 40)], 100), shards)]
-    assert sum(counts) == 40
-    assert max(counts) - min(counts) <= 1
-
-
-def test_shards_without_segments_are_empty() -> None:
-    spans = make_segments([(0, 2_000)], 1_000)
-    runs = assign_segments(spans, 10)
-    assert sum(count for _, count in runs) == 2
-    assert max(count for _, count in runs) == 1
-    assert assign_segments([], 3) == [(0, 0)] * 3
 
 
 @given(layouts(), st.integers(1, 10))

@@ -36,29 +36,11 @@ def test_a_batch_is_the_rows_times_the_scale(split: Split, rows: list[int]) -> N
     assert batch.targets.dtype == split.targets.dtype
 
 
-def test_a_batch_lies_in_its_buffer() -> None:
-    split = pixels()
-    buffer = BatchBuffer(split, 8)
-    batch = split.gather(np.array([3, 3, 7]), buffer)
-    assert np.shares_memory(batch.inputs, buffer.inputs)
-    assert np.shares_memory(batch.targets, buffer.targets)
-    assert buffer.stored.dtype == np.uint8
-    plain = BatchBuffer(numbers(), 8)
-    assert plain.stored is plain.inputs
-
-
 def test_the_split_itself_is_never_scaled() -> None:
     split = numbers(scale=0.5)
     before = split.inputs.copy()
     split.gather(np.arange(50), BatchBuffer(split, 50))
     assert np.array_equal(split.inputs, before)
-
-
-def test_images_keep_their_shape() -> None:
-    split = Split(np.ones((5, 4, 3), np.uint8), np.zeros(5, np.int64), 0.5)
-    batch = split.gather(np.array([1, 2]), BatchBuffer(split, 2))
-    assert batch.inputs.shape == (2, 4, 3)
-    assert np.all(batch.inputs == 0.5)
 
 
 def peak_bytes(split: Split, size: int) -> int:

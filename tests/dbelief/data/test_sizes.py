@@ -20,7 +20,6 @@ from dbelief.errors import DataError
 from dbelief.job import Data
 from tests.dbelief.data.formats.test_idx import images, labels
 from tests.examples import examples
-from tests.traced import traced
 
 RNG = np.random.default_rng(0)
 DATA: TypeAdapter[Data] = TypeAdapter(Data)
@@ -79,14 +78,6 @@ def test_npz(tmp_path: Path, given_sets: tuple[str, ...], groups: bool) -> None:
     counted(tmp_path, source="npz", file="a.npz", validation=0.2, test=4)
 
 
-def test_inputs_of_an_npz_file_are_not_read(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", inputs=np.zeros((1000, 2000), np.float32), targets=np.arange(1000) % 2)
-    spec = DATA.validate_python({"source": "npz", "file": "a.npz"})
-    found, _, peak = traced(lambda: sizes(spec, tmp_path))
-    assert found == (800, 100, 100)
-    assert peak < 1 << 20
-
-
 words = st.sampled_from(["a", "b", 'with "quotes"', "two\nlines", "a, b", "1"])
 breaks = st.sampled_from(["\n", "\r\n"])
 
@@ -106,13 +97,6 @@ def test_csv(
     (folder / "a.csv").write_bytes(text.getvalue().encode())
     more = {"test_file": "a.csv"} if has_file else {}
     counted(folder, source="csv", file="a.csv", kind="classes", target="class", validation=3, **more)
-
-
-def test_libsvm(tmp_path: Path) -> None:
-    rows = "".join(f"{number % 2} 1:{number}.5 # sample\n" + "\n# remark\n" * (number % 3 == 0) for number in range(30))
-    (tmp_path / "a").write_text(rows)
-    (tmp_path / "t.gz").write_bytes(gzip.compress(rows.encode()))
-    assert counted(tmp_path, source="libsvm", train="a", test="t.gz", validation=5) == (25, 5, 30)
 
 
 @pytest.mark.parametrize("spec", [

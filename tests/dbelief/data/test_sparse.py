@@ -17,7 +17,6 @@ from dbelief.errors import DataError
 from dbelief.nn import Model, SparseRows
 from tests.dbelief.nn.kernels.test_sparse import rows_of
 from tests.examples import examples
-from tests.traced import traced
 
 CPU = select_backend("cpu")
 N, FEATURES = 40, 12
@@ -47,15 +46,6 @@ def test_batches_are_rows_of_the_set(batches: list[list[int]], dense: bool) -> N
         rows = batch.inputs.dense() if isinstance(batch.inputs, SparseRows) else batch.inputs
         np.testing.assert_array_equal(rows, X[MINE][indices])
         np.testing.assert_array_equal(batch.targets, LABELS[MINE][indices])
-
-
-def test_a_batch_lies_in_its_buffer() -> None:
-    found = split()
-    buffer: Any = found.buffer(30)
-    found.gather(np.arange(30), buffer)
-    batch, _, peak = traced(lambda: found.gather(np.arange(29), buffer))
-    assert np.shares_memory(batch.inputs.values, buffer.values)
-    assert peak < 10_000, "indices of rows, and no numbers"
 
 
 def test_a_set_tells_of_itself_what_the_array_does() -> None:

@@ -22,16 +22,6 @@ def splits(data: Dataset) -> list[Samples]:
     return [data.train, data.validation, data.test]
 
 
-@pytest.mark.parametrize("kind", ["classes", "regression"])
-def test_a_seed_gives_the_same_samples_again(kind: str) -> None:
-    one, again, other = (splits(drawn(kind=kind, seed=seed)) for seed in (3, 3, 4))
-    assert [len(split) for split in one] == [800, 100, 100]
-    for a, b, c in zip(one, again, other, strict=True):
-        assert np.array_equal(a.inputs, b.inputs)
-        assert np.array_equal(a.targets, b.targets)
-        assert not np.array_equal(a.inputs, c.inputs)
-
-
 def test_classes_are_even_and_lie_around_their_centres() -> None:
     data = drawn()
     train, _, test = splits(data)

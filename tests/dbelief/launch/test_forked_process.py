@@ -60,14 +60,6 @@ def children() -> dict[int, str]:
     return found
 
 
-def test_output_is_appended_to_the_log_and_the_exit_code_known(start: Start, tmp_path: Path) -> None:
-    assert start("--version").wait(60) == 0
-    assert start("no-such-command").wait(60) == 2
-    first, second = (tmp_path / "log").read_text().splitlines()
-    assert first == f"dbelief, version {version('dbelief')}"
-    assert "no-such-command" in second
-
-
 def test_it_is_a_child_of_its_launcher_in_a_session_of_its_own(start: Start) -> None:
     process = start(*WAITS)
     assert parent_of(process.pid) == os.getpid()

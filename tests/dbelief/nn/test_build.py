@@ -8,7 +8,7 @@ import pytest
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
-from dbelief.nn import Batch, Network, build_network, load_python_model
+from dbelief.nn import Network, build_network, load_python_model
 
 CPU = select_backend("cpu")
 KINDS = "dense, relu, sigmoid, tanh, embedding, image, conv, local, max_pool, average_pool, l2_pool, lcn, dropout"
@@ -46,24 +46,6 @@ class Half:
 
 def build(layers: Any, loss: str = "softmax_cross_entropy", outputs: int = 10) -> Network:
     return build_network(layers, loss, features=64, outputs=outputs, backend=CPU)
-
-
-def test_a_description_becomes_a_network() -> None:
-    network = build([("dense", {"units": 32}), ("relu", {}), ("sigmoid", {}), ("tanh", {}), ("dense", {"units": 10})])
-    views = network.parameters(np.random.default_rng(0))
-    assert list(views) == ["dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"]
-    assert views["dense1.weight"].shape == (64, 32)
-    out = {name: np.empty_like(view) for name, view in views.items()}
-    loss = network.loss_and_gradient(views, Batch(np.zeros((2, 64), np.float32), np.array([0, 9])), out)
-    # Zero inputs and biases: ReLU gives 0, so the outputs depend on nothing but the sigmoid's 1/2.
-    assert 0 < loss < 10
-
-
-def test_square_loss() -> None:
-    network = build([("dense", {"units": 3})], "square", outputs=3)
-    views = {name: np.zeros_like(view) for name, view in network.parameters(np.random.default_rng(0)).items()}
-    batch = Batch(np.zeros((2, 64), np.float32), np.ones((2, 3), np.float32))
-    assert network.evaluate(views, batch) == (3.0, None)
 
 
 @pytest.mark.parametrize(

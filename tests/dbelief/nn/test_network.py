@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
-from dbelief.nn import Batch, Evaluates, Model, Network
+from dbelief.nn import Batch, Network
 from dbelief.nn.layers.image import Image
 from dbelief.nn.layers.layer import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
@@ -38,11 +38,6 @@ def like(views: Mapping[str, np.ndarray]) -> Views:
 def batch_of(m: int, features: int = 6, classes: int = 4, kind: type = np.float32) -> Batch:
     rng = np.random.default_rng(m)
     return Batch(rng.standard_normal((m, features)).astype(kind), rng.integers(0, classes, m))
-
-
-def test_it_is_a_model_that_can_be_evaluated() -> None:
-    model: Model = classifier()
-    assert isinstance(model, Evaluates)
 
 
 def test_parameters_are_named_shaped_and_ordered() -> None:
@@ -92,27 +87,6 @@ def test_gradient_of_any_stack(check_gradient: Check, hidden: list[Layer], m: in
     check_gradient(lambda: network.evaluate(views, batch)[0] / m, list(views.values()), [out[name] for name in views])
 
 
-def test_gradient_through_relu(check_gradient: Check) -> None:
-    network = classifier(Dense(20), ReLU(), Dense(10), ReLU())
-    views, batch = random_views(network, np.float64), batch_of(3, kind=np.float64)
-    out = like(views)
-    network.loss_and_gradient(views, batch, out)
-    check_gradient(lambda: network.evaluate(views, batch)[0] / 3, list(views.values()), [out[name] for name in views])
-
-
-def test_float32_agrees_with_float64() -> None:
-    network = classifier(Dense(30), ReLU(), Dense(20), Tanh())
-    wide, batch = random_views(network, np.float64), batch_of(16, kind=np.float64)
-    narrow = {name: value.astype(np.float32) for name, value in wide.items()}
-    out_wide, out_narrow = like(wide), like(narrow)
-    loss_wide = network.loss_and_gradient(wide, batch, out_wide)
-    loss_narrow = network.loss_and_gradient(narrow, Batch(batch.inputs.astype(np.float32), batch.targets), out_narrow)
-    assert isinstance(loss_narrow, float)
-    assert loss_narrow == pytest.approx(loss_wide, rel=1e-5)
-    for name, expected in out_wide.items():
-        np.testing.assert_allclose(out_narrow[name], expected, rtol=1e-3, atol=1e-5)
-
-
 def test_the_gradient_lands_in_views_of_one_flat_vector() -> None:
     network = classifier(Dense(5), ReLU())
     views, batch = random_views(network), batch_of(4)
@@ -151,25 +125,6 @@ def test_a_step_does_not_depend_on_the_batches_before_it() -> None:
     assert all(np.array_equal(used[name], fresh[name]) for name in views)
 
 
-def test_inputs_of_more_axes_are_read_flat() -> None:
-    network, batch = classifier(Dense(5), ReLU()), batch_of(4)
-    views = random_views(network)
-    flat, square = like(views), like(views)
-    loss = network.loss_and_gradient(views, batch, flat)
-    assert network.loss_and_gradient(views, Batch(batch.inputs.reshape(4, 2, 3), batch.targets), square) == loss
-    assert all(np.array_equal(flat[name], square[name]) for name in views)
-
-
-@pytest.mark.parametrize(("features", "seen"), [(6, (6,)), ((6,), (6,)), ((2, 3), (2, 3, 1)), ((1, 2, 3), (1, 2, 3))])
-def test_layers_see_the_sample_shape(features: Any, seen: tuple[int, ...]) -> None:
-    network, flat = (Network([ReLU(), Dense(4)], SoftmaxCrossEntropy(), shape, 4, CPU) for shape in (features, 6))
-    views, batch = random_views(network), batch_of(3)
-    assert network.features == seen
-    one, other = like(views), like(views)
-    assert network.loss_and_gradient(views, batch, one) == flat.loss_and_gradient(views, batch, other)
-    assert all(np.array_equal(one[name], other[name]) for name in views)
-
-
 def test_the_last_layers_outputs_are_read_flat() -> None:
     views, batch = {"dense1.weight": np.eye(6, dtype=np.float32), "dense1.bias": np.zeros(6, np.float32)}, batch_of(3)
     network = Network([Dense(6), Image(2, 3)], SoftmaxCrossEntropy(), 6, 6, CPU)
@@ -183,15 +138,6 @@ def test_the_last_layers_outputs_are_read_flat() -> None:
 def test_an_image_of_another_size_is_refused() -> None:
     with pytest.raises(ModelError, match=r"^layer image1: takes 2 x 3 x 2 = 12 numbers per sample, gets 6$"):
         classifier(Image(2, 3, 2))
-
-
-def test_evaluate_gives_the_sum_and_the_right_answers() -> None:
-    network = Network([Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
-    views = {"dense1.weight": np.eye(2, dtype=np.float32), "dense1.bias": np.zeros(2, np.float32)}
-    batch = Batch(np.array([[0, 1], [1, 0], [3, 0]], np.float32), np.array([1, 1, 0]))
-    total, right = network.evaluate(views, batch)
-    assert right == 2
-    assert total == pytest.approx(np.log1p(np.exp(-1)) + np.log1p(np.exp(1)) + np.log1p(np.exp(-3)), rel=1e-6)
 
 
 class Spy:

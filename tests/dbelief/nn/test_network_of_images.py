@@ -32,21 +32,6 @@ def batch_of(m: int, kind: type) -> Batch:
     return Batch(rng.standard_normal((m, 14, 13)).astype(kind), rng.integers(0, 5, m))
 
 
-def test_names_and_shapes() -> None:
-    drawn = every().parameters(np.random.default_rng(0))
-    assert {name: value.shape for name, value in drawn.items()} == {
-        "conv1.weight": (3, 3, 1, 6),
-        "conv1.bias": (6,),
-        "conv2.weight": (2, 2, 6, 4),
-        "conv2.bias": (4,),
-        "local1.weight": (1, 1, 12, 2, 2, 4),
-        "local1.bias": (1, 1, 12),
-        "dense1.weight": (12, 5),
-        "dense1.bias": (5,),
-    }
-    assert all(value.dtype == np.float32 for value in drawn.values())
-
-
 @pytest.mark.parametrize("loss", ["softmax_cross_entropy", "one_vs_all"])
 def test_gradient_through_every_layer(check_gradient: Check, loss: str) -> None:
     network, batch = every(loss), batch_of(3, np.float64)
@@ -54,15 +39,6 @@ def test_gradient_through_every_layer(check_gradient: Check, loss: str) -> None:
     out = {name: np.full_like(p, np.nan) for name, p in views.items()}
     network.loss_and_gradient(views, batch, out)
     check_gradient(lambda: network.evaluate(views, batch)[0] / 3, list(views.values()), [out[name] for name in views])
-
-
-def test_a_network_may_end_in_maps() -> None:
-    layers = [*EVERY[:-1], ("conv", {"maps": 5, "kernel": 1}), ("average_pool", {"size": 2})]
-    network = build_network(layers, "softmax_cross_entropy", features=(14, 13, 2), outputs=5, backend=CPU)
-    views = network.parameters(np.random.default_rng(0))
-    rng = np.random.default_rng(1)
-    batch = Batch(rng.standard_normal((3, 14, 13, 2)).astype(np.float32), rng.integers(0, 5, 3))
-    assert network.loss_and_gradient(views, batch, {name: np.empty_like(p) for name, p in views.items()}) > 0
 
 
 def test_the_steady_state_allocates_next_to_nothing() -> None:

@@ -4,26 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dbelief.optim.adagrad import Adagrad
-from tests.examples import examples
 
 Run = Callable[..., np.ndarray]
 both = pytest.mark.parametrize("fused", [True, False])
-
-# Squares that neither underflow nor overflow in float32.
-moderate = st.one_of(st.floats(2.0**-60, 2.0**60, width=32), st.floats(-(2.0**60), -(2.0**-60), width=32))
-
-
-@both
-@examples(50)
-@given(g=st.lists(moderate, min_size=1, max_size=40), rate=st.floats(2.0**-20, 1.0, width=32))
-def test_the_first_step_is_exactly_rate_times_sign(run: Run, fused: bool, g: list[float], rate: float) -> None:
-    gradient = np.array([g], np.float32)
-    first = run(Adagrad(), np.zeros(len(g), np.float32), gradient, rate, fused=fused)
-    np.testing.assert_array_equal(first, -np.float32(rate) * np.sign(gradient))
 
 
 @both

@@ -106,11 +106,6 @@ def test_a_job_whose_workers_sum(reduction: dict[str, Any], way: str, seconds: s
     assert job_advice(elastic) == told.replace("sync-sgd", "sync-easgd")
 
 
-def test_16_bits_are_half_of_it() -> None:
-    strategy = {**SGD, "name": "sync-sgd", "reduction": {"way": "ring", "wire": "bfloat16"}}
-    assert "sums 0.8622 MB by the ring, unpipelined, in a step: 52.3 ms" in job_advice(strategy)
-
-
 def test_shards_have_one_link_each() -> None:
     link = Link(0.5, 1e-3)
     in_step = [

@@ -54,22 +54,6 @@ def test_the_largest_network_of_the_paper() -> None:
     assert sum(rank.parameters for rank in plan.ranks) == plan.parameters()
 
 
-def test_the_smaller_network_of_the_paper() -> None:
-    plan = make_plan(load_job(EXAMPLES / "cots_1b.yaml"))
-    assert filters(plan) == [325_017_600, 623_001_600, 419_430_400]
-    assert sum(filters(plan)) == 1_367_449_600
-
-
-@pytest.mark.parametrize(("train", "states"), [(1, "tll"), (2, "ftl"), (3, "fft")])
-def test_greedy_training_has_one_stack(train: int, states: str) -> None:
-    plan = make_plan(load_job(EXAMPLES / "cots_11b.yaml", {"model.train": str(train)}))
-    assert "".join(layer.state[0] for layer in plan.layers) == states
-    counts = [layer.parameters for layer in plan.layers]
-    assert plan.parameters() == sum(rank.parameters for rank in plan.ranks) == counts[train - 1]
-    assert plan.parameters("frozen") == sum(rank.frozen for rank in plan.ranks) == sum(counts[: train - 1])
-    assert plan.parameters("later") == sum(counts[train:])
-
-
 SMALL_STACKS: dict[str, Any] = {
     "image": [32, 28, 1],
     "stacks": [

@@ -26,16 +26,6 @@ def _socket(url: str) -> Path:
     return Path(unquote(url.removeprefix("unix://")))
 
 
-def test_stored_values_survive_a_server_restart(folder: Path) -> None:
-    for epoch in (1, 2):
-        with EmbeddedRegistry(folder) as server:
-            registry = open_registry(server.url, SystemClock())
-            assert registry.acquire("j", "a", 30.0) == epoch
-            registry.write("j", epoch, {f"run{epoch}": b"was here"})
-            assert len(registry.read("j")) == epoch
-            registry.close()
-
-
 def test_on_a_full_disk_it_goes_on_in_memory(folder: Path) -> None:
     with EmbeddedRegistry(folder) as server:
         registry = open_registry(server.url, SystemClock())

@@ -21,7 +21,6 @@ from worker.command import command as worker_command
 
 VARIABLES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy", "no_grpc_proxy")
 FAR = "coordinator.example:7070"
-CALLERS = (worker_command, shard_command, coordinator_command, *operator_commands.COMMANDS)
 every_variable = pytest.mark.parametrize("variable", ["http_proxy", "https_proxy", "grpc_proxy"])
 
 

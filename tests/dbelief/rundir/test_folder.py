@@ -49,12 +49,6 @@ def test_every_earlier_run_is_kept_under_a_name_of_its_own(
     ]
 
 
-def test_the_first_is_number_one(job: Job, tmp_path: Path) -> None:
-    for _ in range(2):
-        begun(job)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["test", "test.1"]
-
-
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -> None:
     folder = begun(job)

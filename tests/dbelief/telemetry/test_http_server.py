@@ -52,10 +52,6 @@ def hung_up(connection: socket.socket) -> bool:
         return True
 
 
-def test_it_answers(server: WebServer) -> None:
-    assert read(f"{server.url}here?a=b") == "GET /here"
-
-
 WRONG = {
     "nothing": b"\r\n",
     "half": b"GET\r\n\r\n",

@@ -38,16 +38,6 @@ def test_a_program_uses_its_own_metrics_and_all_of_them(role: str, program: str)
     assert [name for name in listed if not any(re.search(rf"\b{name}\b", text) for text in texts)] == []
 
 
-@pytest.mark.parametrize("role", TABLE)
-def test_every_row_is_scraped_under_its_role(role: str) -> None:
-    families = {family.name: family for family in text_string_to_metric_families(Metrics(role).text())}
-    for row in TABLE[role]:
-        family = families[f"dbelief_{role}_{row.name.removesuffix('_total')}"]
-        assert (family.type, family.documentation) == (row.kind, f"{row.help} ({row.unit})")
-    assert "process_resident_memory_bytes" in families
-    assert not [name for name in families if name.endswith("_created")]
-
-
 def test_counted_values_are_read_back() -> None:
     metrics = Metrics("ps")
     metrics.pushes_total.labels("params").inc(3)

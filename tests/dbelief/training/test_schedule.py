@@ -108,12 +108,6 @@ def test_total_samples_is_the_lesser_of_both_limits(limits: Limits, training: in
     assert total_samples(limits, training) == total
 
 
-def test_a_warm_up_by_hand() -> None:
-    schedule = {"kind": "constant", "warm_up": {"samples": 100, "start_factor": 0.2}}
-    rates = [learning_rate(job(schedule, rate=1.0), samples) for samples in (0, 25, 50, 75, 100, 101, 10**12)]
-    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0], rel=1e-12)
-
-
 def test_warm_up_starts_at_a_tenth_by_default() -> None:
     assert learning_rate(job({"kind": "constant", "warm_up": {"samples": 100}}, rate=2.0), 0) == 0.2
 
@@ -133,22 +127,6 @@ def test_warm_up_scales_any_schedule_then_ends_exactly(
     assert learning_rate(warmed, 0) == 0.5 * factor
     assert learning_rate(warmed, over + samples) == learning_rate(plain, over + samples)
     assert learning_rate(warmed, samples) <= rate
-
-
-@given(st.sampled_from([kind for kind in KINDS if kind["kind"] != "step"]), OVER, FACTOR, st.integers(1, 999))
-def test_no_jump_where_the_warm_up_ends_or_anywhere(
-    kind: dict[str, Any], over: int, factor: float, samples: int
-) -> None:
-    """A sample further the rate is another by no more than the slopes of both say."""
-    warmed = job({**kind, "warm_up": {"samples": over, "start_factor": factor}})
-    for at in (samples, min(over, 999)):
-        before, after = learning_rate(warmed, at - 1), learning_rate(warmed, at)
-        slope = 0.5 / over + abs(learning_rate(job(kind), at) - learning_rate(job(kind), at - 1))
-        assert abs(after - before) <= slope * (1 + 1e-9) + 1e-15
-    left = {"constant": 1.0, "poly": 0.0, "cosine": kind.get("end", 0.0)}[kind["kind"]]
-    assert learning_rate(warmed, 1000) == pytest.approx(
-        left * 0.5 * warm_up_factor(1000, over=over, start_factor=factor), rel=1e-15
-    )
 
 
 @given(OVER, FACTOR, st.integers(0, 10**6), st.integers(0, 10**6))

@@ -157,14 +157,6 @@ def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capfd.readouterr().err.splitlines() if "memory" in line]
 
 
-def test_worker_announces_shared_memory_once(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
-    client = job.client(A)
-    for _ in range(2):
-        client.pull(client.array(job.placement.size), job.held())
-    assert told(capfd) == ["shares memory with shards 0 and 1"]
-    wait_until(nothing_left)
-
-
 @pytest.mark.parametrize("shards", [(0,), (0, 1)])
 def test_shards_that_share_no_memory_get_tcp(
     start: Callable[..., Job], shards: tuple[int, ...], capfd: pytest.CaptureFixture[str]

@@ -66,15 +66,6 @@ def test_ordered_sum_does_not_depend_on_arrival(make: Make) -> None:
     assert len(found) == 1
 
 
-def test_a_bundle_may_be_followed_by_any_number_of_passes(make: Make) -> None:
-    subject = make((4,), initial=0.0)
-    for turn in (1, 2, 7):
-        subject.send(bundle(1, turn), subject.full(float(turn)))
-        assert (accrued(subject) == turn).all()
-    subject.send(bundle(2, turn=6), subject.full(50.0))
-    assert (accrued(subject) == 7).all()
-
-
 def test_a_repeated_bundle_is_a_duplicate_and_not_counted(make: Make) -> None:
     subject = make((4, 3), initial=0.0)
     subject.send(bundle(1), subject.full(1.0))

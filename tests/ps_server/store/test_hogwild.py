@@ -118,20 +118,6 @@ def test_exchange_that_is_done_is_answered_again() -> None:
     np.testing.assert_array_equal(values(held), 1.0)
 
 
-def test_pushes_of_numbers_of_their_own_are_all_there() -> None:
-    """Sparse pushes that do not meet: any order gives the same, and so does none."""
-    held, share, times = shard(), LENGTH // 4, 200
-
-    def work(number: int) -> None:
-        for sequence in range(1, times + 1):
-            push = Push(Pusher(number, 10 + number), sequence, ONE)
-            held.push(push, 0, np.full(share, -1, np.float32), offset=number * share)
-
-    assert at_once(*(lambda number=number: work(number) for number in range(4))) == [None] * 4
-    np.testing.assert_array_equal(values(held), times)
-    assert held.versions() == [4 * times]
-
-
 def test_pushes_that_meet_are_counted_each_once() -> None:
     """Of their steps some may be lost, and never more is there than was pushed."""
     held, times = shard(), 200

@@ -49,15 +49,6 @@ def test_a_gap_is_refused_and_names_the_number_expected(make: Make, number: int)
     assert subject.everything() == before
 
 
-def test_incarnations_ranks_and_vectors_count_separately(make: Make) -> None:
-    subject = make()
-    for pusher in (A, B, A._replace(incarnation=13), A._replace(rank=1)):
-        subject.push(pusher, 1.0)
-    subject.assign(7.0, "best.0", A)
-    np.testing.assert_array_equal(subject.read(), subject.full(-4.0))
-    np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
-
-
 @examples(50)
 @given(st.lists(st.sampled_from([A, B, A._replace(rank=1)]), max_size=20), st.data())
 def test_however_often_a_push_is_sent_it_is_applied_once(make: Make, order: list[Pusher], data: st.DataObject) -> None:

@@ -127,17 +127,6 @@ def test_round_takes_one_push_per_member(make: Make) -> None:
 # -- members come and go -------------------------------------------------------------------------------------
 
 
-def test_departed_member_does_not_block_the_round(make: Make) -> None:
-    subject = make(staleness=0)
-    subject.shard.set_membership(1, [(0, [0, 1, 2])])
-    subject.push(A, 1.0)
-    subject.push(C, 3.0)
-    assert not subject.read().any()
-    subject.shard.fence([B.incarnation])
-    subject.shard.set_membership(2, [(0, [0, 2])])
-    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
-
-
 def test_waiting_gradient_of_a_dead_member_is_dropped(make: Make) -> None:
     """A snapshot would not hold it, so the ledger must not either: its samples are trained again."""
     subject = make(staleness=0)

@@ -124,19 +124,6 @@ def test_joining_member_starts_at_the_highest_clock(make: Make) -> None:
     assert may_read(subject, 7)
 
 
-def test_returning_member_starts_at_the_highest_clock(make: Make) -> None:
-    subject = make(staleness=1)
-    members(subject, 1, 0, 1)
-    for clock in range(2):
-        subject.push(A, 1.0, clock=clock)
-    assert not may_read(subject, 2)
-    members(subject, 2, 0)
-    assert may_read(subject, 3)
-    subject.push(A, 1.0, clock=2)
-    assert members(subject, 3, 0, 1) == 3
-    assert may_read(subject, 4)
-
-
 def test_an_older_member_epoch_is_ignored(make: Make) -> None:
     subject = make(staleness=1)
     members(subject, 5, 0, 1)

@@ -51,11 +51,6 @@ def test_a_neuron_of_one_weight_has_a_gradient_of_rounding_alone() -> None:
     run_ranks(2, lambda comm: check(comm, case, Grid(1, 2)))
 
 
-def test_more_ranks_than_blocks_in_both_axes() -> None:
-    case = Case((10, 12, 1), Eq1(window=8, block=2, maps=2, pool=3), 4)
-    run_ranks(20, lambda comm: check(comm, case, Grid(4, 5)))
-
-
 def formula(case: Case, grid: Grid) -> tuple[Counts, Counts]:
     """Messages and bytes of a step, from tiles and neurons one by one."""
     cells, itemsize = Cells(case.image, case.eq1, grid), np.dtype(case.dtype).itemsize

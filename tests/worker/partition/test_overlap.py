@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import select_backend
-from dbelief.nn import Batch, Conv, Dense, Local, Network
+from dbelief.nn import Batch, Dense, Local, Network
 from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.partition import Grid
 from worker.comm import Communicator, Message, run_ranks
@@ -95,16 +95,6 @@ def test_the_inside_is_computed_before_the_border_comes() -> None:
     backward = ["dx", "start", " gradients", "through"]
     expected = [*step, *MESSAGE, *MESSAGE, *MESSAGE, *backward]  # between: dense, the outputs, and dense again
     assert happened(Local(4, 2, 2), overlaps=True) == [expected, expected]
-
-
-def test_a_convolution_too() -> None:
-    """Its kernels go to all first; of its 8 rows of 6 each rank has 4, of which 3 and the border's row."""
-    kernels = 2 * MESSAGE
-    step = ["start", (3, 6), "through", (1, 6)]
-    backward = ["dx", "start", " gradients", *kernels, "through"]
-    first, second = happened(Conv(2, 3), overlaps=True)
-    assert first == [*kernels, *step, *MESSAGE, *MESSAGE, *MESSAGE, *backward]
-    assert second == first
 
 
 def test_one_after_the_other_where_that_is_asked_for() -> None:

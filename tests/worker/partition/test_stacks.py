@@ -67,13 +67,6 @@ def test_more_ranks_than_blocks_in_both_axes() -> None:
         run_ranks(12, lambda comm, case=case: check(comm, case, Grid(4, 3)))  # type: ignore[misc]
 
 
-def test_three_stacks() -> None:
-    stacks = ((Eq1(4, 2, 2, 3), Lcn(1)), (Eq1(2, 2, 2, 3), Lcn(1)), (Eq1(4, 2, 2, 2), Lcn(1)))
-    for train in (None, 3):
-        case = Deep((16, 14, 2), stacks, train, 3)
-        run_ranks(6, lambda comm, case=case: check(comm, case, Grid(2, 3)))  # type: ignore[misc]
-
-
 def formula(case: Deep, grid: Grid) -> tuple[Counts, Counts]:
     """Messages and bytes of a step, from pixels, tiles and neurons one by one."""
     itemsize = np.dtype(case.dtype).itemsize

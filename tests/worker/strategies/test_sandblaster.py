@@ -178,17 +178,6 @@ def test_prefetch_reports_held_bundles(world: World) -> None:
     assert world.bundles.holds == []
 
 
-def test_in_another_pass_the_numbers_begin_again(world: World) -> None:
-    world.coordinator.held.clear()
-    world.bundles.compute(world.bundle(1, 0, 10))
-    world.bundles.compute(world.bundle(1, 10, 20, turn=2))
-    world.coordinator.held.set()
-    world.bundles.close()
-    assert world.shards.pulls == 2
-    assert [(turn, number) for turn, number, _ in world.shards.pushed] == [(1, 1), (2, 1)]
-    assert world.coordinator.asked[-1] == (2, [1])
-
-
 def test_failing_model_is_reported_and_leaves_no_state(world: World) -> None:
     world.model.fails = True
     for number in range(1, 5):  # more often than there are buffers

@@ -77,17 +77,6 @@ def test_ignored_columns_may_hold_anything(tmp_path: Path) -> None:
     assert train(data).inputs.tolist() == [[1], [2]]
 
 
-def test_sets_are_cut_off_class_by_class(tmp_path: Path) -> None:
-    text = "x,kind\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(40))
-    parts = sets(load(spec(tmp_path, text, validation=0.25, test=4), tmp_path))
-    assert [np.bincount(part.targets).tolist() for part in parts] == [[13, 13], [5, 5], [2, 2]]
-    assert sorted(np.concatenate([part.inputs for part in parts]).ravel().tolist()) == list(range(40))
-    only = load(spec(tmp_path, text, validation=0.25, test=4), tmp_path, need=("test",))
-    assert only.test is not None
-    assert only.train is None
-    assert np.array_equal(only.test.inputs, parts[2].inputs)
-
-
 def test_sets_may_have_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "v").write_text("sepal,petal,kind\n1,2,virginica\n")
     (tmp_path / "w").write_text("sepal,petal,kind\n3,4,setosa\n")

@@ -58,13 +58,6 @@ def test_number_is_pythons_where_it_is_kept_as_float64(words: list[str]) -> None
         assert read.numbers.tolist() == [[float(word) for word in text.split(",")]]
 
 
-@given(st.lists(st.floats(width=64, min_value=-1e30, max_value=1e30), min_size=1, max_size=20))
-def test_float_repr_round_trips(values: list[float]) -> None:
-    with np.errstate(under="ignore"):
-        expected = np.array(values).astype(np.float32)
-    assert bits(scan(",".join(map(repr, values))).numbers) == bits(expected)
-
-
 FIELD = st.text(st.characters(codec="utf-8", exclude_characters=',"\r\n'), max_size=5)
 
 
@@ -84,12 +77,6 @@ def test_quotes_may_hold_delimiters_quotes_and_line_ends() -> None:
     assert found.numbers.ravel().tolist() == [1, 2, 3, 4]
     assert found.lines.tolist() == [1, 2, 4, 6]
     assert scan('5" pipe,1', [TEXT, 0]).texts == [[b'5" pipe']]
-
-
-def test_several_columns_of_text() -> None:
-    found = scan("a,1,b,2\nc,3,d,4", [TEXT - 1, 0, TEXT, IGNORED])
-    assert found.texts == [[b"b", b"d"], [b"a", b"c"]]
-    assert found.numbers.tolist() == [[1], [3]]
 
 
 def test_missing_numbers() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_files
 
 from dbelief.core.sample_form import SampleForm
-from dbelief.data import SparseSplit, load, sizes
+from dbelief.data import load, sizes
 from dbelief.data.files.contents import blocks
 from dbelief.data.files.data_file import DataFile, file_at
 from dbelief.data.formats import libsvm
@@ -64,17 +64,6 @@ def test_the_width_is_the_same_whatever_is_needed(tmp_path: Path) -> None:
     given_width = spec(tmp_path, test="1 9:1\n", features=12, zero_based=False)
     (tmp_path / "v").unlink()
     assert load(given_width, tmp_path, need=("train",)).features == (12,)
-
-
-def test_validation_is_cut_from_training_by_class(tmp_path: Path) -> None:
-    text = "".join(f"{i % 2} 1:{i}\n" for i in range(40))
-    data = load(spec(tmp_path, text, validation=0.25), tmp_path)
-    assert isinstance(data.train, SparseSplit)
-    assert isinstance(data.validation, SparseSplit)
-    assert np.bincount(data.validation.targets).tolist() == [5, 5]
-    assert data.train.stored is data.validation.stored, "rows of both sets are there once"
-    together = np.concatenate([data.train.inputs.dense(), data.validation.inputs.dense()])[:, 0]
-    assert sorted(together.tolist()) == list(range(40))
 
 
 @pytest.mark.parametrize("zero_based", ["auto", True])

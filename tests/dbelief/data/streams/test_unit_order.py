@@ -49,18 +49,3 @@ def test_the_order_of_the_source_is_by_unit() -> None:
     order = Units((3, 2, 4), window=2).source_order()
     assert order[2:7].tolist() == [2, 3, 4, 5, 6]
     assert order.windows(2, 7) == [[0], [1], [2]]
-
-
-def test_each_window_is_shuffled_in_a_way_of_its_own() -> None:
-    units = Units((50,) * 4, window=2)
-    order, firsts = units.order(3, 0), units.firsts()
-
-    def places(window: int) -> list[int]:
-        """Where each sample of a window stands among those of its units."""
-        start = 100 * window
-        (own,) = order.windows(start, start + 100)
-        listed = [index for unit in own for index in range(firsts[unit], firsts[unit + 1])]
-        return [listed.index(index) for index in order[start : start + 100]]
-
-    assert sorted(places(0)) == sorted(places(1)) == list(range(100))
-    assert places(0) != places(1)

@@ -40,13 +40,6 @@ def test_a_shard_whose_node_is_lost_goes_to_another() -> None:
     assert places.put("ps", "ps-0", ["n1", "n3"]) in ("n1", "n3")
 
 
-def test_failed_shard_moves_before_slurm_reports_the_node() -> None:
-    places, shards, _ = _placed(dict.fromkeys(NODES, 1), 1, 1)
-    for node in (shards[0], "n3"):
-        places.failed(node)
-    assert places.put("ps", "ps-0", NODES) == "n1"
-
-
 def test_worker_stays_on_its_node_without_a_free_task() -> None:
     places, _, workers = _placed(dict.fromkeys(NODES, 2), 2, 3)
     assert workers == ["n1", "n2", "n3"]
@@ -60,13 +53,6 @@ def test_a_lost_workers_place_is_a_free_task() -> None:
     assert workers == ["n1", "n2"]
     assert places.again("worker", "worker-1", ["n1"])
     assert places.put("worker", "worker-1", ["n1"]) == "n1"
-
-
-def test_last_worker_restarts_on_any_node() -> None:
-    places, _, workers = _placed(dict.fromkeys(NODES, 1), 1, 1)
-    assert workers == ["n3"]
-    assert places.again("worker", "worker-0", ["n1", "n2"])
-    assert not places.again("worker", "worker-0", [])
 
 
 def test_member_excluded_from_the_first_node_needs_another() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
-from dbelief.nn import Batch, Evaluates, Model
-from dbelief.nn.autoencoders.autoencoder import EVALUATED, Eq1, SparseAutoencoder
+from dbelief.nn import Batch, Model
+from dbelief.nn.autoencoders.autoencoder import Eq1, SparseAutoencoder
 from dbelief.nn.kernels import depth_to_space
 from tests.examples import examples
 from tests.traced import traced
@@ -160,22 +160,6 @@ def test_initial_values() -> None:
     batch = images(20, (24, 24, 1), "float32")
     best = [free.evaluate({**first, "alpha": first["alpha"] * np.float32(part)}, batch)[0] for part in (0.95, 1, 1.05)]
     assert best[1] < min(best[0], best[2])
-
-
-def test_evaluation_is_the_sum_whatever_it_is_cut_into() -> None:
-    model = SparseAutoencoder(IMAGE, SMALL, CPU)
-    w, batch = drawn(model), images(2 * EVALUATED + 7)
-    assert isinstance(model, Evaluates)
-    loss, right = model.evaluate(w, batch)
-    assert right is None
-    assert loss == pytest.approx(gradient(model, w, batch)[0] * len(batch), rel=1e-12)
-
-
-def test_rows_of_numbers_are_images_too() -> None:
-    model = SparseAutoencoder(IMAGE, SMALL, CPU)
-    w, batch = drawn(model), images(4)
-    flat = Batch(batch.inputs.reshape(4, -1), batch.targets)
-    assert gradient(model, w, flat)[0] == gradient(model, w, batch)[0]
 
 
 def test_a_map_s_place_is_the_image_s() -> None:

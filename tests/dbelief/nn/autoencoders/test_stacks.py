@@ -84,13 +84,6 @@ def test_a_greedy_gradient_is_torch_s(case: str, train: int) -> None:
     agree(out, case, train, stacks, "greedy")
 
 
-def test_central_differences(check_gradient: Check) -> None:
-    w, batch = drawn(IMAGE, SMALL), images(4)
-    model = Stacks(IMAGE, SMALL, None, {}, CPU)
-    _, out = gradient(model, w, batch)
-    check_gradient(lambda: model.evaluate(w, batch)[0] / 4, list(w.values()), list(out.values()))
-
-
 @examples(20)
 @given(st.data())
 def test_any_shape(data: st.DataObject) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from scipy.signal import correlate
 
 from dbelief.nn.kernels import Blocks, HostKernels, depth_to_space, space_to_depth
-from tests.dbelief.nn.kernels.operands import Operands, dense, draw, shapes
+from tests.dbelief.nn.kernels.operands import Operands, draw, shapes
 from tests.traced import traced
 
 F8 = np.dtype(np.float64)
@@ -76,16 +76,6 @@ def test_transposes_of_each_other(shape: tuple[Blocks, int]) -> None:
     assert np.ptp(products) <= 1e-12 * max(size, 1)
 
 
-def test_one_matrix_with_zeros() -> None:
-    o = draw(LAYER, batch=11)
-    x, y = o.x.reshape(-1, 11), o.y.reshape(-1, 11)
-    wx, wty, yxt, _ = run(o)
-    np.testing.assert_allclose(wx.reshape(-1, 11), dense(LAYER, o.w) @ x, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(wty.reshape(-1, 11), dense(LAYER, o.w).T @ y, rtol=1e-12, atol=1e-12)
-    masked = dense(LAYER, np.ones_like(o.w)) * (y @ x.T)
-    np.testing.assert_allclose(dense(LAYER, yxt), masked, rtol=1e-12, atol=1e-12)
-
-
 def test_a_convolution_where_all_blocks_are_alike() -> None:
     """Fields of 6 x 6 pixels in steps of 2, tied weights: correlation of the images, every second place."""
     s, channels, m = 2, 3, 4
@@ -133,14 +123,6 @@ def test_halves_of_longer_rows() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-13)
     np.testing.assert_array_equal(x[left], o.x)
     np.testing.assert_array_equal(y[left], o.y)
-
-
-def test_single_precision() -> None:
-    o = draw(LAYER, batch=11)
-    single = Operands(LAYER, *(array.astype(np.float32) for array in o[1:]))
-    for found, wanted in zip(run(single), run(o), strict=True):
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_nothing_is_allocated_from_the_first_call_on() -> None:

@@ -53,11 +53,6 @@ def test_against_loops(layer: Pool, m: int, channels: int, down: int, across: in
         assert found[place] == pytest.approx(NAIVE[type(layer)](window), rel=1e-13, abs=1e-15)
 
 
-def test_strides_that_are_not_given() -> None:
-    assert L2Pool(5).outputs((12, 10, 3)) == (8, 6, 3)
-    assert MaxPool(5).outputs((12, 10, 3)) == AveragePool(5).outputs((12, 10, 3)) == (2, 2, 3)
-
-
 @examples(60)
 @given(m=few, size=few, stride=few, padding=few, ceil_mode=st.booleans(), down=more, across=more)
 def test_gradient_with_a_border(
@@ -72,13 +67,6 @@ def test_every_window_of_a_pool_sees_a_pixel() -> None:
     assert MaxPool(1, 4, ceil_mode=True).outputs((5, 4, 1)) == (2, 1, 1)
     with pytest.raises(ValueError, match="padding is 2, must be less than size, 2"):
         MaxPool(2, padding=2)
-
-
-def test_of_equal_numbers_the_first_is_the_largest() -> None:
-    x, dx = np.zeros((1, 3, 3, 1)), np.full((1, 3, 3, 1), np.nan)
-    layer = MaxPool(2, 1)
-    layer.backward(Workspace(CPU), x, forward(layer, x), np.ones((1, 2, 2, 1)), (), (), dx)
-    np.testing.assert_array_equal(dx[0, :, :, 0], [[1, 1, 0], [1, 1, 0], [0, 0, 0]])
 
 
 def test_l2_has_no_slope_where_all_is_zero() -> None:

@@ -55,16 +55,6 @@ def test_backups_are_hatched_and_lost_bundles_paler(drawn: Any, saved: list[Figu
     assert kinds == ["bundle", "bundle that completed too late, or never", "backup"]
 
 
-def test_title_summarizes_the_pass(drawn: Any, saved: list[Figure]) -> None:
-    axes, _ = drawn(RUNS)
-    assert axes.get_title(loc="left") == (
-        "pass 7, of iteration 5: 500 ms\n900 samples in 9 portions, 3 bundles, 1 backup (1 won)"
-    )
-    axes, _ = drawn(RUNS, seconds=12.345, launched=0)
-    assert "12.3 s" in axes.get_title(loc="left")
-    assert axes.get_title(loc="left").endswith("0 backups")
-
-
 def test_narrow_bars_and_crowded_rows_have_no_labels(drawn: Any) -> None:
     axes, bars = drawn([[row, row + 1, row, 1, False, 0.0, 20.0 if row else 0.01, True] for row in range(70)])
     assert len(bars) == 70

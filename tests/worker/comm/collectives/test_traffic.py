@@ -69,15 +69,6 @@ def test_a_tree_sends_all_once_up_and_once_down_each_edge(name: str, ranks: int,
     assert sent.total() == 2 * (ranks - 1) * 4 * size
 
 
-def test_a_server_does_all_the_sending() -> None:
-    """Up and down, 2 (P - 1) |W| pass the server's link; in a binomial tree 2 log2 P |W| pass the busiest one."""
-    ranks, size = 8, 100
-    for name, most in (("server", ranks - 1), ("binomial", 3)):
-        _, sent = counted(Way(name), ranks, size)
-        by_rank = [sum(count for (source, to), count in sent.items() if rank in (source, to)) for rank in range(ranks)]
-        assert max(by_rank) == by_rank[0] == 2 * most * 4 * size
-
-
 @examples(25)
 @given(st.integers(2, 9), st.integers(0, 60), st.none() | st.integers(1, 30))
 def test_a_ring_sends_to_the_next_all_but_two_pieces_twice(ranks: int, size: int, chunk: int | None) -> None:

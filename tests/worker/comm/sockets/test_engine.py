@@ -59,42 +59,6 @@ def meanwhile(function: Callable[[], Any]) -> Iterator[list[BaseException]]:
     assert not thread.is_alive()
 
 
-def test_small_message_needs_no_receiver() -> None:
-    with comms() as (left, right):
-        left.send(np.arange(3), 1)
-        taken = np.empty(3, np.int64)
-        right.recv(taken, 0)
-        assert taken.tolist() == [0, 1, 2]
-
-
-def test_unrequested_message_is_buffered() -> None:
-    """A large message whose tag nobody asks for yet does not hold up a later one of another tag."""
-    with comms() as (left, right):
-        first, second = np.arange(LARGE), np.arange(LARGE) * 2
-        sends = [Message(True, first, 1, 4), Message(True, second, 1, 4), Message(True, np.ones(2), 1, 5)]
-        with meanwhile(left.start(sends).wait) as raised:
-            ones, taken = np.empty(2), np.empty(LARGE, np.int64)
-            right.recv(ones, 0, tag=5)
-            assert ones.tolist() == [1, 1]
-            for expected in (first, second):
-                right.recv(taken, 0, tag=4)
-                np.testing.assert_array_equal(taken, expected)
-        assert not raised
-
-
-def test_partly_buffered_message_can_be_received() -> None:
-    with comms() as (left, right):
-        sent = left.isend(np.arange(LARGE), 1, tag=4)
-        other, taken = right.irecv(np.empty(2), 0, tag=5), np.empty(LARGE, np.int64)
-        right.engine.check()
-        pending = right.irecv(taken, 0, tag=4)
-        with meanwhile(sent.wait):
-            pending.wait()
-        np.testing.assert_array_equal(taken, np.arange(LARGE))
-        left.send(np.ones(2), 1, tag=5)
-        other.wait()
-
-
 def test_unrequested_data_is_not_read() -> None:
     clock = ManualClock(autojump=True)
     with comms(clock=clock) as (left, right):

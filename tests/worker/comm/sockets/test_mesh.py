@@ -50,17 +50,6 @@ def closed(listener: Listener) -> str:
     return listener.address
 
 
-def test_generation_after_generation_with_other_ranks(listeners: list[Listener]) -> None:
-    for generation, members in enumerate((listeners, listeners[1:], listeners[::-1], listeners[:1]), start=1):
-        engines = meet(members, generation=generation)
-        with ThreadPoolExecutor(len(members)) as pool:
-            assert list(pool.map(lambda engine: Communicator(engine, 20.0).total(1.0), engines)) == [
-                len(members)
-            ] * len(members)
-        for engine in engines:
-            engine.close()
-
-
 def test_ranks_on_one_host_need_no_route_to_their_address() -> None:
     """192.0.2.0/24 is nobody's, and so is `.invalid`: whoever meets there has not gone through the network."""
     names = ["192.0.2.7", "[2001:db8::8]", f"{'long.' * 40}invalid"]

@@ -114,46 +114,10 @@ def told(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_one_after_the_other_below_the_folder_of_runs(
-    trains: Trains, job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_sweep(job, {"lr": "0.1,0.3,0.2"}) == 0
-    assert trains.begun == ["lr-0.1", "lr-0.3", "lr-0.2"]
-    assert trains.most == 1
-    found = told(tmp_path / "runs" / "small-sweep")
-    assert [row["run"] for row in found["runs"]] == trains.begun
-    assert (found["best"]["by"], found["best"]["settings"]) == ("test_accuracy", {"lr": "0.1"})
-    shown = capsys.readouterr()
-    assert "* best by test accuracy: lr=0.1: 90.00 %" in shown.out
-    assert "run 2 of 3: lr=0.3" in shown.err
-    assert "lr=0.3: test 70.00 %, loss 1.0000, 2.5 s" in shown.err
-
-
 def test_several_at_a_time(trains: Trains, job: Path, tmp_path: Path) -> None:
     assert run_sweep(job, {"lr": "0.1,0.2,0.3,0.4,0.5"}, at_once=3) == 0
     assert trains.most == 3
     assert len(told(tmp_path / "runs" / "small-sweep")["runs"]) == 5
-
-
-def test_finished_runs_are_reused_in_a_larger_grid(
-    trains: Trains, job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    run_sweep(job, {"lr": "0.1,0.2"}, output=out)
-    before = told(out)
-    assert run_sweep(job, {"lr": "0.1,0.2"}, output=out) == 0
-    assert told(out) == before
-    assert "2 of 2 runs are done already" in capsys.readouterr().err
-    assert run_sweep(job, {"lr": "0.05,0.1,0.2"}, output=out) == 0
-    assert trains.begun == ["lr-0.1", "lr-0.2", "lr-0.05"]
-    assert [row["run"] for row in told(out)["runs"]] == ["lr-0.05", "lr-0.1", "lr-0.2"]
-
-
-def test_another_job_is_run_again(trains: Trains, job: Path) -> None:
-    run_sweep(job, {"lr": "0.1"})
-    job.write_text(JOB.replace("5000", "6000"))
-    run_sweep(job, {"lr": "0.1"})
-    assert trains.begun == ["lr-0.1", "lr-0.1"]
 
 
 def test_a_failed_run_is_a_row_and_begins_anew_next_time(trains: Trains, job: Path, tmp_path: Path) -> None:
