@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -110,7 +110,7 @@ _whole_job = adding(
 """Options of commands that run a complete job; `_run_here` takes them."""
 
 
-def _run_here(job_file: Path, overrides: Iterable[str], script: Sequence[str] = (), **options: Any) -> NoReturn:
+def _run_here(job_file: Path, overrides: tuple[str, ...], script: Sequence[str] = (), **options: Any) -> NoReturn:
     """Run a complete job on this machine, and exit with its code."""
     from dbelief.launch.forked_process import ForkServer
 
@@ -120,7 +120,7 @@ def _run_here(job_file: Path, overrides: Iterable[str], script: Sequence[str] = 
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
-        fields = parse_overrides(tuple(overrides))
+        fields = parse_overrides(overrides)
         code = run_job(job_file, fields, **options, site=LoopbackSite(server), pictures=pictures, script=script)
     raise SystemExit(code)
 
@@ -159,7 +159,7 @@ def run_command(
     code 3: the model is trained and written, and its last evaluation failed.
     """
     command = [sys.executable, *script] if script[0].endswith(".py") else script
-    _run_here(job_file, (*overrides, *[f"replicas={workers}"] * bool(workers)), command, **options)
+    _run_here(job_file, (*overrides, f"replicas={workers}") if workers else overrides, command, **options)
 
 
 @main.command("sweep")
