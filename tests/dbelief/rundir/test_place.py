@@ -10,27 +10,19 @@ from pathlib import Path
 import pytest
 
 from dbelief.errors import Deposed, RuntimeFailure, Unavailable, UserError, WriteFailed
-from dbelief.job import Job, parse_job
+from dbelief.job import Job
 from dbelief.process.clock import ManualClock
 from dbelief.rundir.folder import ADDRESS, found_at
 from dbelief.rundir.place import LocalPlace, StoredPlace, place_of
 from dbelief.storage.backends import FolderBackend
 from dbelief.storage.object_store import ObjectStore
 from dbelief.url import Url
-
-JOB = """
-name: far
-model: {layers: [{dense: 2}], loss: square}
-data: {source: none}
-strategy: {name: downpour, batch: 1, rule: {name: sgd, rate: 1}}
-limits: {samples: 3}
-replicas: 0
-"""
+from tests.jobs import small_job
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return parse_job(f"{JOB}output: file://{tmp_path}/store", tmp_path, "job")
+    return small_job(tmp_path, name="far", output=f"file://{tmp_path}/store")
 
 
 @pytest.fixture
@@ -60,7 +52,7 @@ def begin(place: StoredPlace, run_id: int = 1, end: Callable[[Path], None] = lam
 @pytest.mark.parametrize("away", [lambda path: path.rename(path.with_name("other")), shutil.rmtree])
 def test_a_folder_that_is_renamed_or_removed_while_it_is_written(tmp_path: Path, away: Callable[[Path], None]) -> None:
     """The next run of that name is left alone by the one before."""
-    job = parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job")
+    job = small_job(tmp_path, name="far", output=f"{tmp_path}/runs")
     place, following = place_of(job), place_of(job)
     folder = place.prepare(resume=False)
     with place.writing(folder, 1, ignore) as writing:
@@ -76,7 +68,7 @@ def test_a_folder_that_is_renamed_or_removed_while_it_is_written(tmp_path: Path,
 
 
 def test_a_file_system_that_numbers_files_anew_moves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_of(parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job"))
+    place = place_of(small_job(tmp_path, name="far", output=f"{tmp_path}/runs"))
     folder = place.prepare(resume=False)
     monkeypatch.setattr("os.path.samestat", lambda one, other: False)
     with place.writing(folder, 1, ignore) as writing:
@@ -85,7 +77,7 @@ def test_a_file_system_that_numbers_files_anew_moves_no_folder(tmp_path: Path, m
 
 
 def test_the_address_of_the_next_run_stays(tmp_path: Path) -> None:
-    job = parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job")
+    job = small_job(tmp_path, name="far", output=f"{tmp_path}/runs")
     folder = place_of(job).prepare(resume=False)
     with found_at(folder, "host:1", job):
         (folder / ADDRESS).write_text("host:2")
@@ -93,7 +85,7 @@ def test_the_address_of_the_next_run_stays(tmp_path: Path) -> None:
 
 
 def test_an_output_that_is_a_folder_is_as_before(tmp_path: Path) -> None:
-    job = parse_job(f"{JOB}output: {tmp_path}/runs", tmp_path, "job")
+    job = small_job(tmp_path, name="far", output=f"{tmp_path}/runs")
     place = place_of(job)
     assert isinstance(place, LocalPlace)
     assert place.where == tmp_path / "runs" / "far"
@@ -189,7 +181,7 @@ def test_logs_of_a_run_that_did_not_begin_stay(place: StoredPlace, tmp_path: Pat
 
 
 def test_memory_is_no_place_of_a_job(tmp_path: Path) -> None:
-    job = parse_job(f"{JOB}output: memory://x", tmp_path, "job")
+    job = small_job(tmp_path, name="far", output="memory://x")
     with pytest.raises(UserError, match=r"^output: memory://x/far: is the memory of one process, and a job has sever"):
         place_of(job).prepare(resume=False)
 

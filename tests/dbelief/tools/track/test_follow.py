@@ -19,15 +19,9 @@ from dbelief.telemetry.trackers import NEEDS
 from dbelief.tools.track import follow as follow_module
 from dbelief.tools.track.follow import STATE, Follower, follow
 from tests.dbelief.monitor.test_status import SUMMARY
+from tests.jobs import small_file
 
-JOB = """
-name: tracked
-model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
-data: {source: digits}
-strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
-limits: {epochs: 1}
-track: [tensorboard]
-"""
+TRACKED: dict[str, Any] = {"name": "tracked", "track": ["tensorboard"]}
 
 
 class Recorded:
@@ -69,7 +63,7 @@ def run(tmp_path: Path) -> Path:
     """A run folder with two events."""
     folder = tmp_path / "tracked"
     folder.mkdir()
-    (folder / "job.yaml").write_text(JOB)
+    small_file(folder, **TRACKED)
     log(folder, 10)
     return folder
 
@@ -144,7 +138,7 @@ def test_what_cannot_be_followed(run: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(follow_module, "Follower", lambda run, names: follower(run, {"tensorboard": "flush"}, names)[0])
     with pytest.raises(RuntimeFailure, match=r"no tracker is left$"):
         follow(run, (), clock, never)
-    (run / "job.yaml").write_text(JOB.replace("track: [tensorboard]", ""))
+    small_file(run, name="tracked")
     with pytest.raises(UserError, match=r"its job file has no track; name trackers by --to$"):
         follow(run, (), clock, never)
     with follow_module._alone(run), pytest.raises(UserError, match=r"another process follows it for trackers$"):
@@ -164,8 +158,8 @@ def test_a_missing_library_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
 # -- the libraries themselves ---------------------------------------------------------------------------------
 
-TRAINED = JOB.replace("epochs: 1", "samples: 600").replace("track: [tensorboard]", "track: [tensorboard, mlflow]")
-MORE = "evaluate: {every: 100, metrics: [auc]}\nsnapshots: {every_s: 0.2}\n"
+TRAINED = {**TRACKED, "track": ["tensorboard", "mlflow"], "limits": {"samples": 600}}
+MORE = {"evaluate": {"every": 100, "metrics": ["auc"]}, "snapshots": {"every_s": 0.2}}
 
 
 @pytest.mark.processes
@@ -177,7 +171,7 @@ def test_tensorboard_and_mlflow_read_what_was_written(tmp_path: Path, monkeypatc
     tracking = pytest.importorskip("mlflow.tracking", reason="the mlflow extra is not installed")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    (tmp_path / "job.yaml").write_text(TRAINED + MORE)
+    small_file(tmp_path, **TRAINED, **MORE)
     train(tmp_path, "job.yaml")
     train(tmp_path, "--resume", "--set", "limits.samples=1200", "job.yaml")
     read = accumulator.EventAccumulator(str(tmp_path / "runs/tracked/tensorboard"))
