@@ -43,7 +43,7 @@ class Indexed(Protocol):
 
     def targets(self, indices: np.ndarray) -> np.ndarray:
         """The targets of these samples alone."""
-        ...
+        return self.read(indices).targets
 
 
 class Ranges:

@@ -58,7 +58,7 @@ class UnitSource(Protocol):
 
     def targets(self, unit: int) -> np.ndarray:
         """The targets of a unit alone, as `read` gives them; raises as that does."""
-        ...
+        return self.read(unit).targets
 
     def called(self, unit: int) -> str:
         """Name of a unit in messages."""

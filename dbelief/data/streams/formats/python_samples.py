@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.data.samples import SETS
-from dbelief.data.streams.ranges import Ranges, unit_size
+from dbelief.data.streams.ranges import Indexed, Ranges, unit_size
 from dbelief.data.streams.stream_sets import StreamSets
 from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError, ModelError
@@ -77,7 +77,7 @@ class Converter:
         return targets.astype(np.int64)
 
 
-class ByIndex:
+class ByIndex(Indexed):
     """An object with `len` and items (inputs, target), as `Indexed`."""
 
     def __init__(self, found: Any, path: Path, where: str, classes: int | None) -> None:
@@ -97,12 +97,8 @@ class ByIndex:
             raise DataError(f"{self.where}: samples {indices[0]} to {indices[-1]} are not of one shape") from None
         return self._converter.arrays(inputs, targets, f"a sample from {indices[0]} to {indices[-1]}")
 
-    def targets(self, indices: np.ndarray) -> np.ndarray:
-        """See `Indexed`."""
-        return self.read(indices).targets
 
-
-class InUnits:
+class InUnits(UnitSource):
     """An object with `units`, samples by name, and `read(name)`, as a `UnitSource`."""
 
     def __init__(self, found: Any, path: Path, where: str, classes: int | None) -> None:
@@ -127,10 +123,6 @@ class InUnits:
         if len(arrays.targets) != self.sizes[unit]:
             raise DataError(f"{self.called(unit)}: has {len(arrays.targets)} samples, and units say {self.sizes[unit]}")
         return arrays
-
-    def targets(self, unit: int) -> np.ndarray:
-        """See `UnitSource`."""
-        return self.read(unit).targets
 
     def _read(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
         try:

@@ -16,7 +16,7 @@ from dbelief.data.files.scan_cache import scanned
 from dbelief.data.samples import SETS
 from dbelief.data.streams.ranges import unit_size
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
-from dbelief.data.streams.unit_source import UnitArrays
+from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError
 from dbelief.job import LinesData
 
@@ -26,7 +26,7 @@ UNIT, SCANNED = 4096, 16
 _GZIP = b"\x1f\x8b"
 
 
-class Lines:
+class Lines(UnitSource):
     """Parts of files as a `UnitSource`.
 
     Parameters
@@ -73,10 +73,6 @@ class Lines:
             targets[row] = self._classes[name]
             inputs[row] = coded(text, self._spec.length)
         return UnitArrays(inputs.astype(np.int64), targets)
-
-    def targets(self, unit: int) -> np.ndarray:
-        """See `UnitSource`."""
-        return self.read(unit).targets
 
 
 def parted(line: bytes, delimiter: str, where: str) -> tuple[str, bytes]:
