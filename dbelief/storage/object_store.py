@@ -77,20 +77,15 @@ class ObjectStore:
         """
         return self._attempt(url, lambda: self.backend.read(url, start, stop, tag)) if stop > start else b""
 
-    def open(self, url: Url, found: Stat | None = None) -> ObjectReader:
-        """A file to read from any position, by ranges, as long as the object is the one that was found.
-
-        Parameters
-        ----------
-        found
-            What `stat` or `list` has said; None: it is asked now.
+    def open(self, url: Url) -> ObjectReader:
+        """A file to read from any position, by ranges, as long as the object is the one that is there now.
 
         Raises
         ------
         FileNotFoundError
             There is none.
         """
-        size, tag = found or self.stat(url)
+        size, tag = self.stat(url)
         return ObjectReader(lambda start, stop: self.read_range(url, start, stop, tag), size)
 
     def stat(self, url: Url) -> Stat:
