@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 @pytest.fixture
 def job(operator: Operator) -> tuple[Role, str, str]:
     """A job without members: its coordinator, where that listens, and where its page is."""
-    (operator.folder / "job.yaml").write_text(JOB)
-    role, address = operator.coordinator(operator.folder / "job.yaml", "--page", "127.0.0.1:0")
+    role, address = operator.coordinator(operator.write_job(JOB), "--page", "127.0.0.1:0")
     return role, address, role.said(r"status page on (\S+)")
 
 
@@ -113,12 +113,9 @@ def test_a_job_that_failed(browser: Browser, operator: Operator, job: tuple[Role
     operator.until_samples("digits", 3 * 1257)
     for worker in roles[2:]:  # else they hear of the end and leave, and the coordinator with them
         worker.process.send_signal(signal.SIGSTOP)
-    client = CoordinatorClient(address)
-    try:
+    with closing(CoordinatorClient(address)) as client:
         client.call("Report", wire.ReportRequest(trouble="no worker is left: worker-2 was killed by SIGKILL"))
         assert to_dict(client.status())["state"] == "failed"
-    finally:
-        client.close()
     texts = browser.texts(url)
     assert texts["state"].strip() == "failed"
     assert texts["why"].strip() == "no worker is left: worker-2 was killed by SIGKILL"
@@ -135,11 +132,8 @@ def test_page_escapes_the_jobs_texts(browser: Browser) -> None:
     told: dict[str, Any] = to_dict(status)
     page = StatusPage()
     page.tell = lambda: told
-    server = WebServer("127.0.0.1:0", page, "the status page")
-    try:
+    with closing(WebServer("127.0.0.1:0", page, "the status page")) as server:
         texts = browser.texts(server.url)
-    finally:
-        server.close()
     assert texts["job"].strip() == name
     assert texts["why"].strip() == f"</p>{name}"
     assert name in texts["workers"]
@@ -147,9 +141,6 @@ def test_page_escapes_the_jobs_texts(browser: Browser) -> None:
 
 
 def test_page_reports_an_unresponsive_coordinator(browser: Browser) -> None:
-    server = WebServer("127.0.0.1:0", StatusPage(), "the status page")
-    try:
+    with closing(WebServer("127.0.0.1:0", StatusPage(), "the status page")) as server:
         texts = browser.texts(server.url)
-    finally:
-        server.close()
     assert "503 Service Unavailable: there is no job yet" in texts["silent"]

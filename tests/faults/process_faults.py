@@ -31,7 +31,7 @@ def carry_out(accident: Accident, pids: Mapping[str, int], files: Callable[[str]
     elif accident.harm is Harm.PAUSE:
         pause(pid, accident.amount)
     elif accident.harm is Harm.DISK_FULL:
-        fill_disk_of(pid, int(accident.amount))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (int(accident.amount), resource.RLIM_INFINITY))
     elif accident.harm is Harm.TORN_FILE:
         tear(files(accident.process)[-1], accident.amount)
     else:
@@ -45,11 +45,6 @@ def pause(pid: int, seconds: float) -> None:
         threading.Event().wait(seconds)
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def fill_disk_of(pid: int, limit: int = resource.RLIM_INFINITY) -> None:
-    """From now on no file of a process may grow beyond so many bytes; without a number, any may again."""
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 
+from .network import Network
+
 JOB = "faults"
 SGD = segments.Rule(name="sgd")
 INITIALISER = Pusher(0, 1)
@@ -206,7 +208,7 @@ class Trainer(threading.Thread):
         shards: Shards,
         pusher: Pusher,
         gradients: np.ndarray,
-        see: Callable[[Placement], Placement] = lambda placement: placement,
+        network: Network | None = None,
         deadline_s: float = 0.5,
         after: Callable[[int], None] = lambda pushed: None,
     ) -> None:
@@ -219,13 +221,18 @@ class Trainer(threading.Thread):
         self._out = np.zeros(gradients.shape[1], np.float32)
         self._versions = shards.unknown()
         self._after = after
+
+        def placement() -> Placement:
+            """Where the shards are, as this pusher sees it."""
+            return network.places(str(pusher.replica), shards.placement) if network else shards.placement
+
         self.client = ShardedParameterClient(
             JOB,
-            see(shards.placement),
+            placement(),
             rule=("sgd", {}),
             pusher=pusher,
             deadline_s=deadline_s,
-            refresh=lambda: see(shards.placement),
+            refresh=placement,
             direct=False,  # links are broken in gRPC's channels
         )
 

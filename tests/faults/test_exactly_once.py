@@ -53,13 +53,7 @@ def push_through(shards: Shards, plan: Plan, pushers: list[Pusher], pushes: int,
     network = Network(plan)
     with network.installed():
         trainers = [
-            Trainer(
-                shards,
-                who,
-                integers(who.incarnation, pushes, shards.placement.size),
-                lambda placement, who=who: network.places(str(who.replica), placement),  # type: ignore[misc]
-            )
-            for who in pushers
+            Trainer(shards, who, integers(who.incarnation, pushes, shards.placement.size), network) for who in pushers
         ]
         train(trainers, deadline_s)
     pushed = np.sum([trainer.gradients.sum(axis=0) for trainer in trainers], axis=0)

@@ -12,8 +12,8 @@ import pytest
 
 from dbelief.core.push import Pusher
 from tests.faults.invariants import check_gone, check_ledgers, check_vector
-from tests.faults.plan import Accident, Harm, Plan, draw_accidents
-from tests.faults.process_faults import carry_out, fill_disk_of
+from tests.faults.plan import Harm, Plan, draw_accidents
+from tests.faults.process_faults import carry_out
 from tests.faults.shards import PATIENCE_S, Shards, Steps, Trainer, train
 from tests.faults.standin import Host, Process
 
@@ -74,23 +74,3 @@ def test_killed_and_stopped_shards_report_their_losses(shards: Shards, tmp_path:
     expected = np.repeat(np.array(lost, np.float32) - len(pushers) * each, [s.length for s in shards.placement.spans])
     check_vector(shards.read(), expected, f"{lost}; {plan}")
     check_ledgers(shards.stats(), dict.fromkeys(pushers, each), plan)
-
-
-@pytest.mark.long
-def test_a_shard_whose_disk_is_full_serves_on(shards: Shards, tmp_path: Path) -> None:
-    """It has lost nothing but a set: the one before it and the one after it are whole."""
-    trainer = Trainer(shards, Pusher(1, 9), np.ones((3, shards.placement.size), np.float32), deadline_s=30)
-    trainer.step()
-    shards.snapshot(tmp_path / "old", "old")
-    trainer.step()
-    carry_out(Accident(0, "0", Harm.DISK_FULL, 100), pids(shards), files)
-    with pytest.raises(Exception, match="File too large"):
-        shards.snapshot(tmp_path / "torn", "torn")
-    fill_disk_of(pids(shards)["0"])
-    trainer.step()
-    check_vector(shards.read(), np.full(shards.placement.size, -3, np.float32))
-    shards.restart(1, tmp_path / "old", "old", same_port=True)
-    shards.snapshot(tmp_path / "new", "new")
-    trainer.client.close()
-    check_vector(shards.read()[: 5 * 3], np.full(5 * 3, -3, np.float32))
-    check_vector(shards.read()[5 * 3 :], np.full(2 * 3, -1, np.float32))

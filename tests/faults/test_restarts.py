@@ -69,13 +69,7 @@ def through_restarts(serve: Callable[..., Shards], folder: Path, seed: int, push
     network = Network(plan)
     with network.installed():
         trainers = [
-            Trainer(
-                shards,
-                who,
-                integers(seed + who.replica, each, shards.placement.size),
-                lambda placement, who=who: network.places(str(who.replica), placement),  # type: ignore[misc]
-                after=steps.pushed,
-            )
+            Trainer(shards, who, integers(seed + who.replica, each, shards.placement.size), network, after=steps.pushed)
             for who in pushers
         ]
         crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S), daemon=True)

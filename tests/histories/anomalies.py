@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,14 @@ def _number(lines: Sequence[Line], push: Line) -> int:
     return sum(one["client"] == push["client"] and one["start"] <= push["start"] for one in lines if one.get("push"))
 
 
+def _shift(lines: Sequence[Line], push: Line, by: int, after: float = -math.inf) -> None:
+    """Let the reads that have a push, and began after this moment, have so many more of its client's."""
+    number = _number(lines, push)
+    for line in reads_of(lines):
+        if line["start"] > after:
+            line["read"][push["client"]] += by * (line["read"][push["client"]] >= number)
+
+
 def _promotion(lines: Sequence[Line]) -> Line:
     return next(line for line in lines if line.get("promotion"))
 
@@ -40,18 +49,12 @@ def _promotion(lines: Sequence[Line]) -> Line:
 
 def lost_push(lines: list[Line]) -> None:
     """An acknowledged push that no later read has."""
-    gone = _pushes(lines)[300]
-    number = _number(lines, gone)
-    for line in reads_of(lines):
-        line["read"][gone["client"]] -= line["read"][gone["client"]] >= number
+    _shift(lines, _pushes(lines)[300], -1)
 
 
 def doubled_push(lines: list[Line]) -> None:
     """A push that every later read has twice."""
-    twice = _pushes(lines)[300]
-    number = _number(lines, twice)
-    for line in reads_of(lines):
-        line["read"][twice["client"]] += line["read"][twice["client"]] >= number
+    _shift(lines, _pushes(lines)[300], 1)
 
 
 def push_doubled_for_a_while(lines: list[Line]) -> None:
@@ -184,10 +187,7 @@ def promotion_loses_acknowledged(lines: list[Line]) -> None:
     """A push that was acknowledged before the promotion, and gone after it."""
     window = _promotion(lines)
     push = [line for line in _pushes(lines) if line["end"] < window["start"]][-1]
-    number = _number(lines, push)
-    for line in reads_of(lines):
-        if line["start"] > window["end"] and line["read"][push["client"]] >= number:
-            line["read"][push["client"]] -= 1
+    _shift(lines, push, -1, after=window["end"])
 
 
 def acknowledged_then_undone(lines: list[Line]) -> None:
@@ -202,10 +202,7 @@ def doubled_by_the_promotion(lines: list[Line]) -> None:
     """A push that the follower had, and that was applied again when its client repeated it."""
     window = _promotion(lines)
     push = [line for line in _pushes(lines) if line["start"] < window["start"]][-1]
-    number = _number(lines, push)
-    for line in reads_of(lines):
-        if line["start"] > window["end"]:
-            line["read"][push["client"]] += line["read"][push["client"]] >= number
+    _shift(lines, push, 1, after=window["end"])
 
 
 def former_leader_answers(lines: list[Line]) -> None:

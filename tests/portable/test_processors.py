@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,9 @@ def client(address: str, epoch: int, replica: int) -> ShardedParameterClient:
 
 
 def read(address: str, epoch: int) -> np.ndarray:
-    reader = client(address, epoch, 9)
     out = np.full(SPANS[-1].stop, np.nan, np.float32)
-    try:
+    with closing(client(address, epoch, 9)) as reader:
         reader.pull(out, np.full(len(SPANS), -1, np.int64))
-    finally:
-        reader.close()
     return out
 
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import select_backend
-from dbelief.data import load
-from dbelief.evaluation.evaluate import evaluate
-from dbelief.job import load_job
-from dbelief.training.session import build_model, initial_values
-
 from .conftest import Operator
+from .untrained import first_loss
 
 pytestmark = pytest.mark.processes
 
@@ -35,25 +28,13 @@ STRATEGIES = {
 }
 
 
-def untrained(job_file: Path) -> float:
-    """Mean loss of the initial values on the test set."""
-    job, backend = load_job(job_file), select_backend("cpu")
-    data = load(job.data, job.folder)
-    model, _ = build_model(job, data, backend)
-    layout, initial = initial_values(job, model)
-    assert data.test is not None
-    quality = evaluate(model, layout.views(initial), data.test, layout, backend)
-    assert quality.accuracy is None
-    return quality.loss
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["downpour", "sandblaster"])
 def test_it_learns_to_rebuild(strategy: str, operator: Operator) -> None:
     of, more = STRATEGIES[strategy]
     job = operator.write_job(JOB.format(strategy=of, more=more))
     summary = operator.trained("digits", job)
-    assert summary["test_loss"] < 0.5 * untrained(job)
+    assert summary["test_loss"] < 0.5 * first_loss(job)
     assert summary["test_accuracy"] is None
     tensors = load_file(operator.folder / "runs" / "digits" / "model.safetensors")
     assert {name: values.shape for name, values in tensors.items()} == {"weight": (3, 3, 8, 2, 2, 4), "alpha": (1,)}

@@ -53,33 +53,6 @@ def test_every_role_by_hand(redis: str, operator: Operator, monkeypatch: pytest.
 
 
 @pytest.mark.long
-def test_a_late_worker_joins_in(operator: Operator) -> None:
-    job = operator.write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=1, replicas=1))
-    operator.compute_wait_s = 0.01
-    coordinator, address = operator.coordinator(job)
-    members = operator.members(address, 1, 1)
-    operator.until_samples("hand", 2_000)
-    late = operator.start("late", "worker", "--coordinator", address)
-    assert coordinator.ends() == 0
-    assert [member.ends() for member in [*members, late]] == [0, 0, 0]
-    assert operator.summary("hand")["samples_per_replica"]["1"] > 0
-
-
-@pytest.mark.long
-def test_synchronous_replicas_train_together(operator: Operator) -> None:
-    job = operator.write_job(DIGITS.format(strategy="staleness: 0", limits="epochs: 6", shards=2, replicas=3))
-    coordinator, address = operator.coordinator(job)
-    members = operator.members(address, 2, 3)
-    assert coordinator.ends() == 0
-    assert [member.ends() for member in members] == [0] * 5
-    summary = operator.summary("hand")
-    assert summary["staleness_mean"] == 0
-    assert summary["samples"] == 6 * 1_257
-    assert min(summary["samples_per_replica"].values()) > 0.25 * summary["samples"]
-    assert summary["test_accuracy"] >= 0.9
-
-
-@pytest.mark.long
 def test_staleness_bound_holds_with_one_replica_killed(operator: Operator) -> None:
     """From two clocks behind to three ahead: each of the others pushes at most five times during one of ours."""
     job = operator.write_job(

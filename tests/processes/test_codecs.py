@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
@@ -74,12 +76,9 @@ def test_residual_of_a_dead_worker_is_reported(operator: Operator) -> None:
 
 def _wait_for_reports(address: str, replicas: int) -> None:
     """Wait until the coordinator has a report of trained samples from so many replicas."""
-    client = CoordinatorClient(address)
 
     def reported() -> int:
         return sum(m.role == wire.ROLE_REPLICA and m.samples > 0 for m in client.status().members)
 
-    try:
+    with closing(CoordinatorClient(address)) as client:
         wait_for(lambda: reported() >= replicas, f"a report from each of {replicas} replicas")
-    finally:
-        client.close()

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,8 @@ def test_permissions_by_role_in_a_running_job(
 
     def call(role: str, ask: Callable[[CoordinatorClient], Any]) -> Any:
         monkeypatch.setattr(identity._Identity, "loaded", ours(role))
-        client = CoordinatorClient(address, patience_s=5.0)
-        try:
+        with closing(CoordinatorClient(address, patience_s=5.0)) as client:
             return ask(client)
-        finally:
-            client.close()
 
     for role in ("worker", "viewer", "ps"):
         with pytest.raises(Rejected, match=f"Stop is for operator, and the token for {role}"):
@@ -177,11 +175,8 @@ def test_the_registry_requires_a_certificate_and_a_password(
 
     def holder(folder: Path | None, url: str = url) -> Any:
         monkeypatch.setattr(identity._Identity, "loaded", Credentials.read(folder) if folder else None)
-        opened = open_registry(url, SystemClock())
-        try:
+        with closing(open_registry(url, SystemClock())) as opened:
             return opened.holder("a-job")
-        finally:
-            opened.close()
 
     assert holder(made / "coordinator") is None
     with pytest.raises(UserError, match="refuses the login"):

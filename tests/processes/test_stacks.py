@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import select_backend
-from dbelief.data import load
 from dbelief.data.digits import load_digits
-from dbelief.evaluation.evaluate import evaluate
-from dbelief.job import load_job
-from dbelief.training.session import build_model, initial_values
 
 from .conftest import Operator
+from .untrained import first_loss
 
 pytestmark = pytest.mark.processes
 
@@ -33,16 +27,6 @@ evaluate: {keep: last}
 shards: 1
 device: cpu
 """
-
-
-def first_loss(job_file: Path, overrides: dict[str, str]) -> float:
-    """Mean loss on the test set of what a job begins with."""
-    job, backend = load_job(job_file, overrides), select_backend("cpu")
-    data = load(job.data, job.folder)
-    model, _ = build_model(job, data, backend)
-    layout, initial = initial_values(job, model)
-    assert data.test is not None
-    return evaluate(model, layout.views(initial), data.test, layout, backend)[0]
 
 
 @pytest.mark.long

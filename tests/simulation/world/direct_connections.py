@@ -74,7 +74,7 @@ class SimulatedConnection(MessageSocket):
             elif not wait:
                 return False
             else:
-                self._wait(None)
+                self._scheduler.wait_among(self._waiting)
         return True
 
     def receive(self) -> bytes | None:
@@ -83,7 +83,7 @@ class SimulatedConnection(MessageSocket):
             if self._ended:
                 return None
             self._check()
-            self._wait(None)
+            self._scheduler.wait_among(self._waiting)
         packet = self._inbox.popleft()
         self.peer._sent -= 1
         self.peer._wake()
@@ -103,7 +103,7 @@ class SimulatedConnection(MessageSocket):
             writable = room and self._sent < ROOM
             if readable or writable:
                 return readable, writable
-            if not self._wait(timeout_s):
+            if not self._scheduler.wait_among(self._waiting, timeout_s):
                 return False, False
 
     def shut_down(self) -> None:
@@ -144,19 +144,8 @@ class SimulatedConnection(MessageSocket):
         self._inbox.append(packet)
         self._wake()
 
-    def _wait(self, timeout_s: float | None) -> bool:
-        task = self._scheduler.current
-        assert task is not None, "a timer waits for a connection"
-        self._waiting.append(task)
-        woken = self._scheduler.wait(timeout_s)
-        if not woken and task in self._waiting:
-            self._waiting.remove(task)
-        return woken
-
     def _wake(self) -> None:
-        woken, self._waiting = self._waiting, []
-        for task in woken:
-            self._scheduler.wake(task)
+        self._scheduler.wake_all(self._waiting)
 
 
 @contextmanager

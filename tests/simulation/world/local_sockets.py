@@ -132,18 +132,11 @@ class LocalSocket:
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait until something has changed at either end; raises TimeoutError."""
-        task = self._scheduler.current
-        assert task is not None, "a timer waits for a socket"
-        self._waiting.append(task)
-        if not self._scheduler.wait(timeout_s):
-            if task in self._waiting:
-                self._waiting.remove(task)
+        if not self._scheduler.wait_among(self._waiting, timeout_s):
             raise TimeoutError("timed out")
 
     def _wake(self) -> None:
-        woken, self._waiting = self._waiting, []
-        for task in woken:
-            self._scheduler.wake(task)
+        self._scheduler.wake_all(self._waiting)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -13,12 +13,6 @@ from dbelief.process.runtime import Empty, Runtime
 from .scheduler import Process, Scheduler, Task, join_task
 
 
-def _remove(waiting: list[Task], task: Task) -> None:
-    """Remove a task whose wait has timed out; a notification that came too late may have removed it before."""
-    if task in waiting:
-        waiting.remove(task)
-
-
 class SimulatedLock:
     """A lock; also a semaphore, with `free` above one."""
 
@@ -35,11 +29,7 @@ class SimulatedLock:
         while not self._free:
             if not blocking:
                 return False
-            task = scheduler.current
-            assert task is not None, "a timer waits for a lock"
-            self._waiting.append(task)
-            if not scheduler.wait(None if timeout < 0 else timeout):
-                _remove(self._waiting, task)
+            if not scheduler.wait_among(self._waiting, None if timeout < 0 else timeout):
                 return False
         self._free -= 1
         return True
@@ -111,13 +101,8 @@ class SimulatedCondition(SimulatedReentrantLock):
         self._notified: list[Task] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        task = self._scheduler.current
-        assert task is not None, "a timer waits for a condition"
-        self._notified.append(task)
         count = self.release_all()
-        woken = self._scheduler.wait(timeout)
-        if not woken:
-            _remove(self._notified, task)
+        woken = self._scheduler.wait_among(self._notified, timeout)
         self.restore(count)
         return woken
 
@@ -157,9 +142,7 @@ class SimulatedEvent:
 
     def set(self) -> None:
         self._set = True
-        woken, self._waiting = self._waiting, []
-        for task in woken:
-            self._scheduler.wake(task)
+        self._scheduler.wake_all(self._waiting)
 
     def clear(self) -> None:
         self._set = False
@@ -167,10 +150,7 @@ class SimulatedEvent:
     def wait(self, timeout: float | None = None) -> bool:
         self._scheduler.maybe_switch()
         if not self._set and self._scheduler.current is not None:
-            task = self._scheduler.current
-            self._waiting.append(task)
-            if not self._scheduler.wait(timeout):
-                _remove(self._waiting, task)
+            self._scheduler.wait_among(self._waiting, timeout)
         return self._set
 
 
@@ -193,12 +173,7 @@ class SimulatedQueue:
         scheduler = self._scheduler
         scheduler.maybe_switch()
         while not self._items:
-            task = scheduler.current
-            if not block or task is None:
-                raise Empty
-            self._waiting.append(task)
-            if not scheduler.wait(timeout):
-                _remove(self._waiting, task)
+            if not block or scheduler.current is None or not scheduler.wait_among(self._waiting, timeout):
                 raise Empty
         return self._items.popleft()
 

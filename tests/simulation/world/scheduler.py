@@ -208,6 +208,16 @@ class Scheduler:
             raise ProcessEnded
         return task.woken
 
+    def wait_among(self, waiting: list[Task], timeout_s: float | None = None) -> bool:
+        """Suspend the running task, listed with those that wait for the same, as `wait` does."""
+        task = self.current
+        assert task is not None, "a timer waits"
+        waiting.append(task)
+        woken = self.wait(timeout_s)
+        if not woken and task in waiting:  # a notification that came too late may have removed it before
+            waiting.remove(task)
+        return woken
+
     def _expire(self, task: Task, token: int) -> None:
         if task.token == token and task.waits:
             self._make_ready(task)
@@ -225,6 +235,11 @@ class Scheduler:
         while waiting:
             if self.wake(waiting.pop(0)):
                 return
+
+    def wake_all(self, waiting: list[Task]) -> None:
+        """End the waits of all these tasks, and remove them."""
+        while waiting:
+            self.wake(waiting.pop(0))
 
     def _make_ready(self, task: Task) -> None:
         task.waits = False
