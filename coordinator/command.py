@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dbelief.cli.role_options import listen_option, patience_option, role_options
+from dbelief.cli.role_options import role_options
 from dbelief.process.completion import job_files
 from dbelief.process.console import cli_errors, interrupt_event
 from dbelief.process.overrides import set_option
@@ -31,7 +31,14 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 @click.command("coordinator")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option(envvar="DBELIEF_SET", show_envvar=True)
-@listen_option("127.0.0.1:7070")
+@click.option(
+    "--listen",
+    default="127.0.0.1:7070",
+    show_default=True,
+    envvar="DBELIEF_LISTEN",
+    show_envvar=True,
+    help="Address to listen on; port 0: any free.",
+)
 @click.option(
     "--registry",
     "registry_url",
@@ -83,7 +90,9 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     default=None,
     help="File for the address, written once the process listens.",
 )
-@patience_option("registry")
+@click.option(
+    "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the registry."
+)
 @click.option(
     "--on-signal",
     type=click.Choice(["stop", "leave"]),

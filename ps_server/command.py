@@ -6,21 +6,21 @@ from typing import Any
 
 import click
 
-from dbelief.cli.role_options import (
-    coordinator_option,
-    direct_option,
-    listen_option,
-    member_options,
-    role_options,
-    sharing_option,
-)
+from dbelief.cli.role_options import coordinator_option, direct_option, member_options, role_options, sharing_option
 from dbelief.process.console import cli_errors
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
 @click.command("ps")
 @coordinator_option
-@listen_option("127.0.0.1:0")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    envvar="DBELIEF_LISTEN",
+    show_envvar=True,
+    help="Address to listen on; port 0: any free.",
+)
 @click.option(
     "--advertise",
     default=None,

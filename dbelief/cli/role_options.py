@@ -39,25 +39,6 @@ coordinator_option = click.option(
 """Option of workers and of shards."""
 
 
-def listen_option(default: str) -> Callable[[F], F]:
-    """Add --listen of a process that others call."""
-    return click.option(
-        "--listen",
-        default=default,
-        show_default=True,
-        envvar="DBELIEF_LISTEN",
-        show_envvar=True,
-        help="Address to listen on; port 0: any free.",
-    )
-
-
-def patience_option(whom: str) -> Callable[[F], F]:
-    """Add --patience; `whom`: the peer that is waited for."""
-    return click.option(
-        "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help=f"Seconds to wait for the {whom}."
-    )
-
-
 def _through_proxy(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         proxy.enable()
@@ -98,7 +79,13 @@ def member_options(member: str, log: str) -> Callable[[F], F]:
             default=None,
             help=f"Name of this {member}, the same at each start: its earlier incarnation ends.",
         ),
-        patience_option("coordinator"),
+        click.option(
+            "--patience",
+            type=click.FloatRange(0),
+            default=60.0,
+            show_default=True,
+            help="Seconds to wait for the coordinator.",
+        ),
     )
     return adding(options)
 
