@@ -69,18 +69,6 @@ def test_the_first_to_come_begins_at_once(a_world: MakeWorld) -> None:
     assert world.machine.waiting_for() == ""
 
 
-def test_the_warm_start_holds_with_a_dial(a_world: MakeWorld) -> None:
-    world = bounded(a_world, strategy__warm_start={"samples": 40}).started()
-    first, second = world.replicas
-    begin(world, first)
-    assert isinstance(second.ask(), Wait)
-    assert pushes(first, 4) == 4
-    world.settle()
-    begin(world, second)
-    assert second.lease is not None
-    assert second.lease.clock == 4
-
-
 def test_replica_without_data_blocks_no_other(a_world: MakeWorld) -> None:
     world = bounded(a_world, limits={"samples": 50}).started()
     first, second = world.replicas
@@ -166,3 +154,16 @@ def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) ->
     begin(world, successor)
     assert successor.lease is not None
     assert successor.lease.clock == 2
+
+
+def test_joining_replica_starts_at_current_clock(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started(replicas=1)
+    (first,) = world.replicas
+    begin(world, first)
+    assert pushes(first, 7) == 7
+    late = world.replica()
+    begin(world, late)
+    assert late.lease is not None
+    assert late.lease.clock == 7
+    assert pushes(first) == 2, "the joiner counts from now on"
+    assert pushes(late, 2) == 2

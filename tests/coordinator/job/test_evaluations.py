@@ -82,16 +82,6 @@ def test_unstored_evaluation_is_repeated_after_the_fence(a_world: MakeWorld) -> 
     assert world.machine.progress.best is not None
 
 
-def test_an_overdue_evaluation_is_made_up_for(a_world: MakeWorld) -> None:
-    world = evaluating(a_world)
-    first, second = world.replicas
-    for _ in range(2):
-        second.work()
-        second.train()
-    first.evaluate()
-    assert isinstance(second.ask(), EvaluationLease)
-
-
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_validation_loss_that_is_not_finite_ends_the_job(a_world: MakeWorld, loss: float) -> None:
     world = evaluating(a_world)

@@ -54,28 +54,6 @@ def test_crash_and_resume_train_each_sample_once(a_world: MakeWorld) -> None:
     assert successor.machine.training.pushes_twice == 0
 
 
-def test_pushes_in_part_of_a_set_are_repeated_and_counted(a_world: MakeWorld) -> None:
-    world = a_world(snapshots={"every_s": 30.0}).started()
-    first, _ = world.replicas
-    first.work()
-
-    def push() -> None:
-        if first.totals.pushes < 3:
-            first.push()
-
-    world.interleave = push
-    world.tick(31.0)
-    world.settle()
-    stored = world.disk["000000000000-0002"].segments
-    assert [int(stored[i].arrays["w"].sum()) for i in range(4)] == [10, 20, 30, 30]
-    successor = world.after_crash().started()
-    assert successor.machine.progress.samples == 10
-    assert successor.machine.training.pushes_twice == 2
-    successor.run()
-    assert successor.applied().min() == 1
-    assert (successor.applied() - 1).sum(axis=1).tolist() == [0, 10, 20, 20]
-
-
 def test_incarnation_fenced_during_set_is_not_retrained(a_world: MakeWorld) -> None:
     world = a_world(snapshots={"every_s": 5.5}).started()
     first, _ = world.replicas

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,29 +84,3 @@ def test_a_stop_does_not_wait_for_skipped_samples(a_world: MakeWorld, pushes: in
     assert world.state() is State.DONE
     assert world.machine.progress.samples == 30 + 10 * pushes
     assert world.applied().sum() == 4 * (30 + 10 * pushes)
-
-
-def test_skipped_samples_are_in_a_set_as_such(a_world: MakeWorld) -> None:
-    """The replica skips and pushes while shards write: what some have of its pushes says nothing of the skipped."""
-    world = a_world(snapshots={"every_s": 30.0}).started()
-    first, _ = world.replicas
-    first.work()
-    steps: Iterator[Callable[[], object]] = iter(
-        [lambda: None, lambda: first.skip(5, 15), first.push, first.push, lambda: None]
-    )
-
-    def step() -> None:
-        next(steps)()
-
-    world.interleave = step
-    world.tick(31.0)
-    world.settle()
-    stored = world.disk[max(world.disk)].segments
-    assert [int(stored[i].arrays["w"].sum()) for i in range(4)] == [0, 0, 5, 10]
-    successor = world.after_crash().started()
-    assert successor.machine.progress.samples == 0
-    assert successor.machine.training.pushes_twice == 2
-    successor.run()
-    assert successor.applied().min() == 1
-    assert (successor.applied() - 1).sum(axis=1).tolist() == [0, 0, 5, 10]
-    assert successor.machine.progress.samples == 200

@@ -22,40 +22,6 @@ MakeWorld = Callable[..., "World"]
 # -- warm start ----------------------------------------------------------------------------------------------
 
 
-def test_warm_start_releases_other_replicas_once(a_world: MakeWorld) -> None:
-    world = a_world(strategy__warm_start={"samples": 50}).started()
-    first, second = world.replicas
-    assert first.work().samples == 30
-    assert isinstance(second.ask(), Wait)
-    first.train()
-    assert first.work().samples == 20, "not more than the warm start has left"
-    first.train(pushes=1)
-    assert isinstance(second.ask(), Wait)
-    first.train()
-    assert second.work().samples == 30
-    first.work()
-    world.settle()
-    assert world.events("warm_start") == [{"samples": 50}]
-
-
-def test_a_dead_warm_replica_is_replaced(a_world: MakeWorld) -> None:
-    world = a_world(strategy__warm_start={"samples": 50}).started()
-    first, second = world.replicas
-    first.work()
-    first.train(pushes=1)
-    first.die()
-    third = world.replica()
-    world.settle()
-    lease = second.work()
-    assert (lease.start, lease.stop) == (10, 30)
-    assert isinstance(third.ask(), Wait)
-    second.train()
-    assert second.work().samples == 20
-    second.train()
-    assert third.work().samples == 30
-    assert (world.applied()[:, :50] == 1).all()
-
-
 def test_a_warm_start_by_loss(a_world: MakeWorld) -> None:
     world = a_world(strategy__warm_start={"loss": 0.5}).started()
     first, second = world.replicas

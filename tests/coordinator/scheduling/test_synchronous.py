@@ -190,30 +190,6 @@ def test_a_joiner_waits_for_the_next_block() -> None:
     assert block.lease(2).clock == block.lease(1).clock == 4
 
 
-def test_new_incarnation_gets_no_lease_of_the_old() -> None:
-    block = Block()
-    block.start(1, 2)
-    block.work(1)
-    assert block.held(102) is None
-    block.ask(102)
-    assert not block.form(1, 102)
-    assert block.rounds.fenced(2, 2)
-    block.ask(1)
-    assert block.form(1, 102)
-
-
-def test_old_incarnations_end_keeps_the_new_in_its_block() -> None:
-    block = Block()
-    block.start(1, 2)
-    block.work(1)
-    block.work(2)  # and then it dies; the next block is formed before the shards have fenced it
-    block.ask(1, 102)
-    assert block.form(1, 102)
-    before = block.members()
-    assert not block.rounds.fenced(2, 2)
-    assert block.members() == before == [(4, [1, 2]), (8, [])]
-
-
 def test_requests_of_an_old_incarnation_are_not_transferred() -> None:
     block = Block()
     block.ask(1, 2)

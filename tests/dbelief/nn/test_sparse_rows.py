@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import log_softmax
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
@@ -49,18 +48,6 @@ def test_loss_gradient_and_outputs_are_those_of_arrays(sizes: list[int], hidden:
             np.testing.assert_allclose(mine[name], other[name], rtol=0, atol=2e-7)
         assert model.evaluate(views, sparse) == pytest.approx(model.evaluate(views, dense), rel=1e-6)
         np.testing.assert_allclose(model.last_layer(views, sparse), model.last_layer(views, dense).copy(), atol=1e-6)
-
-
-def test_the_gradient_of_one_layer_is_the_formula() -> None:
-    model, (sparse, dense) = network(), batch_of(30)
-    views = model.parameters(np.random.default_rng(2))
-    out = {name: np.empty_like(value) for name, value in views.items()}
-    loss = model.loss_and_gradient(views, sparse, out)
-    x = dense.inputs.astype(np.float64)
-    logs = log_softmax(x @ views["dense1.weight"] + views["dense1.bias"], axis=1)
-    slope = (np.exp(logs) - np.eye(3)[dense.targets]) / 30
-    assert loss == pytest.approx(-logs[np.arange(30), dense.targets].mean(), rel=1e-6)
-    np.testing.assert_allclose(out["dense1.weight"], x.T @ slope, rtol=0, atol=1e-7)
 
 
 def test_which_networks_read_sparse_rows() -> None:

@@ -101,18 +101,6 @@ def test_a_view_into_a_message_is_taken_as_it_is(rule: Rule, run: Run) -> None:
 
 
 @every_rule
-def test_the_formula_serves_float64_too(rule: Rule, run: Run) -> None:
-    rng = np.random.default_rng(0)
-    w0, gradients = rng.standard_normal(50), rng.standard_normal((10, 50))
-    wide = run(rule, w0, gradients, 0.05, fused=False)
-    narrow = run(rule, w0.astype(np.float32), gradients.astype(np.float32), 0.05, fused=False)
-    assert wide.dtype == np.float64
-    assert narrow.dtype == np.float32
-    np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-4)
-    assert not np.array_equal(narrow, wide)
-
-
-@every_rule
 def test_arrays_of_other_lengths_are_refused(rule: Rule) -> None:
     states = tuple(np.zeros(4, np.float32) for _ in rule.state)
     with pytest.raises(ValueError, match=r"one length, got 4, 3"):
