@@ -9,9 +9,9 @@ import click
 from click.core import ParameterSource
 
 from dbelief.cli.role_options import role_options
-from dbelief.process.completion import job_files
-from dbelief.process.console import cli_errors, interrupt_event
-from dbelief.process.overrides import set_option
+from dbelief.process.terminal.completion import job_files
+from dbelief.process.terminal.console import cli_errors, interrupt_event
+from dbelief.process.terminal.overrides import set_option
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 

@@ -13,11 +13,11 @@ from dbelief.job import Job, load_job
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import sweep, write_whole
 from dbelief.process.clock import Clock, SystemClock
-from dbelief.process.console import host_and_port
 from dbelief.process.gc_control import freeze
 from dbelief.process.log import set_context
-from dbelief.process.overrides import parse_overrides
 from dbelief.process.runtime import Event
+from dbelief.process.terminal.console import host_and_port
+from dbelief.process.terminal.overrides import parse_overrides
 from dbelief.registry import Registry, open_registry
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs

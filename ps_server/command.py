@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dbelief.cli.role_options import coordinator_option, direct_option, member_options, role_options, sharing_option
-from dbelief.process.console import cli_errors
+from dbelief.process.terminal.console import cli_errors
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 

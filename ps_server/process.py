@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dbelief.errors import Rejected, ResourceExhausted, RuntimeFailure
-from dbelief.process.console import host_and_port, interrupt_event
 from dbelief.process.log import clear_context, set_context
 from dbelief.process.runtime import Event, runtime
+from dbelief.process.terminal.console import host_and_port, interrupt_event
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
 from dbelief.rpc.client.job_wait import wait_for_job
 from dbelief.rpc.pb import coordination_pb2 as wire

@@ -11,9 +11,9 @@ import click
 
 from dbelief.cli.role_options import coordinator_option, direct_option, member_options, role_options, sharing_option
 from dbelief.errors import UserError
-from dbelief.process.console import cli_errors
 from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
 from dbelief.process.log import clear_context
+from dbelief.process.terminal.console import cli_errors
 from dbelief.rpc.grpc_settings import prepare_process
 
 from .script import run_script

@@ -12,9 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from dbelief.errors import UserError
 from dbelief.partition import Grid
-from dbelief.process.console import host_and_port, interrupt_event
 from dbelief.process.log import set_context
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import host_and_port, interrupt_event
 from dbelief.process.time_slice import request_slice
 from dbelief.rpc.client.job_wait import wait_for_job
 from dbelief.rpc.pb import coordination_pb2 as wire

@@ -32,8 +32,8 @@ from dbelief.evaluation.evaluate import Quality, evaluate, measure
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Job, PythonModel, Sandblaster, SyncSgd
 from dbelief.nn import Model
-from dbelief.process.console import format_error
 from dbelief.process.runtime import Event
+from dbelief.process.terminal.console import format_error
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics

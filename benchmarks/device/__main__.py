@@ -28,7 +28,7 @@ from benchmarks.device.bounds import PARTS, Part, chosen
 from benchmarks.device.check import BAD, check
 from benchmarks.device.findings import Findings
 from benchmarks.harness import options
-from dbelief.process.console import cli_errors, format_error
+from dbelief.process.terminal.console import cli_errors, format_error
 
 
 def parse() -> argparse.Namespace:

@@ -73,7 +73,7 @@ class Candidate:
     name: str
     package: str
     code: str
-    before: str = "import numpy, prometheus_client, dbelief.process.console, dbelief.security"
+    before: str = "import numpy, prometheus_client, dbelief.process.terminal.console, dbelief.security"
 
 
 CANDIDATES = (

@@ -22,7 +22,7 @@ from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoders.autoencoder import Eq1
 from dbelief.optim import make_rule
-from dbelief.process.console import cli_errors
+from dbelief.process.terminal.console import cli_errors
 from dbelief.tools.bench.kernels import device_name
 
 

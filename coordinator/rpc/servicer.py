@@ -11,9 +11,9 @@ from dbelief.core.lease import DataLease
 from dbelief.core.push import STALENESS
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Deposed, Rejected
-from dbelief.process.console import host_and_port
 from dbelief.process.printable import printable
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import host_and_port
 from dbelief.rpc.channel import answers
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs

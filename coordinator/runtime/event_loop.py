@@ -19,8 +19,8 @@ from dbelief.errors import DbeliefError, Deposed, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.monitor.event_text import event_text, is_trouble
 from dbelief.process.clock import Clock
-from dbelief.process.console import cause_of, format_error
 from dbelief.process.runtime import Event, runtime
+from dbelief.process.terminal.console import cause_of, format_error
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.events import EventLog
 from dbelief.rundir.folder import LAST_PASS, REDUCTION

@@ -22,9 +22,9 @@ from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.errors import DbeliefError, Deposed, Moved, Rejected, Unavailable, WriteFailed
 from dbelief.monitor.format import plural
 from dbelief.process.clock import Clock
-from dbelief.process.console import format_error
 from dbelief.process.gc_control import collect
 from dbelief.process.runtime import Empty, Queue, runtime
+from dbelief.process.terminal.console import format_error
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rundir.model_metadata import model_metadata
 

@@ -19,7 +19,7 @@ from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status import JobLocation, get_status, watch
 from dbelief.monitor.status_table import outcome, overview
 from dbelief.monitor.top import whole
-from dbelief.process.console import interrupt_event
+from dbelief.process.terminal.console import interrupt_event
 from dbelief.rundir.json_values import plain
 from dbelief.rundir.summary import Summary
 from dbelief.tools.report.text_report import account

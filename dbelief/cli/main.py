@@ -17,11 +17,11 @@ from dbelief.cli import operator_commands, run_commands
 from dbelief.cli.role_options import adding, sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
-from dbelief.process.command_group import CommandGroup
-from dbelief.process.completion import job_files
-from dbelief.process.console import cli_errors, debug
 from dbelief.process.log import configure
-from dbelief.process.overrides import parse_overrides, set_option
+from dbelief.process.terminal.command_group import CommandGroup
+from dbelief.process.terminal.completion import job_files
+from dbelief.process.terminal.console import cli_errors, debug
+from dbelief.process.terminal.overrides import parse_overrides, set_option
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from dbelief.cli.role_options import proxy_option
-from dbelief.process.completion import run_folders
-from dbelief.process.console import cli_errors
 from dbelief.process.printable import printable
+from dbelief.process.terminal.completion import run_folders
+from dbelief.process.terminal.console import cli_errors
 from dbelief.rpc.grpc_settings import prepare_process
 from dbelief.security.options import with_credentials
 

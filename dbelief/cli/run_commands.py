@@ -11,8 +11,8 @@ from typing import Literal
 import click
 
 from dbelief.errors import UserError
-from dbelief.process.completion import RunArgument, run_folders
-from dbelief.process.console import cli_errors
+from dbelief.process.terminal.completion import RunArgument, run_folders
+from dbelief.process.terminal.console import cli_errors
 from dbelief.url import Url
 
 
@@ -122,7 +122,7 @@ def track_command(run: Path | Url, names: tuple[str, ...]) -> None:
     A coordinator does this by itself where the job file has `track`.
     """
     from dbelief.process.clock import SystemClock
-    from dbelief.process.console import interrupt_event
+    from dbelief.process.terminal.console import interrupt_event
     from dbelief.rundir.stored.copies import local_copy
     from dbelief.rundir.summary import has_ended
     from dbelief.tools.track.follow import follow

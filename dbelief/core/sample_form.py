@@ -47,8 +47,8 @@ class SampleForm:
     whole
         Whether inputs are whole numbers (int64), which are looked up.
     encoder
-        State of the encoder of a table's rows, which the inputs are made by: see `dbelief.data.table_encoder`; None:
-        inputs are the source's own numbers.
+        State of the encoder of a table's rows, which the inputs are made by: see
+        `dbelief.data.tables.table_encoder`; None: inputs are the source's own numbers.
     zero_based
         Whether indices of LIBSVM text count from 0.
     objects

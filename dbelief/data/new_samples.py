@@ -21,7 +21,7 @@ from .formats.npz import read_arrays
 from .streams.formats.images import read_image_files
 from .streams.formats.parquet import read_parquet
 from .streams.formats.text_lines import read_texts
-from .table_encoder import TableEncoder
+from .tables.table_encoder import TableEncoder
 
 INPUTS = "inputs"
 

@@ -25,9 +25,9 @@ from dbelief.launch.script_failures import ScriptFailures
 from dbelief.launch.site import LoopbackSite, Site
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import why_unwritable
-from dbelief.process.console import Interrupt, cause_of, format_error, interrupt_event
 from dbelief.process.cpu_affinity import available_cores, format_cores, split_cores
 from dbelief.process.temporary_folder import temporary_folder
+from dbelief.process.terminal.console import Interrupt, cause_of, format_error, interrupt_event
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire

@@ -16,7 +16,7 @@ from typing import Any
 from dbelief.core.push import STALENESS
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.states import job_state
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire

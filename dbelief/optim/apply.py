@@ -8,8 +8,8 @@ import numpy as np
 
 from dbelief.arrays.streaming_copy import LARGE, streaming_copy, streams
 
-from .elastic import ElasticMove
-from .rule import Rule
+from .rules.elastic import ElasticMove
+from .rules.rule import Rule
 
 FEW = 1 << 14
 """Numbers up to which the formula is used where the loop was not warmed up: it takes at most 45 microseconds longer."""

@@ -3,14 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from .adagrad import Adagrad
-from .adam import Adam, AdamW
-from .add import Add
-from .elastic import ElasticMove
-from .momentum import CaffeMomentum, Momentum, Nesterov
-from .replace import Replace
-from .rule import Rule
-from .sgd import SGD
+from .rules.adagrad import Adagrad
+from .rules.adam import Adam, AdamW
+from .rules.add import Add
+from .rules.elastic import ElasticMove
+from .rules.momentum import CaffeMomentum, Momentum, Nesterov
+from .rules.replace import Replace
+from .rules.rule import Rule
+from .rules.sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
     rule.name: rule

@@ -14,9 +14,9 @@ import numpy as np
 
 from dbelief.core.absent import Missed, Ranges, pairs
 
-from .adam import Adam
 from .apply import apply_rule
-from .rule import Rule
+from .rules.adam import Adam
+from .rules.rule import Rule
 
 
 def apply_present(

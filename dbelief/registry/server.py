@@ -25,8 +25,8 @@ from redis.retry import Retry
 
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock
-from dbelief.process.console import unknown_host
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import unknown_host
 from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
 

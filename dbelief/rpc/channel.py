@@ -20,8 +20,8 @@ from dbelief.errors import (
     Unavailable,
     UserError,
 )
-from dbelief.process.console import format_error
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import format_error
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
 
 from . import proxy

@@ -7,8 +7,8 @@ import ssl
 from base64 import b64encode
 from urllib.parse import SplitResult, unquote
 
-from dbelief.process.console import host_and_port, unknown_host
 from dbelief.process.printable import printable
+from dbelief.process.terminal.console import host_and_port, unknown_host
 from dbelief.security import current
 from dbelief.security.credentials import AUTHORITY, SERVER
 

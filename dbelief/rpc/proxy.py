@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from urllib.parse import SplitResult, urlsplit
 
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.security import loopback_address
 
 ENABLED = "DBELIEF_PROXY"

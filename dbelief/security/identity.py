@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 from dbelief.errors import UserError
-from dbelief.process.console import host_and_port
 from dbelief.process.log import redact
+from dbelief.process.terminal.console import host_and_port
 
 from .credentials import Credentials
 from .loopback import Loopback, loopback_address

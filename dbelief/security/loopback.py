@@ -14,7 +14,7 @@ import struct
 import time
 from pathlib import Path
 
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 
 from .private_folder import user_secret
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dbelief.process.console import cli_errors
+from dbelief.process.terminal.console import cli_errors
 
 from .identity import FOLDER, INSECURE, allow_insecure, load
 

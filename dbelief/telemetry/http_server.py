@@ -18,7 +18,7 @@ from typing import Any, cast
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 from dbelief.errors import UserError
-from dbelief.process.console import host_and_port, unknown_host
+from dbelief.process.terminal.console import host_and_port, unknown_host
 from dbelief.security import may_listen
 from dbelief.telemetry.http_hosts import HOSTS, is_meant, own_names
 

@@ -20,8 +20,8 @@ from dbelief.job import Asynchronous, Downpour, Job, PythonModel, SyncSgd
 from dbelief.nn import HasBuffers, Model, Network, SharesTensors, SparseAutoencoder
 from dbelief.nn.autoencoders.stacks import Stacks
 from dbelief.nn.model import Drawn
-from dbelief.process.console import format_error
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import format_error
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dbelief.data import Samples
 from dbelief.errors import ModelError, NonFinite
 from dbelief.nn import Batch, Evaluates, Model
 from dbelief.optim.gradients import check_finite
-from dbelief.process.console import format_error
+from dbelief.process.terminal.console import format_error
 
 _ALONE = 8
 """Samples whose losses are compared with the loss of all of them together."""

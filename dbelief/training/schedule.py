@@ -7,8 +7,8 @@ and powers use `optim/powers.py`, so coordinator, replica and replay agree to th
 import math
 
 from dbelief.job import ConstantSchedule, CosineSchedule, Job, Limits, PolySchedule, StepSchedule
-from dbelief.optim import powers
 from dbelief.optim.cosine import half_cosine
+from dbelief.optim.rules import powers
 
 
 def step(rate: float, samples: int, *, every: int, factor: float) -> float:

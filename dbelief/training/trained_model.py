@@ -13,8 +13,8 @@ from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Samples, SparseSplit, Split, load
-from dbelief.data.frames import columns_of, is_frame
-from dbelief.data.table_encoder import TableEncoder
+from dbelief.data.tables.frames import columns_of, is_frame
+from dbelief.data.tables.table_encoder import TableEncoder
 from dbelief.errors import DataError, ModelError
 from dbelief.evaluation.evaluate import batches
 from dbelief.job import Job, load_job

@@ -33,7 +33,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_present, apply_rule, missed_after
-from dbelief.optim.elastic import ElasticMove
+from dbelief.optim.rules.elastic import ElasticMove
 
 from .accumulator import BundleAccumulator
 from .admission import MOST_ROUNDS, MOST_VECTORS, check_limit

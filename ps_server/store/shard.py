@@ -21,8 +21,8 @@ from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
-from dbelief.optim.add import ADD
-from dbelief.optim.elastic import ElasticMove
+from dbelief.optim.rules.add import ADD
+from dbelief.optim.rules.elastic import ElasticMove
 from dbelief.process.runtime import runtime
 
 from .admission import PushAdmission

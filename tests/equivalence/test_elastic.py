@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.optim.elastic import ElasticMove
+from dbelief.optim.rules.elastic import ElasticMove
 from ps_server.store.shard import Shard
 from tests.examples import examples
 from worker.strategies.elastic import ElasticSettings

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.rpc.channel import open_channel
 from dbelief.security import Credentials
 from worker.comm.sockets import handshake

@@ -26,7 +26,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import copy, dots, lincomb
 from dbelief.optim import Rule, make_rule
-from dbelief.optim.elastic import ElasticMove
+from dbelief.optim.rules.elastic import ElasticMove
 from dbelief.training.schedule import cosine, poly, step, warm_up_factor
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard

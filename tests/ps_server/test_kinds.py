@@ -13,7 +13,7 @@ from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import RULES, make_rule
-from dbelief.optim.add import ADD
+from dbelief.optim.rules.add import ADD
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import replication_pb2
 from dbelief.rpc.pb import segments_pb2 as segments

@@ -21,7 +21,7 @@ from dbelief.core.layout import assign_segments, make_segments
 from dbelief.core.push import NO_PUSH, LedgerRow, Push, Pusher
 from dbelief.errors import CorruptSnapshot, Rejected, WriteFailed
 from dbelief.optim import RULES, make_rule
-from dbelief.optim.momentum import Momentum
+from dbelief.optim.rules.momentum import Momentum
 from ps_server import snapshot
 from ps_server.store.admission import MOST_VECTORS
 from ps_server.store.shard import Shard

@@ -19,8 +19,8 @@ from dbelief.core.layout import RankPart
 from dbelief.core.reduction_tree import named
 from dbelief.nn import Batch, LeavesOut, Model, absent_of
 from dbelief.optim import apply_present, apply_rule, counts_steps, make_rule
-from dbelief.optim.elastic import ElasticMove
 from dbelief.optim.gradients import check_finite, clip_by_norm
+from dbelief.optim.rules.elastic import ElasticMove
 from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 

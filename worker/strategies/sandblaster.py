@@ -23,8 +23,8 @@ from dbelief.core.push import ACCRUED, TRIAL, Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup, SingleRank, all_or_none
 from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch, Model
-from dbelief.process.console import format_error
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import format_error
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 

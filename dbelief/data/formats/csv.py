@@ -11,10 +11,10 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.data.dataset import Dataset
 from dbelief.data.files.contents import lines, read
 from dbelief.data.files.data_file import DataFile, find_file, objects_digest
-from dbelief.data.missing_values import MissingValues
 from dbelief.data.splits import cut, cut_sizes
-from dbelief.data.table_encoder import Kind, TableEncoder
-from dbelief.data.table_statistics import fit
+from dbelief.data.tables.missing_values import MissingValues
+from dbelief.data.tables.table_encoder import Kind, TableEncoder
+from dbelief.data.tables.table_statistics import fit
 from dbelief.errors import DataError
 from dbelief.job import CsvData
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dbelief.data.missing_values import number_of
-from dbelief.data.pandas_index import leading_index, left_out
-from dbelief.data.table_encoder import Kind
+from dbelief.data.tables.missing_values import number_of
+from dbelief.data.tables.pandas_index import leading_index, left_out
+from dbelief.data.tables.table_encoder import Kind
 from dbelief.errors import DataError
 from dbelief.job import CsvData, nearest
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dbelief.data.dates import day_of
-from dbelief.data.missing_values import MissingValues, number_of
-from dbelief.data.table_encoder import Raw
+from dbelief.data.tables.dates import day_of
+from dbelief.data.tables.missing_values import MissingValues, number_of
+from dbelief.data.tables.table_encoder import Raw
 from dbelief.errors import DataError
 
 from .csv_columns import Columns

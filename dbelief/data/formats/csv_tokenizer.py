@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.jit import jit
-from dbelief.data.missing_values import MissingValues, number_of
+from dbelief.data.tables.missing_values import MissingValues, number_of
 from dbelief.errors import DataError
 
 from .decimal_number import decimal_number

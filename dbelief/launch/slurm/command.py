@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from dbelief.process.completion import job_files
-from dbelief.process.console import cli_errors
-from dbelief.process.overrides import parse_overrides, set_option
+from dbelief.process.terminal.completion import job_files
+from dbelief.process.terminal.console import cli_errors
+from dbelief.process.terminal.overrides import parse_overrides, set_option
 
 
 @click.command("slurm")

@@ -12,8 +12,8 @@ import ssl
 import grpc
 
 from dbelief.core.placement import ShardPlacement
-from dbelief.process.console import host_and_port
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import host_and_port
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.transport import transport
 from dbelief.security import current

@@ -12,8 +12,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dbelief.errors import Unavailable, UserError
-from dbelief.process.console import host_and_port, unknown_host
 from dbelief.process.runtime import runtime
+from dbelief.process.terminal.console import host_and_port, unknown_host
 from dbelief.rpc.channel import OPTIONS, SERVER_AHEAD
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
 from dbelief.rpc.transport import transport

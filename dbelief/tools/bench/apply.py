@@ -24,7 +24,7 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.core.layout import SegmentSpan, make_segments, nominal_length
 from dbelief.optim import RULES, Rule, make_rule
-from dbelief.optim.fused_kernel import fused
+from dbelief.optim.rules.fused_kernel import fused
 
 TRIAD_BYTES = 12
 """Bytes the triad moves for each element."""

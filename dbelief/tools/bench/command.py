@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import click
 
-from dbelief.process.command_group import CommandGroup
-from dbelief.process.console import cli_errors
+from dbelief.process.terminal.command_group import CommandGroup
+from dbelief.process.terminal.console import cli_errors
 
 
 @click.group("bench", cls=CommandGroup)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Samples, load
 from dbelief.data.new_samples import read_samples
-from dbelief.data.table_encoder import TableEncoder
-from dbelief.data.table_statistics import fit
+from dbelief.data.tables.table_encoder import TableEncoder
+from dbelief.data.tables.table_statistics import fit
 from dbelief.job import CsvData, ParquetData
 from dbelief.training.job_check import _rounded_inputs
 
@@ -105,7 +105,7 @@ def test_what_fills_a_gap_counts(missing: str) -> None:
 
 @given(st.lists(st.floats(-1e15, 1e15), min_size=2, max_size=30), st.sampled_from([0.0, 1e9, 1e15]), st.integers(1, 9))
 def test_statistics_are_exact_however_rows_are_cut(values: list[float], offset: float, cut: int) -> None:
-    from dbelief.data.table_statistics import ColumnStatistics
+    from dbelief.data.tables.table_statistics import ColumnStatistics
 
     column = np.array(values) + offset
     fields = CsvData.model_validate(FIELDS | {"source": "csv", "file": "t.csv"})

@@ -12,9 +12,9 @@ import pytest
 
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import load
-from dbelief.data.missing_values import MissingValues
 from dbelief.data.new_samples import read_samples
-from dbelief.data.table_encoder import TableEncoder
+from dbelief.data.tables.missing_values import MissingValues
+from dbelief.data.tables.table_encoder import TableEncoder
 from dbelief.errors import DataError
 from dbelief.job import CsvData
 from dbelief.job.sources import MISSING_WORDS

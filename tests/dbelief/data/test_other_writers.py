@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dbelief.data import Dataset, load
-from dbelief.data.table_encoder import TableEncoder
+from dbelief.data.tables.table_encoder import TableEncoder
 from dbelief.errors import DataError
 from dbelief.job import CsvData, ParquetData
 

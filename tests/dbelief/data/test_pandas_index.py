@@ -12,7 +12,7 @@ import pytest
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Dataset, load
 from dbelief.data.new_samples import read_samples
-from dbelief.data.pandas_index import leading_index, parquet_index
+from dbelief.data.tables.pandas_index import leading_index, parquet_index
 from dbelief.errors import DataError
 from dbelief.job import CsvData, ParquetData
 

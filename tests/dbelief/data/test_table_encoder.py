@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import load
 from dbelief.data.new_samples import read_samples
-from dbelief.data.table_encoder import EncodedColumn, TableEncoder
+from dbelief.data.tables.table_encoder import EncodedColumn, TableEncoder
 from dbelief.errors import DataError
 from dbelief.job import CsvData
 

@@ -12,7 +12,7 @@ import pytest
 from dbelief.errors import RuntimeFailure, WriteFailed
 from dbelief.launch.local_cluster import LocalCluster
 from dbelief.launch.script_failures import ScriptFailures
-from dbelief.process.console import Interrupt
+from dbelief.process.terminal.console import Interrupt
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.summary import Summary
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dbelief.optim.adagrad import Adagrad
+from dbelief.optim.rules.adagrad import Adagrad
 
 Run = Callable[..., np.ndarray]
 both = pytest.mark.parametrize("fused", [True, False])

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dbelief.optim.adam import Adam
+from dbelief.optim.rules.adam import Adam
 
 Run = Callable[..., np.ndarray]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dbelief.optim import make_rule
-from dbelief.optim.add import ADD, Add
 from dbelief.optim.apply import FEW, apply_rule
+from dbelief.optim.rules.add import ADD, Add
 
 Run = Callable[..., np.ndarray]
 both_forms = pytest.mark.parametrize("fused", [True, False])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dbelief.arrays.backend import aligned
 from dbelief.optim import RULES, apply_rule, make_rule, warm_up
 from dbelief.optim.apply import FEW
-from dbelief.optim.elastic import ElasticMove
+from dbelief.optim.rules.elastic import ElasticMove
 from tests.examples import examples
 
 

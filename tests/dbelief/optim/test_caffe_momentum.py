@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dbelief.optim.momentum import CaffeMomentum, Momentum
+from dbelief.optim.rules.momentum import CaffeMomentum, Momentum
 from dbelief.training.schedule import learning_rate
 from tests.jobs import small_job
 

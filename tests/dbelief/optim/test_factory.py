@@ -3,8 +3,8 @@ import math
 import pytest
 
 from dbelief.optim import RULES, make_rule
-from dbelief.optim.adagrad import Adagrad
-from dbelief.optim.adam import Adam
+from dbelief.optim.rules.adagrad import Adagrad
+from dbelief.optim.rules.adam import Adam
 
 
 def test_the_rules_there_are() -> None:

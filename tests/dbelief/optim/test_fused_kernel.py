@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.jit import on_demand
-from dbelief.optim.fused_kernel import fused
+from dbelief.optim.rules.fused_kernel import fused
 
 SOURCE = """
 def double(w, g, rate):

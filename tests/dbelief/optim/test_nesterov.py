@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dbelief.optim.momentum import Nesterov
+from dbelief.optim.rules.momentum import Nesterov
 
 Run = Callable[..., np.ndarray]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dbelief.optim.powers import power
+from dbelief.optim.rules.powers import power
 
 
 @given(st.floats(0, 4), st.integers(0, 40))

@@ -15,8 +15,8 @@ import click
 import pytest
 
 from dbelief.errors import DataError, Interrupted, RuntimeFailure
-from dbelief.process.console import cause_of, cli_errors, interrupt_event
 from dbelief.process.log import DEBUG
+from dbelief.process.terminal.console import cause_of, cli_errors, interrupt_event
 
 JOB = """
 name: none

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.process import log
-from dbelief.process.console import cli_errors, format_error
 from dbelief.process.log import DEBUG
+from dbelief.process.terminal.console import cli_errors, format_error
 
 logger = logging.getLogger("dbelief.somewhere")
 

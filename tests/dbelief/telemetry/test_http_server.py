@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dbelief.errors import UserError
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.security import Credentials, identity
 from dbelief.telemetry import http_server
 from dbelief.telemetry.http_server import CONNECTIONS, WebServer

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dbelief.errors import UserError
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.telemetry.metric_specs import PHASES, STATES, TABLE
 from dbelief.telemetry.metrics import LONGEST_LABEL, MOST_SERIES, OTHERS, Metrics
 

@@ -14,7 +14,7 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
-from dbelief.optim.sgd import SGD
+from dbelief.optim.rules.sgd import SGD
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 

@@ -13,12 +13,12 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.data.files.data_file import DataFile, objects_digest
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
-from dbelief.data.missing_values import MissingValues
 from dbelief.data.samples import SETS
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
 from dbelief.data.streams.unit_source import UnitArrays
-from dbelief.data.table_encoder import Kind, TableEncoder
-from dbelief.data.table_statistics import ColumnStatistics, encoder_of
+from dbelief.data.tables.missing_values import MissingValues
+from dbelief.data.tables.table_encoder import Kind, TableEncoder
+from dbelief.data.tables.table_statistics import ColumnStatistics, encoder_of
 from dbelief.errors import DataError
 from dbelief.job import ParquetData
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dbelief.data.missing_values import MissingValues
-from dbelief.data.table_encoder import Coded, Kind, Raw
+from dbelief.data.tables.missing_values import MissingValues
+from dbelief.data.tables.table_encoder import Coded, Kind, Raw
 from dbelief.errors import DataError
 from dbelief.job import ParquetData
 

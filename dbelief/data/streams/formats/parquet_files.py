@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dbelief.data.files.data_file import DataFile
 from dbelief.data.files.scan_cache import scanned
-from dbelief.data.pandas_index import left_out, parquet_index
+from dbelief.data.tables.pandas_index import left_out, parquet_index
 from dbelief.errors import DataError
 from dbelief.job import nearest
 

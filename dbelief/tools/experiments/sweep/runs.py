@@ -14,7 +14,7 @@ from rich.console import Console
 from dbelief.errors import DataError, Interrupted, JobError, UserError, WriteFailed
 from dbelief.job import Job, load_job
 from dbelief.launch.child_process import ChildProcess, terminate_all
-from dbelief.process.console import cause_of, interrupt_event
+from dbelief.process.terminal.console import cause_of, interrupt_event
 from dbelief.rundir.claim import claimed
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.tools.report.pictures import import_matplotlib

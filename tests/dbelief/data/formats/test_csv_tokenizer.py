@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbelief.data.formats import csv_tokenizer
 from dbelief.data.formats.csv_tokenizer import IGNORED, TEXT, Cells, read_cells
-from dbelief.data.missing_values import MissingValues
+from dbelief.data.tables.missing_values import MissingValues
 from dbelief.errors import DataError
 
 

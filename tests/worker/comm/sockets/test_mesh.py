@@ -12,7 +12,7 @@ import pytest
 
 from dbelief.errors import Unavailable
 from dbelief.process.clock import ManualClock
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.security import TOKEN_BYTES, Loopback
 from tests.worker.comm.sockets.joined import elsewhere, meet
 from worker.comm import Communicator

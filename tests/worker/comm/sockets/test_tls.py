@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dbelief.errors import RankFailure, Unavailable
-from dbelief.process.console import host_and_port
+from dbelief.process.terminal.console import host_and_port
 from dbelief.security import Credentials
 from tests.histories.proxy import Proxy
 from tests.worker.comm.group import BODIES

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dbelief.optim.powers import power
+from dbelief.optim.rules.powers import power
 
 from .fused_kernel import fused
 from .options import at_least_zero, below_one

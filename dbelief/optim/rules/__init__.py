@@ -1,0 +1,1 @@
+"""The update rules themselves, each by its formula and by a compiled loop."""

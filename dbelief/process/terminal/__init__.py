@@ -1,0 +1,1 @@
+"""What a person types and reads: commands, options, completion, and text that a terminal shows as it is."""
