@@ -131,14 +131,3 @@ def test_between_sets_no_lease_that_is_done_is_remembered(a_world: MakeWorld) ->
     first.train()
     held = second.work()
     assert [row[0]["id"] for row in world.machine.set_state()["leases"]["held"]] == [held.id]
-
-
-def test_best_evaluation_waits_while_snapshot_is_written(a_world: MakeWorld) -> None:
-    world = a_world(evaluate={"every": 30, "keep": "best"}, snapshots={"every_s": 30.0}).started()
-    world.tick(31.0)
-    first, second = world.replicas
-    first.work()
-    first.train()
-    assert isinstance(first.ask(), DataLease)
-    world.settle()
-    assert isinstance(second.ask(), EvaluationLease)

@@ -325,18 +325,6 @@ def test_unwritten_steps_of_an_earlier_block_are_lost_with_all_who_have_them(in_
     assert not groups.unpersisted_steps
 
 
-def test_a_new_worker_that_made_no_step_has_none_of_those_before() -> None:
-    groups, living = broken_block(2)
-    assert fail(groups, 0, living[0]) == []
-    living = {1: living[1], 2: 3}
-    work = asked(groups, living, {})
-    assert len(work) == 2
-    assert fail(groups, 1, 2) == []
-    request = WorkRequest(2, 3, last_lease=work[1].lease.id, steps=0, broken_generation=groups.generation)
-    assert groups.held(request) is None
-    assert [one.lost for one in groups.settle() if one.lost] == [2, 2]
-
-
 def test_a_worker_that_is_fenced_after_its_block_has_no_steps() -> None:
     """It had reported the end of the block, and was removed before the others had."""
     groups, living = broken_block(2)

@@ -89,15 +89,6 @@ def test_of_a_job() -> None:
     assert volumes.flop == 6 * (untied * 4 + untied * 10)
 
 
-def test_of_an_autoencoder() -> None:
-    volumes = planned(
-        {"autoencoder": {"window": 4, "block": 2, "maps": 3, "pool": 2, "image": [8, 8, 1]}}
-    ).communication.volumes
-    weights = 3 * 3 * (3 * 2 * 2) * 4 * 4
-    assert volumes.flop == 10 * weights
-    assert volumes.multiplied == 64
-
-
 @pytest.mark.parametrize(("train", "products"), [("1", (5, 0, 0)), ("3", (1, 1, 5)), ("all", (5, 6, 6))])
 def test_of_the_largest_network_of_coates(train: str, products: tuple[int, ...]) -> None:
     """A stack that is only used costs W x; of those that are trained above another the slope goes further down."""

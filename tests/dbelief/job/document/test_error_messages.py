@@ -62,6 +62,10 @@ WRONG = [
         "data.target: must be one column where kind is classes, not 2",
     ),
     (
+        "data: {source: csv, file: x, kind: classes, target: y, standardize: true, scale: 2}",
+        "data.scale: must be 1 where standardize is true, not 2",
+    ),
+    (
         "data: {source: csv, file: x, kind: classes, target: 0}",
         "data.target.0: must be the name of a column, or its number from 1, or from -1 for the last backwards, not 0*",
     ),
