@@ -28,6 +28,8 @@ WIRES = {
     "one-bit": ("one-bit", "fp32"),
     "one-bit, bf16 back": ("one-bit", "bf16"),
     "threshold": ("{name: threshold, tau: TAU}", "fp32"),
+    "int8": ("int8", "fp32"),
+    "int4": ("int4", "fp32"),
 }
 """Codecs of pushes and of pulls."""
 

@@ -23,6 +23,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.whole_numbers import Int4, Int8
 from dbelief.core.layout import MAX_SEGMENT_LENGTH
 from dbelief.rpc.grpc_settings import keep_blocks
 
@@ -31,6 +32,8 @@ AT_LEAST = {"bf16": 10.0, "fp16": 10.0, "one-bit": 3.0}
 CODECS: dict[str, Codec] = {
     "bf16": BFloat16(),
     "fp16": Float16(),
+    "int8": Int8(),
+    "int4": Int4(),
     "one-bit": OneBit(),
     "threshold, 1 % sent": Threshold(2.576),
     "threshold, 0.1 % sent": Threshold(3.291),

@@ -12,9 +12,10 @@ from .codec import Codec
 from .float16 import Float16
 from .one_bit import OneBit
 from .threshold import Threshold
+from .whole_numbers import Int4, Int8
 
-CODECS: Mapping[str, type[Float16 | BFloat16 | OneBit | Threshold]] = {
-    made.name: made for made in (Float16, BFloat16, OneBit, Threshold)
+CODECS: Mapping[str, type[Float16 | BFloat16 | Int8 | OneBit | Threshold]] = {
+    made.name: made for made in (Float16, BFloat16, Int8, Int4, OneBit, Threshold)
 }
 """By their names in job files. A payload needs nothing but its codec's `decode` to be read."""
 

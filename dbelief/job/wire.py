@@ -9,16 +9,16 @@ from pydantic_core import CoreSchema
 from .document.section import Section, Words, refusal
 
 _WHOLE = ("fp32", "fp16", "bf16")
-_LATER = ("one-bit", "threshold")
+_LATER = ("int8", "int4", "one-bit", "threshold")
 """Codecs that leave out what is sent with later pushes."""
 
 
 class PushCodec(Section):
     """How pushed numbers are written: a bare name, or a mapping with the name and what the codec needs."""
 
-    name: Literal["fp32", "fp16", "bf16", "one-bit", "threshold"] = Field(
-        description="fp32: as they are; fp16, bf16: in half the bytes; one-bit: in a 31st of them, threshold: only "
-        "those above tau, both with what is left out kept for later pushes"
+    name: Literal["fp32", "fp16", "bf16", "int8", "int4", "one-bit", "threshold"] = Field(
+        description="fp32: as they are; fp16, bf16: in half the bytes; int8, int4, one-bit: in about a 4th, an 8th, a "
+        "31st of them, threshold: only those above tau, these four with what is left out kept for later pushes"
     )
     tau: Annotated[float, Field(ge=1e-37, le=1e37)] | None = Field(
         default=None, description="Of threshold: what a number must have gathered to be sent; gradient units"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dbelief.codec.one_bit import BLOCK
+from dbelief.codec import one_bit, whole_numbers
 from dbelief.job import Wire
 
 BYTES: Mapping[str, float] = {
     "fp32": 4,
     "fp16": 2,
     "bf16": 2,
-    "one-bit": 1 / 8 + 8 / BLOCK,
+    "int8": 1 + 4 / whole_numbers.BLOCK,
+    "int4": 1 / 2 + 4 / whole_numbers.BLOCK,
+    "one-bit": 1 / 8 + 8 / one_bit.BLOCK,
     "threshold": 4,  # if all numbers exceed it; the actual share is only known in training
 }
 """Bytes per number, in long payloads."""

@@ -48,6 +48,8 @@ RULES: tuple[tuple[str, dict[str, float]], ...] = (
 CODECS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bf16", {}),
     ("fp16", {}),
+    ("int8", {}),
+    ("int4", {}),
     ("one-bit", {}),
     ("threshold", {"tau": 0.125}),
 )

@@ -52,9 +52,18 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     index: the index within this payload in the lower 31 bits; the highest bit is 0 for +tau, 1 for -tau. A sender
     adds what the payload omits to its next push.
     """
+    CODEC_INT8: _Codec.ValueType  # 6
+    """Pushes only. Pieces as in ONE_BIT, cut into blocks of 256 numbers. For each block a scale, binary32, from 0 to
+    2^120. Then for each block its whole numbers, 8 bits each in two's complement. A number is its whole number times
+    the scale. A sender adds what the payload omits to its next push.
+    """
+    CODEC_INT4: _Codec.ValueType  # 7
+    """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
+    of byte i / 2; bits behind the last one are 0.
+    """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
-    """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 5 encode float32 and
+    """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 7 encode float32 and
     are decoded on receipt; a payload that does not match its codec is rejected.
     """
 
@@ -79,6 +88,15 @@ CODEC_THRESHOLD: Codec.ValueType  # 5
 """Pushes only. tau, binary32, finite and above 0; then a uint32 for each number that is not 0, by strictly rising
 index: the index within this payload in the lower 31 bits; the highest bit is 0 for +tau, 1 for -tau. A sender
 adds what the payload omits to its next push.
+"""
+CODEC_INT8: Codec.ValueType  # 6
+"""Pushes only. Pieces as in ONE_BIT, cut into blocks of 256 numbers. For each block a scale, binary32, from 0 to
+2^120. Then for each block its whole numbers, 8 bits each in two's complement. A number is its whole number times
+the scale. A sender adds what the payload omits to its next push.
+"""
+CODEC_INT4: Codec.ValueType  # 7
+"""As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
+of byte i / 2; bits behind the last one are 0.
 """
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "fp16": segments.CODEC_FP16,
     "bf16": segments.CODEC_BF16,
+    "int8": segments.CODEC_INT8,
+    "int4": segments.CODEC_INT4,
     "one-bit": segments.CODEC_ONE_BIT,
     "threshold": segments.CODEC_THRESHOLD,
 }

@@ -1,4 +1,4 @@
-"""One-bit and threshold: what was sent and what is kept are together all that was given; against plain formulas."""
+"""Codecs that keep what they leave out: what was sent and what is kept are together all that was given."""
 
 import itertools
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dbelief.codec import Codec, restore_residual
 from dbelief.codec.one_bit import BLOCK, OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.whole_numbers import Int4, Int8
 from dbelief.errors import NonFinite
 
 
@@ -132,12 +133,12 @@ def test_threshold_telescopes_exactly_on_equal_exponents(length: int, pushes: in
     np.testing.assert_array_equal(sent + residual, given_)
 
 
-# -- both ----------------------------------------------------------------------------------------------------
+# -- all -----------------------------------------------------------------------------------------------------
 
-BOTH = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.7)], ids=lambda codec: codec.name)
+EACH = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.7), Int8(), Int4()], ids=lambda codec: codec.name)
 
 
-@BOTH
+@EACH
 def test_sent_plus_residual_equals_input(codec: Codec) -> None:
     rng = np.random.default_rng(3)
     length, pushes = 2 * BLOCK + 37, 200
@@ -151,17 +152,17 @@ def test_sent_plus_residual_equals_input(codec: Codec) -> None:
     assert np.abs(residual).max() < 64
 
 
-@BOTH
+@EACH
 def test_undelivered_payload_returns_to_the_residual(codec: Codec) -> None:
     values = np.random.default_rng(4).normal(size=300).astype(np.float32)
     residual = np.zeros(300, np.float32)
     payload = codec.encode(values, residual)
-    assert np.abs(residual - values).max() > 0.5
+    assert np.abs(residual - values).max() > 0.5  # much is on its way
     restore_residual(codec, payload.data, residual)
     np.testing.assert_allclose(residual, values, rtol=0, atol=4 * 2.0**-24)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 170])
 def test_non_finite_values_are_refused(codec: Codec, wrong: float, at: int) -> None:
@@ -171,7 +172,7 @@ def test_non_finite_values_are_refused(codec: Codec, wrong: float, at: int) -> N
         codec.encode(values, np.zeros(171, np.float32))
 
 
-@BOTH
+@EACH
 def test_a_residual_of_another_length_is_refused(codec: Codec) -> None:
     with pytest.raises(ValueError, match="3 numbers were kept for 4"):
         codec.encode(np.zeros(4, np.float32), np.zeros(3, np.float32))
@@ -206,6 +207,8 @@ def floats(*numbers: float) -> bytes:
         (OneBit(), words(1, 10) + floats(0, 0) + bytes(3)),
         (OneBit(), words(1, 10) + floats(0, np.inf) + bytes(2)),
         (OneBit(), words(1, 10) + floats(np.nan, 0) + bytes(2)),
+        (Int8(), words(1, 10) + floats(1) + bytes(9)),
+        (Int4(), words(1, 10) + floats(1) + bytes(6)),
         (Threshold(1), b""),
         (Threshold(1), bytes(3)),
         (Threshold(1), floats(1) + bytes(3)),
@@ -227,7 +230,7 @@ def test_malformed_payload_is_refused(codec: Codec, payload: bytes) -> None:
     assert guarded[0] == guarded[-1] == 5
 
 
-@BOTH
+@EACH
 @given(payload=st.binary(max_size=80), length=st.integers(1, 40))
 def test_no_payload_reaches_beyond_its_numbers(codec: Codec, payload: bytes, length: int) -> None:
     guarded = np.full(length + 2, 5, np.float32)

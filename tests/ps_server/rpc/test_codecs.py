@@ -17,6 +17,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.whole_numbers import Int4, Int8
 from dbelief.core.push import Push
 from dbelief.errors import NonFinite, Rejected
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -24,7 +25,7 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import pusher_to_wire
-from dbelief.rpc.wire.payloads import Codecs
+from dbelief.rpc.wire.payloads import NUMBERS, Codecs
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.replication.test_link import LENGTH, Pair
 from tests.ps_server.replication.test_recovery import Dying
@@ -36,7 +37,10 @@ ONE = np.float32(1)
 STARTS = (0, 3, 3, 50, 51, 200)
 """Tensors of 3, 0, 47, 1, 149 and 117 numbers."""
 HALVES = pytest.mark.parametrize("codec", [BFloat16(), Float16()], ids=lambda codec: codec.name)
-LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5)], ids=lambda codec: codec.name)
+EACH = pytest.mark.parametrize(
+    "codec", [OneBit(), Threshold(0.5), Int8(), Int4(), BFloat16(), Float16()], ids=lambda codec: codec.name
+)
+LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), Int4()], ids=lambda codec: codec.name)
 
 
 def drawn(job: Job, seed: int) -> np.ndarray:
@@ -144,7 +148,7 @@ def test_sent_plus_residual_equals_input(job: Job, codec: Codec) -> None:
         client.push(values, job.held(number - 1), Push(A, number, ONE))
         left = given + job.read()
         assert client.figures().residual == pytest.approx(np.abs(left).sum(), rel=1e-4)
-    assert np.abs(left).max() > 0.4, "something is always left out"
+    assert np.abs(left).max() > 0.2, "something is always left out"
     assert np.abs(job.read()).max() > 3
 
 
@@ -274,7 +278,7 @@ def test_unencodable_push_fails(job: Job) -> None:
     assert not job.read().any()
 
 
-@pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), BFloat16(), Float16()], ids=lambda codec: codec.name)
+@EACH
 def test_follower_gets_the_encoded_payload(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     pair, residual = Pair("adagrad", None), np.zeros(LENGTH, np.float32)
     sent, came = [], []
@@ -352,7 +356,7 @@ def payload(codec: Codec, values: np.ndarray) -> bytes:
             "8 numbers at 1 do not fit its 8",
         ),
         ({"codec": 9, "data": bytes(32)}, "payload 9 is not one that is read here"),
-        ({"codec": segments.CODEC_ONE_BIT, "length": 0, "data": bytes(4)}, "are not 0 numbers of one bit"),
+        ({"codec": segments.CODEC_ONE_BIT, "length": 0, "data": bytes(4)}, "are not 0 numbers in blocks"),
     ],
 )
 def test_a_payload_that_is_none_is_refused(job: Job, fields: dict[str, Any], reason: str) -> None:
@@ -364,10 +368,10 @@ def test_a_payload_that_is_none_is_refused(job: Job, fields: dict[str, Any], rea
     assert not job.read().any()
 
 
-@pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), BFloat16(), Float16()], ids=lambda codec: codec.name)
+@EACH
 def test_a_part_of_a_segment_by_a_codec(job: Job, codec: Codec) -> None:
     data = payload(codec, np.array([1, 1, 1], np.float32))
-    number = {"one-bit": 4, "threshold": 5, "bf16": 3, "fp16": 2}[codec.name]
+    number = NUMBERS[codec.name]
     part = job.part(20, codec=number, offset=4, length=3, data=data)
     list(job.stubs[1].Push(iter([job.opening(Push(A, 1, ONE), 1), part])))
     span, wanted = job.placement.spans[20], job.full(0.0)
@@ -375,7 +379,7 @@ def test_a_part_of_a_segment_by_a_codec(job: Job, codec: Codec) -> None:
     np.testing.assert_array_equal(job.read(), wanted)
 
 
-@pytest.mark.parametrize("codec", [1, 4, 5, 17])
+@pytest.mark.parametrize("codec", [1, 4, 5, 6, 7, 17])
 def test_no_answer_comes_by_such_a_codec(job: Job, codec: int) -> None:
     code, told = status(lambda: job.pulled(0, segments=[0], codec=codec))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -386,7 +390,7 @@ def test_no_answer_comes_by_such_a_codec(job: Job, codec: int) -> None:
 def test_weights_are_not_exchanged_by_it(start: Callable[..., Job], codec: Codec) -> None:
     job = start(rule="elastic")
     client = job.client(A, codecs=Codecs(codec))
-    with pytest.raises(Rejected, match=r"segment 0: an exchange by codec [45], which sends a part of the numbers"):
+    with pytest.raises(Rejected, match=r"segment 0: an exchange by codec [457], which sends a part of the numbers"):
         client.exchange(drawn(job, 1), job.full(0.0), job.held(0), Push(A, 1, ONE))
 
 

@@ -266,7 +266,10 @@ WRONG = [
     ("evaluate: {keep: bst}", "evaluate.keep: must be one of best, last, or null, not 'bst'; did you mean best?"),
     ("divergence: {factor: 1}", "divergence.factor: must be a number above 1, not 1"),
     ("grid: [2, 2, 2]", "grid: must be [n] or [rows, columns], not 3 numbers"),
-    ("wire: {push: bf17}", "wire.push: must be one of fp32, fp16, bf16, one-bit, threshold, or a mapping*, not 'bf17'"),
+    (
+        "wire: {push: bf17}",
+        "wire.push: must be one of fp32, fp16, bf16, int8, int4, one-bit, threshold, or a mapping*, not 'bf17'",
+    ),
     ("wire: {push: {name: bf17}}", "wire.push.name: must be one of fp32, fp16, *not 'bf17'; did you mean bf16?"),
     ("wire: {push: [bf16]}", "wire.push: must be one of fp32, *or a mapping with name and tau, not a list"),
     ("wire: {push: threshold}", "wire.push: needs tau with threshold: {name: threshold, tau: 1.0e-3}"),

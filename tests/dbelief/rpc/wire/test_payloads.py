@@ -160,7 +160,7 @@ def test_numbers_are_read_where_they_lie_or_decoded() -> None:
         ({"data": memoryview(bytes(5))}, "segment 4: 5 bytes are not 3 numbers of bf16"),
         ({"data": memoryview(bytes(8))}, "segment 4: 8 bytes are not 3 numbers of bf16"),
         ({"data": None}, "segment 4: payload 3 is not one that is read here"),
-        ({"codec": 6}, "segment 4: payload 6 is not one that is read here"),
+        ({"codec": 8}, "segment 4: payload 8 is not one that is read here"),
         ({"length": 262145}, "segment 4: 262145 numbers, and no segment has above 262144"),
     ],
 )
