@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import subprocess
@@ -230,3 +231,7 @@ class Gone:
 def test_a_line_that_cannot_be_written_ends_nothing(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     logger.warning("nobody reads this")
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    logger.warning("the next line is written")
+    assert "the next line is written" in terminal.getvalue()
