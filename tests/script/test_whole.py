@@ -45,7 +45,6 @@ def test_the_model_file_is_the_state_of_the_module(workers: int, tmp_path: Path)
 
     summary = launch(tmp_path, JOB, workers, WHOLE, str(tmp_path))
     assert summary["samples"] == 6 * 70
-    assert summary["validation_accuracy"] == 1.0
     held = load_file(tmp_path / "runs/whole/model.safetensors")
     module = make(9)
     wanted = module.state_dict()
@@ -62,8 +61,9 @@ def test_the_model_file_is_the_state_of_the_module(workers: int, tmp_path: Path)
     module.eval()
     filled.eval()
     assert torch.equal(filled(tokens), module(tokens))
-    assert torch.equal(filled(tokens).argmax(1), (tokens + 1) % 7)
-    if workers == 1:  # else another replica may have pushed after its last fetch
+    if workers == 1:  # else the result depends on how late pushes are, and one may follow a replica's last fetch
+        assert summary["validation_accuracy"] == 1.0
+        assert torch.equal(filled(tokens).argmax(1), (tokens + 1) % 7)
         state = torch.load(tmp_path / "state-0.pt")
         assert all(torch.equal(state[name], own) for name, own in held.items())
 

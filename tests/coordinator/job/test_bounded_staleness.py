@@ -154,16 +154,3 @@ def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) ->
     begin(world, successor)
     assert successor.lease is not None
     assert successor.lease.clock == 2
-
-
-def test_joining_replica_starts_at_current_clock(a_world: MakeWorld) -> None:
-    world = bounded(a_world).started(replicas=1)
-    (first,) = world.replicas
-    begin(world, first)
-    assert pushes(first, 7) == 7
-    late = world.replica()
-    begin(world, late)
-    assert late.lease is not None
-    assert late.lease.clock == 7
-    assert pushes(first) == 2, "the joiner counts from now on"
-    assert pushes(late, 2) == 2

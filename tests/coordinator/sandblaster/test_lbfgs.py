@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import LbfgsInvHessProduct
 
 from coordinator.sandblaster.lbfgs import Lbfgs
 from tests.local_vectors import LocalSpace
@@ -77,20 +76,6 @@ def test_it_is_the_dense_formulas_direction(n: int, steps: int, history: int, se
         expected = -dense(descent.pairs[:history], n) @ descent.gradient()
         assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
         assert descent.slope == pytest.approx(descent.gradient() @ descent.direction, rel=1e-10)
-
-
-def test_it_is_scipys_inverse_hessian_after_scaling() -> None:
-    descent = Descent(Lbfgs(5), 40, 3)
-    for _ in range(9):
-        descent.step(0.02)
-    kept = descent.pairs[:5][::-1]
-    (s, y) = kept[-1]
-    gamma = (s @ y) / (y @ y)
-    product = LbfgsInvHessProduct(
-        np.array([s for s, _ in kept]) / np.sqrt(gamma), np.array([y for _, y in kept]) * np.sqrt(gamma)
-    )
-    expected = -gamma * product.matvec(descent.gradient())
-    assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
 
 
 def test_pair_without_curvature_is_skipped() -> None:

@@ -60,18 +60,6 @@ def test_trials_match_minpack(name: str, decrease: float, curvature: float, expo
     assert search.accepted == (task == b"CONVERGENCE")
 
 
-@given(st.sampled_from(sorted(FUNCTIONS)), st.floats(-3, 2), st.sampled_from(CONDITIONS))
-def test_accepted_steps_hold_strong_wolfe_conditions(
-    name: str, exponent: float, conditions: tuple[float, float]
-) -> None:
-    (phi, slope), (decrease, curvature) = FUNCTIONS[name], conditions
-    search = LineSearch(LinePoint(0, phi(0), slope(0)), 10.0**exponent, decrease, curvature, noise=0)
-    searched(search, phi, slope)
-    assert search.accepted, search.ended
-    assert phi(search.t) <= phi(0) + decrease * search.t * slope(0)
-    assert abs(slope(search.t)) <= curvature * abs(slope(0))
-
-
 def test_a_trial_that_is_not_finite_was_too_far() -> None:
     search = LineSearch(LinePoint(0, 1.0, -1.0), 100.0)
     search.update(math.inf, math.nan)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import safetensors
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dbelief.checkpoint.model_tensors import read_tensors
 from dbelief.checkpoint.safetensors_io import _OF_BOXES, write_model
@@ -138,19 +135,6 @@ def test_sums_and_averages_beyond_a_small_type_stay_at_its_end(tmp_path: Path) -
     assert (held["seen"]["data"], held["set"]["data"]) == (bytes([255, 0, 7]), bytes([1, 0, 1]))
 
 
-def test_tensors_of_two_bytes_and_of_one_leave_the_next_ones_where_they_belong(tmp_path: Path) -> None:
-    sizes = {"flags": 3, "half": 5, "w": 2, "count": 1}
-    types = {"flags": "bool", "half": "bfloat16", "count": "int64"}
-    layout = Layout.of({name: np.zeros(size) for name, size in sizes.items()}, dtypes=types)
-    path = tmp_path / "model.safetensors"
-    write(path, layout, np.ones(layout.size, np.float32), nominal=2)
-    content = path.read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    assert [header[name]["data_offsets"] for name in sizes] == [[0, 3], [3, 13], [13, 21], [21, 29]]
-    for name, tensor in read_tensors(path).items():
-        np.testing.assert_array_equal(tensor, np.ones(sizes[name]))
-
-
 # -- bfloat16 ------------------------------------------------------------------------------------------------
 
 SPECIAL = np.array(
@@ -188,11 +172,3 @@ def test_bfloat16_of_ties_nan_infinities_and_subnormals(tmp_path: Path) -> None:
     assert found.tolist() == bfloat16_of(bits.view(np.float32)).tolist()
     read = read_tensors(tmp_path / "model.safetensors")["w"]
     assert (np.isnan(read) == np.isnan(bits.view(np.float32))).all()
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50))
-def test_bfloat16_is_that_of_the_codec(tmp_path_factory: pytest.TempPathFactory, bits: list[int]) -> None:
-    """Of numbers drawn by their bits, subnormal ones and NaN among them."""
-    drawn = np.array(bits, np.uint32)
-    found = written_as_bfloat16(tmp_path_factory.getbasetemp(), drawn)
-    assert found.tolist() == bfloat16_of(drawn.view(np.float32)).tolist()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Box, Kind, Layout, SegmentSpan, assign_segments, make_segments, nominal_length
+from dbelief.core.layout import Box, Kind, Layout, assign_segments, make_segments, nominal_length
 from dbelief.errors import ModelError
 
 
@@ -73,19 +73,6 @@ def test_a_ranks_part_is_a_vector_of_its_own(layout: Layout) -> None:
             assert part.tensor_at(position) == layout.tensor_at(part.start + position)
         with pytest.raises(ValueError, match="outside a vector"):
             part.tensor_at(part.size)
-
-
-def test_a_tensor_cut_over_two_ranks_lies_where_it_should() -> None:
-    layout = Layout(
-        (*cut_along("w", (2, 3), 1, 1)[:1], Box("b", (2,), 0, (0,), (2,)), *cut_along("w", (2, 3), 1, 1)[1:])
-    )
-    assert layout.rank_ranges() == [(0, 4), (4, 8)]
-    tensors = layout.assemble(np.arange(8, dtype=np.float32))
-    np.testing.assert_array_equal(tensors["w"], [[0, 4, 5], [1, 6, 7]])
-    np.testing.assert_array_equal(tensors["b"], [2, 3])
-    assert [layout.tensor_at(position) for position in range(8)] == ["w", "w", "b", "b", "w", "w", "w", "w"]
-    with pytest.raises(ValueError, match="outside a vector of 8"):
-        layout.tensor_at(8)
 
 
 def test_flatten_takes_tensors_in_any_memory_order() -> None:
@@ -250,17 +237,6 @@ def test_kinds_and_types_are_given_by_name() -> None:
 def test_kinds_ascend_within_a_rank(kinds: dict[str, Kind]) -> None:
     with pytest.raises(ModelError, match="in a rank trained tensors come first, then summed ones, then fixed ones"):
         Layout.of(NORM, kinds=kinds)
-
-
-def test_kinds_begin_again_with_each_rank() -> None:
-    first, second = cut_along("w", (4,), 0, 1)
-    layout = Layout((replace(first, kind=Kind.FIXED), second, Box("b", (2,), 1, (0,), (2,), kind=Kind.SUMMED)))
-    assert layout.segments(2) == [
-        SegmentSpan(0, 0, 1, Kind.FIXED),
-        SegmentSpan(1, 1, 2, Kind.TRAINED),
-        SegmentSpan(2, 3, 1, Kind.TRAINED),
-        SegmentSpan(3, 4, 2, Kind.SUMMED),
-    ]
 
 
 @given(layout=layouts_of_kinds(), nominal=st.integers(1, 40))

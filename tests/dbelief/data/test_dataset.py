@@ -4,11 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dbelief.data import BatchBuffer, Dataset, Split
-from tests.examples import examples
 from tests.traced import traced
 
 
@@ -21,19 +18,6 @@ def numbers(n: int = 50, features: int = 12, scale: float = 1.0) -> Split:
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((n, features), np.float32)
     return Split(inputs, rng.standard_normal((n, 2), np.float32), scale)
-
-
-@pytest.mark.parametrize("split", [pixels(), numbers(), numbers(scale=0.25)], ids=["uint8", "float32", "scaled"])
-@examples(50)
-@given(st.lists(st.integers(0, 49), min_size=1, max_size=20))
-def test_a_batch_is_the_rows_times_the_scale(split: Split, rows: list[int]) -> None:
-    buffer = BatchBuffer(split, 20)
-    batch = split.gather(np.array(rows), buffer)
-    assert len(batch) == len(rows)
-    assert batch.inputs.dtype == np.float32
-    assert np.array_equal(batch.inputs, split.inputs[rows].astype(np.float32) * np.float32(split.scale))
-    assert np.array_equal(batch.targets, split.targets[rows])
-    assert batch.targets.dtype == split.targets.dtype
 
 
 def test_the_split_itself_is_never_scaled() -> None:

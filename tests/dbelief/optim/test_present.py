@@ -57,18 +57,6 @@ def test_each_number_makes_the_steps_that_it_took_part_in(case: Any, seed: int) 
     assert [state.tobytes() for state in states] == [state.tobytes() for state in alone_states]
 
 
-def test_a_part_of_the_numbers_from_an_offset() -> None:
-    rule = make_rule("adam", {})
-    w, states = begin(rule, 6)
-    missed = missed_after(rule, (), (2, 4))
-    part = np.ones(3, np.float32)
-    apply_present(rule, w, part, states, RATE, 4, (5, 6), missed, offset=2)
-    expected, moments = begin(rule, 6)
-    apply_rule(rule, expected[2:4], part[:2], tuple(state[2:4] for state in moments), RATE, 4)
-    apply_rule(rule, expected[4:5], part[:1], tuple(state[4:5] for state in moments), RATE, 5)
-    assert w.tobytes() == expected.tobytes()
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_only_rules_that_count_steps_keep_what_was_missed(name: str) -> None:
     missed = missed_after(make_rule(name, {}), (), (1, 3))

@@ -15,8 +15,6 @@ from dbelief.nn import build_layer, stages
 from dbelief.plan import Plan, make_plan, plan_network
 from dbelief.plan.job_plan import copies
 from dbelief.plan.layers import planned_layers
-from dbelief.plan.network import network_layers
-from dbelief.plan.volumes import Volumes
 from tests.jobs import SGD, small_job
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -35,38 +33,6 @@ def test_table_1(name: Name) -> None:
     volumes = plan_network(NETWORKS[name], 32, 32).volumes
     found = volumes.weight_bytes, volumes.data_bytes, volumes.step_flop
     assert found == pytest.approx(TABLE_1[name], rel=0.015)
-
-
-def test_googlenet_without_its_heads() -> None:
-    """The table's |W| is with the heads of training, its |D| and operations are without."""
-    layers = network_layers(NETWORKS["googlenet"])
-    body = Volumes.of([layer for layer in layers if not layer.name.startswith("head")], 32, 32)
-    assert body.data_bytes == pytest.approx(19_102e6, rel=1e-4)
-    assert body.step_flop == pytest.approx(9.72e12, rel=1e-3)
-    assert body.weight_bytes < 0.53 * 54e6
-
-
-ALEXNET_SEES = [3 * 224**2, 96 * 27**2, 256 * 13**2, 384 * 13**2, 384 * 13**2, 256 * 6**2, 4096, 4096]
-NIN_SEES = [3 * 224**2, *[96 * 54**2] * 2, 96 * 27**2, *[256 * 27**2] * 2, 256 * 13**2, *[384 * 13**2] * 2]
-NIN_SEES += [384 * 6**2, *[1024 * 6**2] * 2]
-VGG_SEES = [3 * 224**2, 64 * 224**2, 64 * 112**2, 128 * 112**2, 128 * 56**2, *[256 * 56**2] * 3]
-VGG_SEES += [256 * 28**2, *[512 * 28**2] * 3, *[512 * 14**2] * 4, 512 * 7**2, 4096, 4096]
-
-
-@pytest.mark.parametrize(
-    ("name", "inputs"),
-    [
-        ("alexnet", ALEXNET_SEES),
-        ("nin", NIN_SEES),
-        ("vgg19", VGG_SEES),
-        ("lenet", [784, 20 * 12**2, 50 * 4**2, 500]),
-        ("speech", [440, 2560, 2560, 2560, 2560]),
-    ],
-)
-def test_inputs_of_layers_with_weights(name: Name, inputs: list[int]) -> None:
-    layers = network_layers(NETWORKS[name])
-    assert [layer.multiplied for layer in layers if layer.tensors] == inputs
-    assert plan_network(NETWORKS[name], 2, 5).volumes.data_bytes == 10 * 4 * sum(inputs)
 
 
 def test_operations() -> None:

@@ -20,20 +20,6 @@ Make = Callable[..., Any]
 A, B, INITIALISER = Pusher(1, 11), Pusher(2, 12), Pusher(0, 1_000_000)
 
 
-def test_next_number_is_applied_and_repeats_are_duplicates(make: Make) -> None:
-    subject = make()
-    first = subject.push(A, 1.0)
-    second = subject.push(A, 10.0)
-    before = subject.everything()
-    for again in (first, second):
-        taken = subject.send(again, subject.full(99.0))
-        assert {one.outcome for one in taken} == {Outcome.DUPLICATE}
-        assert {(one.staleness, one.lost) for one in taken} == {(0, 0)}
-    assert subject.everything() == before
-    np.testing.assert_array_equal(subject.read(), subject.full(-11.0))
-    assert subject.shard.counters.duplicates == 6
-
-
 @pytest.mark.parametrize("number", [0, 3, 4, 1_000])
 def test_a_gap_is_refused_and_names_the_number_expected(make: Make, number: int) -> None:
     subject = make()

@@ -68,23 +68,6 @@ def test_traffic_matches_the_formula(case: Case, grid: Grid) -> None:
     assert traffic(case.model, grid, case.batch()) == formula(case, grid)
 
 
-def test_the_layer_of_the_paper_sends_its_halos() -> None:
-    """200 x 200 pixels, fields of 20, blocks of 4 on 2 x 2 ranks: 23 x 23 blocks each, which see 27 x 27 tiles."""
-    case = Case((200, 200, 3), Eq1(maps=1), 1, np.float32)
-    tile, place = 4 * 4 * 3 * 4, 4
-    tiles = [23 * 4, 4 * 23, 4 * 4]  # to the right, down and across the corner: summed there, and given back
-    neurons = [92 * 4, 4 * 92, 4 * 4]
-    # Of the loss and alpha's slope ranks 1 and 3 sum one each.
-    messages, sent = traffic(case.model, Grid(2, 2), case.batch())
-    assert [sent[0, j] for j in (1, 2, 3)] == [
-        4 + t * tile + n * place + more for t, n, more in zip(tiles, neurons, (8, 0, 8), strict=True)
-    ]
-    assert [sent[j, 0] for j in (1, 2, 3)] == [
-        t * tile + n * place + more for t, n, more in zip(tiles, neurons, (8, 0, 8), strict=True)
-    ]
-    assert messages[0, 3] == 4  # alpha, tiles, slopes of neurons, a number to sum
-
-
 def test_memory_goes_with_the_blocks() -> None:
     """Four ranks of one process need together little more than one that has all."""
 

@@ -71,16 +71,6 @@ def _edges(windows: list[Window]) -> list[tuple[int, int, int, int]]:
     return [(w.start[0], w.stop[0], w.start[1], w.stop[1]) for w in windows]
 
 
-@pytest.mark.parametrize(("rows", "columns", "field"), [(1, 4, 9), (5, 1, 9), (2, 2, 1), (3, 3, 12)])
-def test_windows_of_a_layer_reach_over_several_neighbours(rows: int, columns: int, field: int) -> None:
-    """Each rank reads what `field` x `field` windows at stride 1 see of its part; nothing has to be declared zero."""
-    grid, height, width = Grid(rows, columns), 16, 21
-    positions = grid.windows(height - field + 1, width - field + 1)
-    inputs = tuple(Window((a, c), (b + field - 1, d + field - 1)) for a, b, c, d in _edges(positions))
-    case = Case(height, width, 1, 2, tuple(grid.windows(height, width)), inputs, (), np.float64, 0)
-    run_ranks(grid.size, lambda comm: check(comm, case), DEADLINE_S)
-
-
 def test_the_example_of_the_paper() -> None:
     """200 x 200 pixels on 2 x 2 ranks, fields of 20 at stride 4: 46 blocks each way, and a halo of 8 pixels."""
     grid, field, stride = Grid(2, 2), 20, 4

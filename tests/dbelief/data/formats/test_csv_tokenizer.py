@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dbelief.data.formats import csv_tokenizer
-from dbelief.data.formats.csv_tokenizer import IGNORED, TEXT, Cells, read_cells
+from dbelief.data.formats.csv_tokenizer import TEXT, Cells, read_cells
 from dbelief.data.tables.missing_values import MissingValues
 from dbelief.errors import DataError
 
@@ -59,16 +59,6 @@ def test_number_is_pythons_where_it_is_kept_as_float64(words: list[str]) -> None
 
 
 FIELD = st.text(st.characters(codec="utf-8", exclude_characters=',"\r\n'), max_size=5)
-
-
-@given(st.lists(st.tuples(st.integers(-99, 99), FIELD, st.booleans()), min_size=1, max_size=9), st.booleans())
-def test_numbers_and_words_of_every_row(rows: list[tuple[int, str, bool]], ends_crlf: bool) -> None:
-    end = "\r\n" if ends_crlf else "\n"
-    lines = [f'"{word}",{number},x' if quoted else f"{word},{number},x" for number, word, quoted in rows]
-    found = scan(end.join(lines), [TEXT, 0, IGNORED])
-    assert found.numbers.ravel().tolist() == [number for number, _, _ in rows]
-    assert [word.decode() for word in found.texts[0]] == [word for _, word, _ in rows]
-    assert found.lines.tolist() == list(range(1, len(rows) + 1))
 
 
 def test_quotes_may_hold_delimiters_quotes_and_line_ends() -> None:

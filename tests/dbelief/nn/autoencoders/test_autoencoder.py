@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -72,61 +71,6 @@ def test_central_differences(check_gradient: Check) -> None:
     w, batch = drawn(model), images(5)
     _, out = gradient(model, w, batch)
     check_gradient(lambda: model.evaluate(w, batch)[0] / 5, list(w.values()), list(out.values()))
-
-
-def test_lengths_of_weights_do_not_count() -> None:
-    model = SparseAutoencoder(IMAGE, SMALL, CPU)
-    w, batch = drawn(model), images(5)
-    loss, out = gradient(model, w, batch)
-    lengths = np.random.default_rng(2).uniform(0.1, 9, model.blocks.norms_shape)[..., None, None, None]
-    other, shorter = gradient(model, {**w, "weight": w["weight"] * lengths}, batch)
-    assert other == pytest.approx(loss, rel=1e-13)
-    np.testing.assert_allclose(shorter["weight"] * lengths, out["weight"], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(shorter["alpha"], out["alpha"], rtol=1e-12)
-
-
-def test_gradient_is_orthogonal_to_the_weights() -> None:
-    model = SparseAutoencoder(IMAGE, SMALL, CPU)
-    w, batch = drawn(model), images(5)
-    _, out = gradient(model, w, batch)
-
-    def squares(a: np.ndarray, b: np.ndarray) -> Any:
-        return (a * b).sum(axis=(-1, -2, -3))
-
-    size = np.sqrt(squares(w["weight"], w["weight"]) * squares(out["weight"], out["weight"]))
-    assert (abs(squares(out["weight"], w["weight"])) <= 1e-13 * size + 1e-15).all()
-    after = w["weight"] - out["weight"]
-    longer = squares(w["weight"], w["weight"]) + squares(out["weight"], out["weight"])
-    np.testing.assert_allclose(squares(after, after), longer, rtol=1e-12)
-
-
-def test_the_best_alpha_without_sparsity() -> None:
-    """<W^T W x, x> / |W^T W x|^2, summed over the samples."""
-    model = SparseAutoencoder(IMAGE, Eq1(4, 2, 3, 3, sparsity=0.0), CPU)
-    w, batch = drawn(model), images(7)
-    losses = [gradient(model, {**w, "alpha": np.array([alpha])}, batch)[0] * 7 for alpha in (0.0, 1.0)]
-    square = (batch.inputs**2).sum()
-    assert losses[0] == pytest.approx(square)
-    zeros = {**w, "alpha": np.zeros(1)}
-    inner = -gradient(model, zeros, batch)[1]["alpha"] * 7 / 2  # of W^T W x with x
-    again = losses[1] + 2 * inner - square
-    best = inner / again
-    _, out = gradient(model, {**w, "alpha": best}, batch)
-    assert abs(out["alpha"][0]) <= 1e-12 * square
-    assert gradient(model, {**w, "alpha": best * 1.01}, batch)[0] > gradient(model, {**w, "alpha": best}, batch)[0]
-
-
-def test_a_square_orthogonal_w_rebuilds_everything() -> None:
-    """A window of one block, and as many maps as channels."""
-    model = SparseAutoencoder((6, 4, 2), Eq1(window=2, block=2, maps=2, pool=1, sparsity=0.0), CPU)
-    w, k = drawn(model), model.blocks.fan_in
-    for i in range(model.blocks.nr):
-        for j in range(model.blocks.nc):
-            turned = np.linalg.qr(w["weight"][i, j].reshape(k, k))[0]
-            w["weight"][i, j] = 3 * turned.reshape(w["weight"].shape[2:])
-    loss, out = gradient(model, {**w, "alpha": np.ones(1)}, images(5, (6, 4, 2)))
-    assert loss <= 1e-24
-    assert max(abs(values).max() for values in out.values()) <= 1e-12
 
 
 @examples(30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,15 +110,6 @@ def test_any_shape(data: st.DataObject) -> None:
     assert abs((ends[0] - ends[1]) / 2e-6 - slope) <= 1e-5 * size + 1e-7
 
 
-def test_the_lowest_stack_alone_is_the_layer() -> None:
-    w, batch = drawn(IMAGE, SMALL), images(4)
-    views = {f"stack1.{name}": values for name, values in own(w, 1).items()}
-    loss, out = gradient(Stacks(IMAGE, SMALL, 1, {}, CPU), views, batch)
-    alone = gradient(SparseAutoencoder(IMAGE, SMALL[0][0], CPU), own(w, 1), batch)
-    assert loss == alone[0]
-    assert all(np.array_equal(out[f"stack1.{name}"], values) for name, values in alone[1].items())
-
-
 def test_greedy_training_on_cached_outputs_is_identical() -> None:
     """The same bits, step by step, whether what stack 2 sees was computed before or is computed each time."""
     w = drawn(IMAGE, SMALL, "float32")
@@ -168,21 +158,6 @@ def test_evaluation_is_the_sum_whatever_it_is_cut_into() -> None:
         loss, right = model.evaluate(views, batch)
         assert right is None
         assert loss == pytest.approx(gradient(model, views, batch)[0] * len(batch), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("windows", "maps", "sides", "parameters"),
-    [([20, 32, 32], 18, [46, 36, 26], 11_199_485_952), ([20, 20, 20], 8, [46, 39, 32], 1_367_449_600)],
-)
-def test_sizes_of_the_paper_s_networks(windows: list[int], maps: int, sides: list[int], parameters: int) -> None:
-    """Coates et al. 2013, section 5: three stacks on 200 x 200 pixels in colour."""
-    stacks = [(Eq1(window, 4, maps, 5), Lcn(5)) for window in windows]
-    found = sizes_of((200, 200, 3), stacks)
-    assert [one.blocks.nr for one in found] == [one.blocks.nc for one in found] == sides
-    assert [one.maps for one in found] == [(4 * n, 4 * n, maps) for n in sides]
-    assert [one.output for one in found] == [(4 * n - 12, 4 * n - 12, maps) for n in sides]
-    assert [one.image for one in found[1:]] == [one.output for one in found[:-1]]
-    assert sum(math.prod(one.blocks.w_shape) for one in found) == parameters
 
 
 def test_mismatched_sizes_are_named() -> None:

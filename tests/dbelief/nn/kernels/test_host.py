@@ -66,16 +66,6 @@ def test_weights_that_are_a_window_of_others() -> None:
     np.testing.assert_allclose(y, run(o)[0][1:4, 2:4], rtol=1e-12, atol=1e-12)
 
 
-@given(shapes())
-def test_transposes_of_each_other(shape: tuple[Blocks, int]) -> None:
-    """<W x, y> = <x, W^T y> = <W, y x^T>."""
-    o = draw(*shape)
-    wx, wty, yxt, _ = run(o)
-    products = np.vdot(wx, o.y), np.vdot(o.x, wty), np.vdot(o.w, yxt)
-    size = np.vdot(abs(wx), abs(o.y))
-    assert np.ptp(products) <= 1e-12 * max(size, 1)
-
-
 def test_a_convolution_where_all_blocks_are_alike() -> None:
     """Fields of 6 x 6 pixels in steps of 2, tied weights: correlation of the images, every second place."""
     s, channels, m = 2, 3, 4

@@ -29,23 +29,6 @@ def rounded(numbers: np.ndarray, wire: Wire) -> np.ndarray:
 
 
 @examples(200)
-@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_bfloat16_is_the_nearest_of_its_neighbours(value: float) -> None:
-    """The two bfloat16 around a number are its upper half, and that plus one; a tie goes to the even one."""
-    number = np.float32(value)
-    low = int(number.view(np.uint32)) >> 16
-    neighbours = [np.array([bits << 16], np.uint32).view(np.float32)[0] for bits in (low, low + 1)]
-    found = rounded(np.array([number]), "bfloat16")[0]
-    if not np.isfinite(neighbours[1]):  # beyond the largest there is: half a step further is infinite
-        step = 2.0**120
-        assert found == (neighbours[0] if abs(float(number)) - abs(float(neighbours[0])) < step / 2 else neighbours[1])
-        return
-    gaps = [abs(float(number) - float(one)) for one in neighbours]
-    nearest = neighbours[low & 1] if gaps[0] == gaps[1] else neighbours[int(gaps[1] < gaps[0])]
-    assert (found, np.signbit(found)) == (nearest, np.signbit(nearest))
-
-
-@examples(200)
 @given(st.floats(-65504, 65504, width=32))
 def test_float16_is_that_of_ieee(value: float) -> None:
     assert rounded(np.array([value], np.float32), "float16")[0] == struct.unpack("e", struct.pack("e", value))[0]
@@ -63,15 +46,6 @@ def test_overflow_and_special_values() -> None:
     assert abs(half[6] - 1e-6) <= 2**-25
     assert np.signbit(half[7])
     assert np.signbit(brain[7])
-
-
-@pytest.mark.parametrize("wire", UNITS)
-def test_one_number_is_off_by_half_a_unit(wire: Wire) -> None:
-    numbers = any_numbers(1, 10_000)
-    errors = abs(rounded(numbers, wire).astype(np.float64) - numbers)
-    small = 2.0**-25 if wire == "float16" else 0.0
-    assert (errors <= np.maximum(UNITS[wire] * abs(numbers), small)).all()
-    assert (errors > 0.9 * UNITS[wire] * abs(numbers)).any(), "the bound is not that far away"
 
 
 @pytest.mark.parametrize("wire", UNITS)
