@@ -42,7 +42,7 @@ def counts(clone: Path) -> dict[str, int]:
 
 
 def covered(clone: Path) -> dict[str, Any]:
-    """Tests that passed, and shares of statements and branches that they covered, in percent."""
+    """Tests that passed and failed, and shares of statements and branches that they covered, in percent."""
     subprocess.run(["make", "--silent", ".venv/ready-to-develop"], cwd=clone, check=True)
     subprocess.run([".venv/bin/pip", "install", "--quiet", "pytest-cov"], cwd=clone, check=True)
     measured = [f"--cov={folder}" for folder in PRODUCT]
@@ -51,11 +51,13 @@ def covered(clone: Path) -> dict[str, Any]:
     passed = re.search(r"(\d+) passed", ended.stdout)
     if passed is None:
         raise SystemExit(f"no test passed in {clone}:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+    failed = re.search(r"(\d+) failed", ended.stdout)
     # Some tests run modules of folders that are gone when the report is made.
     subprocess.run([".venv/bin/coverage", "json", "--quiet", "--ignore-errors"], cwd=clone, check=True)
     totals = json.loads((clone / "coverage.json").read_text())["totals"]
     return {
         "passed": int(passed[1]),
+        "failed": int(failed[1]) if failed else 0,
         "statements": 100 * totals["covered_lines"] / totals["num_statements"],
         "branches": 100 * totals["covered_branches"] / totals["num_branches"],
     }

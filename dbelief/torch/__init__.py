@@ -10,8 +10,13 @@
         sync.evaluate(score, validation)
 
 What travels is decided by the job's strategy. With a rule at the shards (downpour, async-sgd, async-msgd, sync-sgd in
-the form shards) gradients travel, and the shards make the optimiser's step. With downpour's rule `add` the script's own
-optimiser steps, and the differences travel. With elastic averaging the weights travel.
+the form shards) gradients travel, and the shards make the optimiser's step. With downpour's rule `add` and with elastic
+averaging the script calls `optimizer.step()` itself, by as many optimisers as it has, and differences or weights travel:
+
+        sync = dbelief.torch.Sync(job, model)
+        ...
+            optimizer.step()
+            sync.step(loss, samples=len(x))
 """
 
 from .seeded_dataset import SeededDataset

@@ -11,6 +11,7 @@ view is never None, so a hook notes where autograd adds to it: a microsecond for
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -56,8 +57,8 @@ class ModuleState:
         tensors, also = _tensors_of(module)
         dtypes = {name: type_on_shards(name, own) for name, own in tensors.items()}
         _check_memory(tensors)
-        trained = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
-        trained = {name: own for name, own in trained.items() if own.requires_grad}
+        parameters = {name: own for name, own in tensors.items() if isinstance(own, torch.nn.Parameter)}
+        trained = {name: own for name, own in parameters.items() if own.requires_grad}
         if not trained:
             raise ModelError("the module has no parameters with requires_grad: there is nothing to train")
         buffers = {name: own for name, own in tensors.items() if _changes(own)}
@@ -92,6 +93,10 @@ class ModuleState:
     def fixed(self) -> Iterable[tuple[str, torch.Tensor]]:
         """The fixed tensors by name."""
         return self._fixed.items()
+
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The trained parameters."""
+        return list(self._trained.values())
 
     def take_over_buffers(self, module: torch.nn.Module) -> None:
         """Take the buffers that a script has put in the place of others, as `self.seen = self.seen + 1` does.
@@ -248,6 +253,11 @@ class _Gradients:
     def untouched(self, name: str) -> bool:
         """Whether a tensor is all 0 still; reads up to the first byte that is not, where `Tensor.any` reads all."""
         return not self.views[name].reshape(-1).view(np.bool_).any()
+
+
+def sum_of(own: torch.Tensor) -> int:
+    """CRC-32 of the numbers of a tensor."""
+    return zlib.crc32(np.ascontiguousarray(numbers_of(own)).reshape(-1).view(np.uint8).data)
 
 
 def _note(took_part: set[str], name: str, _: torch.Tensor) -> None:

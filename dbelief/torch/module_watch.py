@@ -7,17 +7,14 @@ some 50 ns for each of them; names are sought where one differs.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from dbelief.errors import ModelError
-from dbelief.nn.torch_state import numbers_of
 
-from .module_state import ModuleState
+from .module_state import ModuleState, sum_of
 
 _FIRST = "complete the module, then make the optimiser, then Sync"
 
@@ -29,15 +26,17 @@ class ModuleWatch:
     ----------
     module
         The one behind `torch.compile`'s.
+    optimizer
+        None: the script makes its own steps, by optimisers that are not known here.
     state
         Of it; takes over buffers that were replaced.
     """
 
-    def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, state: ModuleState) -> None:
+    def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, state: ModuleState) -> None:
         self._module, self._optimizer, self._state = module, optimizer, state
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self._groups = _sizes(optimizer)
-        self._fixed = [(name, own, own._version, _sum(own)) for name, own in state.fixed() if not own.is_inference()]
+        self._fixed = [(name, own, own._version, sum_of(own)) for name, own in state.fixed() if not own.is_inference()]
         self._frozen = [(name, own) for name, own in state.fixed() if isinstance(own, torch.nn.Parameter)]
         self._remember()
 
@@ -76,7 +75,7 @@ class ModuleWatch:
             raise ModelError(f"the optimiser got other parameters, or groups, after Sync: {_FIRST}")
 
     def _checked_sum(self, name: str, own: torch.Tensor, total: int) -> int:
-        if _sum(own) != total:
+        if sum_of(own) != total:
             why = "requires_grad is False" if isinstance(own, torch.nn.Parameter) else f"a buffer of {own.dtype}"
             raise ModelError(
                 f"{name!r} has changed since Sync, and is kept as it was ({why}): the change would be in no other "
@@ -118,9 +117,5 @@ def _places(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
         yield from ((one._buffers, key, one._buffers[key]) for key in kept)
 
 
-def _sizes(optimizer: torch.optim.Optimizer) -> list[int]:
-    return [len(group["params"]) for group in optimizer.param_groups]
-
-
-def _sum(own: torch.Tensor) -> int:
-    return zlib.crc32(np.ascontiguousarray(numbers_of(own)).reshape(-1).view(np.uint8).data)
+def _sizes(optimizer: torch.optim.Optimizer | None) -> list[int]:
+    return [] if optimizer is None else [len(group["params"]) for group in optimizer.param_groups]

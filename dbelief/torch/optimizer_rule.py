@@ -13,8 +13,8 @@ Rule = dict[str, Any]
 """Fields of `strategy.rule` in a job file."""
 
 OTHERS = (
-    "with `rule: {name: add}` the script's own optimiser steps, and the difference that it made is pushed; so it does "
-    "with elastic averaging"
+    "with `rule: {name: add}` or elastic averaging the script makes its own steps: optimizer.step() and "
+    "optimizer.zero_grad(), then sync.step, which marks one"
 )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ import torch
 from dbelief.core.push import PushResult
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
-from dbelief.evaluation.evaluate import Quality
+from dbelief.job import AddRule, Downpour, Elastic, Job, SyncSgd
 from dbelief.job.metrics import name_of
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.script.drawn import DrawnBatch, Stepped
@@ -25,17 +25,23 @@ from dbelief.script.user_code import exit_code_of, line_of, located
 from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
+from .local_steps import DifferenceStep, ElasticStep
 from .module_state import ModuleState
 from .module_watch import ModuleWatch
-from .optimizer_rule import check_rule
-from .steps import ElasticStep, RuleStep, Step, step_of
+from .optimizer_rule import OTHERS, check_rule
+from .rule_step import RuleStep
+from .scores import Score, Scored, checked_score
+from .step import Step
 
-Score = Callable[[Any, Any], "float | tuple[float, float] | Mapping[str, float]"]
-"""Given the module in evaluation mode, and the data: the mean loss; or it and the accuracy, as a pair or by name."""
+Exchange = type[DifferenceStep] | type[ElasticStep]
+"""How a script's own steps are exchanged."""
 
 
 class Sync:
-    """A module and its optimiser, kept in step with the job. For one thread.
+    """A module, kept in step with the job. For one thread.
+
+    With a rule of the shards `step` makes the optimiser's step. With `rule: {name: add}` and with elastic averaging the
+    script makes its own steps, by as many optimisers as it has; `step` marks one, and exchanges what has changed.
 
     Parameters
     ----------
@@ -43,8 +49,8 @@ class Sync:
         Made by `dbelief.join()`; this script joins it here.
     module : torch.nn.Module
         On any device. Its trained float32 parameters on the CPU become views of one vector: their objects stay.
-    optimizer : torch.optim.Optimizer
-        Of all parameters of the module that have `requires_grad`.
+    optimizer : torch.optim.Optimizer, optional
+        Of all parameters of the module that have `requires_grad`. None: the script makes its own steps.
     about : mapping, optional
         What a user of the trained model needs to know of its samples, by name: a vocabulary, names of classes, a scale.
         JSON must be able to hold it, in at most 2^20 characters. It is kept in the model file; see `read_about`.
@@ -66,25 +72,26 @@ class Sync:
         self,
         job: ScriptJob,
         module: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self._job = member = job.membership
-        self._module, self._optimizer = module, optimizer
+        self._module = module
         with located():
             if not isinstance(module, torch.nn.Module):
                 raise ModelError(f"Sync: a torch module is wanted, not a {type(module).__name__}")
-            way = step_of(member.job)
-            if way is RuleStep:
-                check_rule(optimizer, _rule_fields(member))
+            own_steps = _own_steps(member.job)
+            if own_steps is None:
+                _check_optimizer(optimizer, member)
             root = getattr(module, "_orig_mod", module)  # the module behind torch.compile's
-            self._state = ModuleState(root, sums_buffers=way is not ElasticStep)
-            _check_parameters(module, optimizer)
+            self._state = ModuleState(root, sums_buffers=own_steps is not ElasticStep)
+            if optimizer is not None:
+                _check_parameters(module, optimizer)
             self._session = self._opened(member, _form(about))
         torch.set_num_threads(member.settings.threads or member.job.threads)
         self._seed = member.job.seed
         self._fetch_fixed()
-        self._step: Step = way(self._session, self._state, optimizer)
+        self._step = self._way(own_steps, optimizer)
         self._watch = ModuleWatch(root, optimizer, self._state)
         self._fetch(0)
         member.before_compute = self._before_compute
@@ -93,6 +100,12 @@ class Sync:
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._stepped: Stepped | None = None  # the last step that is not pushed yet
         self._result: Scored | None = None
+
+    def _way(self, own_steps: Exchange | None, optimizer: torch.optim.Optimizer | None) -> Step:
+        if own_steps is not None:
+            return own_steps(self._session, self._state)
+        assert optimizer is not None, "checked"
+        return RuleStep(self._session, self._state, optimizer)
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
@@ -139,7 +152,9 @@ class Sync:
     def step(
         self, loss: torch.Tensor | float, samples: int, reduction: Literal["mean", "sum"] | None = None
     ) -> PushedStep:
-        """Make a step from the gradients that `backward` has accumulated, and clear them.
+        """Make a step from the gradients that `backward` has accumulated, and clear them; or mark the script's own.
+
+        Where the script makes its own steps, call it after each of them; gradients are left as they are.
 
         Parameters
         ----------
@@ -148,8 +163,8 @@ class Sync:
         samples
             Samples of all batches since the last step: of one, unless gradients are accumulated.
         reduction
-            "sum": the loss is a sum over the samples, so gradients are divided by their number. None: the mean; a loss
-            that is visibly a sum is refused.
+            "sum": the loss is a sum over the samples, so the gradients of a step that is made here are divided by their
+            number. None: the mean; a loss that is visibly a sum is refused.
 
         Returns
         -------
@@ -158,7 +173,8 @@ class Sync:
         Raises
         ------
         UserError
-            The loss is no number, or a sum; no number of drawn batches has so many samples.
+            The loss is no number, or a sum; no number of drawn batches has so many samples; or the script is to make
+            its own step, and has made none.
         NonFinite
             A gradient is NaN or infinite, and no `GradScaler` of the script leaves the step out; names the tensor.
         RuntimeFailure
@@ -171,7 +187,7 @@ class Sync:
             stepped = self._job.drawn.step(samples)
             self._check_lockstep(stepped, samples)
         if reduction == "sum":
-            self._state.scale_gradients(1.0 / samples)
+            self._step.scale_gradients(1.0 / samples)
             value /= samples
         self._samples += samples
         self._steps += 1
@@ -287,7 +303,7 @@ class Sync:
             with self._holding(evaluated), keep_alive(self._session.member), torch.no_grad():
                 found = score(self._module, data)
             with located():
-                quality = _checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
+                quality = checked_score(found, [name_of(metric) for metric in self._job.job.evaluate.metrics])
         except Exception as error:
             if exit_code_of(error) == UserError.exit_code:  # every script would fail: the job ends with its model
                 failed = wire.EvaluationFailed(lease=lease.lease, reason=line_of(error))
@@ -335,7 +351,8 @@ class PushedStep:
     pushed
         Whether anything was pushed; with a period it is not after each step.
     left_out
-        Whether the script's `GradScaler` has left out this step, as a gradient overflowed: nothing was trained.
+        Whether the script's `GradScaler` has left out this step, as a gradient overflowed: nothing was trained. Where
+        the script makes its own steps: whether no optimiser has stepped since the last one.
     """
 
     __slots__ = ("left_out", "pushed", "staleness")
@@ -347,37 +364,6 @@ class PushedStep:
         return f"PushedStep(staleness={self.staleness:g}, pushed={self.pushed}, left_out={self.left_out})"
 
 
-class Scored(tuple[float, float | None]):
-    """Result of an evaluation: a pair of loss and accuracy, `loss, accuracy = sync.evaluate(...)`, with its metrics.
-
-    Attributes
-    ----------
-    metrics : dict of str to float
-        Those of the job's `evaluate.metrics` by name, without those that are not finite.
-    """
-
-    metrics: dict[str, float]
-
-    def __new__(cls, pair: Iterable[float | None], metrics: Mapping[str, float] | None = None) -> Self:
-        """From a pair of loss and accuracy."""
-        made = super().__new__(cls, pair)
-        made.metrics = dict(metrics or {})
-        return made
-
-    @property
-    def loss(self) -> float:
-        """The mean loss."""
-        return self[0]
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of correct predictions, 0 to 1; None where `score` gives none."""
-        return self[1]
-
-    def __repr__(self) -> str:
-        return f"Scored(loss={self.loss!r}, accuracy={self.accuracy!r}, metrics={self.metrics!r})"
-
-
 def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
     try:
         return None if about is None else SampleForm.of_script(about)
@@ -385,22 +371,36 @@ def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
         raise UserError(f"Sync: {error}") from None
 
 
-def _rule_fields(member: Membership) -> dict[str, Any]:
+def _own_steps(job: Job) -> Exchange | None:
+    """How the script's own steps are exchanged; None where the shards make its steps by their rule."""
+    if isinstance(job.strategy, Elastic):
+        return ElasticStep
+    if isinstance(job.strategy, Downpour | SyncSgd) and isinstance(job.strategy.rule, AddRule):
+        return DifferenceStep
+    return None
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer | None, member: Membership) -> None:
+    """Check that the job's rule makes the steps of the optimiser."""
     rule = member.job.strategy.rule
-    fields: dict[str, Any] = rule.model_dump()
-    return fields
-
-
-def _check_parameters(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Check that the optimiser has the trained parameters of the module, and no others."""
+    if optimizer is None:
+        raise ModelError(
+            f"Sync needs the optimiser whose steps the job's rule makes, {rule.name} at the shards: "
+            f"Sync(job, module, optimizer); {OTHERS}"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(f"Sync: a torch optimiser is wanted, not a {type(optimizer).__name__}")
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ModelError(
-            f"{type(optimizer).__name__} makes its steps from a closure that computes the loss again; sync.step has "
-            "one gradient: take another optimiser, or strategy sandblaster with a model of the job file"
+            f"{type(optimizer).__name__} makes its steps from a closure that computes the loss again, and the shards "
+            f"get one gradient; {OTHERS}"
         )
+    check_rule(optimizer, rule.model_dump())
+
+
+def _check_parameters(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Check that the optimiser has the trained parameters of the module, and no others."""
     held = {id(own) for group in optimizer.param_groups for own in group["params"] if own.requires_grad}
     names = {id(own): name for name, own in module.named_parameters() if own.requires_grad}
     missing = [name for key, name in names.items() if key not in held]
@@ -447,42 +447,3 @@ def _is_sum(loss: torch.Tensor) -> bool:
         return type(made).__name__ == "SumBackward0" or made._saved_reduction == 2
     except (AttributeError, RuntimeError):
         return False
-
-
-def _checked_score(found: Any, metrics: Sequence[str]) -> Quality:
-    """What `score` returned; a metric that is not finite is left out.
-
-    Raises
-    ------
-    UserError
-        It is none of the forms, or has not exactly the metrics that the job lists.
-    """
-    rest: dict[str, Any] = {}
-    try:
-        if isinstance(found, Mapping):
-            rest = dict(found)
-            loss, accuracy = rest.pop("loss"), rest.pop("accuracy", None)
-        elif isinstance(found, tuple | list):
-            loss, accuracy = found
-        else:
-            loss, accuracy = found, None
-        loss, accuracy = float(loss), None if accuracy is None else float(accuracy)
-    except (TypeError, ValueError, KeyError) as error:
-        raise UserError(
-            f"score returned {found!r}: give the mean loss, a pair of loss and accuracy, or a mapping of "
-            f"{', '.join(['loss', 'accuracy', *metrics])}"
-        ) from error
-    if accuracy is not None and not 0 <= accuracy <= 1:
-        raise UserError(f"score returned accuracy {accuracy:g}: give a share, 0 to 1")
-    if {*rest} != {*metrics}:
-        missing = [name for name in metrics if name not in rest]
-        what = f"no {missing[0]!r}" if missing else f"{next(iter(rest.keys() - {*metrics}))!r}"
-        listed = ", ".join(metrics) or "none"
-        raise UserError(f"score returned {what}, and evaluate.metrics in the job file lists {listed}")
-    values: dict[str, float] = {}
-    for name, value in rest.items():
-        try:
-            values[name] = float(value)
-        except (TypeError, ValueError):
-            raise UserError(f"score returned {value!r} as {name!r}: must be a number, NaN where it has none") from None
-    return Quality(loss, accuracy, {name: value for name, value in values.items() if math.isfinite(value)})

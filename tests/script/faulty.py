@@ -81,5 +81,5 @@ with dbelief.join() as job:
             optimizer.step()  # FAULT stepped
         if FAULT == "cycled" and STEPS:
             optimizer.param_groups[0]["momentum"] = 0.25
-        sync.step(loss, samples=len(x) + (FAULT == "samples"))  # FAULT sum shape samples cycled
+        sync.step(loss, samples=len(x) + (FAULT == "samples"))  # FAULT sum shape samples cycled unmoved
         STEPS += 1

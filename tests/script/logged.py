@@ -1,4 +1,4 @@
-"""A script that logs the samples of each step before and after it: python logged.py LOG SLEEP_S [SAMPLES]."""
+"""A script that logs the samples of each step before and after it: python logged.py LOG SLEEP_S [SAMPLES [own]]."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dbelief
 
 SAMPLES = int(sys.argv[3]) if len(sys.argv) > 3 else 240
+OWN = "own" in sys.argv
 
 
 def main() -> None:
@@ -37,6 +38,9 @@ def main() -> None:
                 log.write(json.dumps([what, os.getpid(), *place]) + "\n")
                 log.flush()
                 if what == "begun":
+                    if OWN:
+                        optimizer.step()
+                        optimizer.zero_grad()
                     sync.step(loss, samples=len(x))
 
 

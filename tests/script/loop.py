@@ -22,7 +22,7 @@ import dbelief
 from dbelief.data import permutation
 
 SAMPLES, BATCH, SEED = 400, 20, 3
-DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2}
+DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0}
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, weight_decay=0.001),
     "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
@@ -81,11 +81,20 @@ def plain_batches(epochs: int) -> Iterator[list[int]]:
             yield order[first : first + BATCH].tolist()
 
 
+def exchange(model: nn.Module, centre: list[torch.Tensor]) -> None:
+    """Elastic averaging with a moving rate of 1/4."""
+    with torch.no_grad():
+        for own, other in zip(model.parameters(), centre, strict=True):
+            moved = 0.25 * (own - other)
+            own -= moved
+            other += moved
+
+
 def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers, epochs = (int(more.get(name, usual)) for name, usual in DEFAULTS.items())
+    accumulate, workers, epochs, own, elastic = (int(more.get(name, usual)) for name, usual in DEFAULTS.items())
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -94,6 +103,7 @@ def main() -> None:
     steps = epochs * SAMPLES // (BATCH * accumulate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None
     losses = []
+    centre = [p.detach().clone() for p in model.parameters()]
     if way == "plain":
         for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(epochs)))):
             loss = criterion(model(x), y) / accumulate
@@ -104,15 +114,20 @@ def main() -> None:
                 optimizer.zero_grad()
                 if schedule is not None:
                     schedule.step()
+                if elastic and (number + 1) % elastic == 0:
+                    exchange(model, centre)
     else:
         with dbelief.join() as job:
-            sync = dbelief.torch.Sync(job, model, optimizer)
+            sync = dbelief.torch.Sync(job, model, *[] if own else [optimizer])
             loader = DataLoader(dataset, batch_sampler=job.sampler(dataset, BATCH), num_workers=workers)
             for number, (x, y) in enumerate(loader):
                 loss = criterion(model(x), y) / accumulate
                 loss.backward()
                 losses.append(float(loss.detach()))
                 if (number + 1) % accumulate == 0:
+                    if own:
+                        optimizer.step()
+                        optimizer.zero_grad()
                     sync.step(loss, samples=accumulate * BATCH)
                     if schedule is not None:
                         schedule.step()

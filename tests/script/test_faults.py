@@ -37,6 +37,7 @@ limits: {{epochs: {epochs}}}
         ("stepped", "optimizer.step() was called: sync.step makes the step"),
         ("cycled", "SGD has momentum 0.25 now, and the job's rule keeps 0"),
         ("lacks", "the optimiser lacks parameter 'layer.bias' of the module"),
+        ("unmoved", "the module is as it was before: with rule: {name: add} and with elastic averaging the script"),
     ],
 )
 def test_an_error_names_the_line(fault: str, message: str, tmp_path: Path) -> None:
@@ -76,7 +77,10 @@ def failing(fault: str, folder: Path, replicas: int) -> str:
 
 def run(fault: str, folder: Path, replicas: int, epochs: int = 2) -> subprocess.CompletedProcess[str]:
     """Run the script with this fault."""
-    (folder / "job.yaml").write_text(JOB.format(epochs=epochs))
+    job = JOB.format(epochs=epochs)
+    if fault == "unmoved":
+        job = job.replace("{name: sgd, rate: 0.1}", "{name: add}")
+    (folder / "job.yaml").write_text(job)
     words = ["run", "--quiet", "--job", "job.yaml", "--workers", str(replicas), str(FAULTY), fault]
     ended = subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=folder, capture_output=True, text=True)
     assert "Traceback" not in ended.stderr + ended.stdout

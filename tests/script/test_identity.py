@@ -69,7 +69,15 @@ def test_scheduled_rates_and_accumulation_are_the_scripts(tmp_path: Path) -> Non
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_optimiser_with_groups_and_a_schedule_steps_itself(tmp_path: Path, workers: int) -> None:
     strategy = "{name: downpour, batch: 20, rule: {name: add}}"
-    plain, script = run(tmp_path, "groups", strategy, cosine=1, workers=workers, epochs=10)  # 200 steps
+    plain, script = run(tmp_path, "groups", strategy, cosine=1, workers=workers, epochs=10, own=1)  # 200 steps
+    check(tmp_path, plain, script, 1e-6)
+
+
+def test_elastic_averaging_follows_the_scripts_own_steps(tmp_path: Path) -> None:
+    strategy = "{name: async-easgd, batch: 20, rate: 0.5, rho: 0.5, period: 4, lease: 80}"
+    plain, script = run(tmp_path, "groups", strategy, own=1, elastic=4)
+    for name in [name for name in plain if "running" in name or "batches" in name]:
+        del plain[name], script[name]  # averaged as weights are, and by the plain program not
     check(tmp_path, plain, script, 1e-6)
 
 

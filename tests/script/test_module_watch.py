@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dbelief.errors import ModelError, UserError
+from tests.jobs import SGD, small_job
 
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = pytest.mark.torch
@@ -158,10 +160,12 @@ def test_modules_that_shards_cannot_hold(make: Callable[[], Any], words: str) ->
 
 
 def test_an_optimiser_of_closures_is_refused() -> None:
-    module = nn.Linear(2, 2)
-    with pytest.raises(ModelError, match="LBFGS makes its steps from a closure"):
-        sync._check_parameters(module, torch.optim.LBFGS(module.parameters()))
-    sync._check_parameters(module, torch.optim.Adam(module.parameters()))
+    """Where the shards make the steps."""
+    member: Any = SimpleNamespace(job=small_job(strategy={**SGD, "batch": 10}))
+    with pytest.raises(ModelError, match=r"LBFGS makes its steps from a closure .* the script makes its own steps"):
+        sync._check_optimizer(torch.optim.LBFGS(nn.Linear(2, 2).parameters()), member)
+    with pytest.raises(ModelError, match=r"Sync needs the optimiser whose steps the job's rule makes, sgd at"):
+        sync._check_optimizer(None, member)
 
 
 def test_numbers_of_samples_are_whole() -> None:

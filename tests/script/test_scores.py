@@ -16,9 +16,9 @@ pytestmark = pytest.mark.torch
 
 
 def checked(found: Any, *metrics: str) -> Any:
-    from dbelief.torch import sync
+    from dbelief.torch.scores import checked_score
 
-    return sync._checked_score(found, metrics)
+    return checked_score(found, metrics)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_forms(found: Any, metrics: tuple[str, ...], quality: Any) -> None:
 
 
 def test_a_result_is_a_pair_with_metrics() -> None:
-    from dbelief.torch.sync import Scored
+    from dbelief.torch.scores import Scored
 
     result = Scored((0.5, 0.25), {"f1": 0.75})
     loss, accuracy = result
