@@ -45,6 +45,7 @@ from .pipeline.phases import PhaseTimer
 from .progress_reporter import ProgressReporter
 from .rendezvous import GroupSpec, Rendezvous
 from .strategies import factory
+from .strategies.diloco import Diloco
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
 from .strategies.group import GroupTrainer
@@ -102,7 +103,7 @@ class Replica:
             )
         strategy, train = session.job.strategy, session.data.train.read_by(model, session.backend)
         self._bundle_worker: BundleWorker | None = None
-        self._trainer: Downpour | Elastic | None = None
+        self._trainer: Diloco | Downpour | Elastic | None = None
         self._group_trainer: GroupTrainer | None = None
         self._broken: tuple[int, str] = 0, ""  # generation of the last group that failed, and why
         noted = self._recorder.note if session.job.record else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
+from dbelief.job import Asynchronous, Diloco, Downpour, Elastic, Job, Sandblaster, SyncSgd
 from dbelief.job.metrics import higher_is_better, name_of
 
 from ..core.divergence import DivergenceDetector
@@ -26,7 +26,7 @@ def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
     if isinstance(job.strategy, Sandblaster):
         return Leases(shape.train, 0, 1, 1)
     unbounded = 2**62 if shape.train else 0
-    size, batch = lease_size(job, shape), _leasing(job).batch
+    size, batch = lease_size(job, shape), _leasing(job).clock_samples
     return Leases(shape.train, total or unbounded, size, batch, shape.block_ends, max(1, job.replicas))
 
 
@@ -43,7 +43,7 @@ def lease_size(job: Job, shape: DatasetSizes) -> int:
     return max(1, round(wanted / cycle)) * cycle
 
 
-def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd:
+def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd | Diloco:
     """The job's strategy, which must be one that leases data."""
     assert not isinstance(job.strategy, Sandblaster)
     return job.strategy

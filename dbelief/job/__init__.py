@@ -24,6 +24,7 @@ from .sources import (
     SyntheticData,
 )
 from .strategies.asynchronous import Asynchronous
+from .strategies.diloco import Diloco
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
 from .strategies.rules import AddRule
@@ -44,6 +45,7 @@ __all__ = [
     "CsvData",
     "Data",
     "DigitsData",
+    "Diloco",
     "Downpour",
     "Elastic",
     "Every",

@@ -29,6 +29,7 @@ from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, ScriptData, lacks_validation
+from .strategies.diloco import Diloco
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
 from .strategies.rules import AddRule
@@ -263,8 +264,8 @@ class Job(Section):
                 raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
             if self.record:
                 raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
-        if isinstance(self.strategy, SyncSgd) and self.record:
-            raise refusal("record", "must be false with sync-sgd: there is no order of pushes to replay")
+        if isinstance(self.strategy, SyncSgd | Diloco) and self.record:
+            raise refusal("record", f"must be false with {self.strategy.name}: there is no order of pushes to replay")
         if self.strategy.grouped and math.prod(self.grid) != 1:
             raise refusal("grid", f"must be [1] with {self.strategy.name} among the workers, not {list(self.grid)}")
         if isinstance(self.strategy, Elastic) and self.strategy.grouped and self.record:
@@ -314,6 +315,11 @@ class Job(Section):
             one, other = ("model", "data") if brings_model else ("data", "model")
             raise refusal(other, f"must have source: script as {one} has: a script brings its module and its data")
         rule = getattr(self.strategy, "rule", None)
+        inner = isinstance(self.strategy, Diloco) and self.strategy.inner
+        if inner and brings_model:
+            raise refusal("strategy.inner", "must be null with a script, which makes its own steps")
+        if inner is None and not brings_model:
+            raise refusal("strategy.inner", "must be given: the rule of a replica's own steps")
         if not brings_model:
             if isinstance(rule, AddRule):
                 raise refusal("strategy.rule", "add needs model source: script, which steps with its own optimiser")

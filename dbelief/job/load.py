@@ -164,9 +164,12 @@ def _rate_field(value: object, where: str) -> str:
     for section in get_args(get_args(Strategy)[0]):
         fields = section.model_fields
         if name in get_args(fields["name"].annotation):
-            if "rate" not in fields and "rule" not in fields:
+            for field in ("rule", "inner"):
+                if field in fields:
+                    return f"strategy.{field}.rate"
+            if "rate" not in fields:
                 raise JobError(f"{where}: {_RATE}: {name} has no learning rate")
-            return "strategy.rate" if "rate" in fields else "strategy.rule.rate"
+            return "strategy.rate"
     return "strategy.rule.rate"  # the check reports a wrong name
 
 

@@ -41,13 +41,13 @@ def apply_present(
     made, missed
         Steps of this rule so far, and how many of them ranges have missed.
     """
-    for start, stop, count in _present(offset, offset + len(g), absent, missed):
+    for start, stop, count in present_ranges(offset, offset + len(g), absent, missed):
         own = slice(start, stop)
         parts = tuple([state[own] for state in states])
         apply_rule(rule, w[own], g[start - offset : stop - offset], parts, rate, made + 1 - count)
 
 
-def _present(first: int, last: int, absent: Ranges, missed: Missed) -> Iterator[tuple[int, int, int]]:
+def present_ranges(first: int, last: int, absent: Ranges, missed: Missed) -> Iterator[tuple[int, int, int]]:
     """Pieces of [first, last) that are not absent, each with the steps that its numbers have missed."""
     changes = _changes(missed)
     hidden, count, edges = False, 0, frozenset(absent)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import EXCHANGE_WINDOW
-from dbelief.job import CsvData, Elastic, Job, LibsvmData, Sandblaster, SyncSgd
+from dbelief.job import CsvData, Diloco, Elastic, Job, LibsvmData, Sandblaster, SyncSgd
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
 from dbelief.rpc.wire.bulk import FULL_BYTES
@@ -138,10 +138,11 @@ def rank_memory(
 def _copies(job: Job) -> dict[str, int]:
     """Vectors of its part's length that a rank trains with; with a device, the host has the first of them too."""
     strategy = job.strategy
-    if isinstance(strategy, SyncSgd):
+    if isinstance(strategy, SyncSgd | Diloco):
         states = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"})).state
         held = {f"state of {strategy.rule.name}": len(states)} if states else {}
-        return {"parameters": 1, "gradient": 1, "exchange with the group": 1, **held}
+        also = "own weights" if isinstance(strategy, Diloco) else "exchange with the group"
+        return {"parameters": 1, "gradient": 1, also: 1, **held}
     if isinstance(strategy, Elastic):
         if strategy.grouped:
             return {"centre": 1, "own weights": 1, "gradient": 1, "exchange with the group": 2}

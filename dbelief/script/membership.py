@@ -118,7 +118,7 @@ class Membership:
     def lockstep(self) -> int | None:
         """See `Source.lockstep`."""
         strategy = self.job.strategy
-        return strategy.batch if strategy.staleness is not None and isinstance(strategy.batch, int) else None
+        return strategy.clock_samples if strategy.staleness is not None else None
 
     def request(self) -> Answer:
         """See `Source.request`."""

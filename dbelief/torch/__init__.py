@@ -10,8 +10,9 @@
         sync.evaluate(score, validation)
 
 What travels is decided by the job's strategy. With a rule at the shards (downpour, async-sgd, async-msgd, sync-sgd in
-the form shards) gradients travel, and the shards make the optimiser's step. With downpour's rule `add` and with elastic
-averaging the script calls `optimizer.step()` itself, by as many optimisers as it has, and differences or weights travel:
+the form shards) gradients travel, and the shards make the optimiser's step. With downpour's rule `add`, elastic
+averaging and DiLoCo differences or weights travel, and the script calls `optimizer.step()` itself, by as many
+optimisers as it has:
 
         sync = dbelief.torch.Sync(job, model)
         ...

@@ -1,6 +1,7 @@
 """Steps that a script makes by its own optimisers; what they have changed is exchanged with the shards.
 
-    DifferenceStep    after every `n_push` steps the difference since the last fetch is added at the shards
+    DifferenceStep    after every `n_push` steps the difference since the last fetch is added at the shards; with DiLoCo
+                      their outer rule takes it, turned round, as the gradient of a round
     ElasticStep       after every `period` steps weights and centre move towards each other
 
 At the end of a lease there is an exchange too: no sample of a lease that is done may be without its effect.
@@ -13,8 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dbelief.core.layout import Kind
 from dbelief.core.push import PushResult
-from dbelief.job import Downpour, Elastic, SyncSgd
+from dbelief.job import Diloco, Downpour, Elastic, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
@@ -45,9 +47,10 @@ class LocalStep(Step):
         self._done += 1
         self._samples += samples
         ends = stepped.position == stepped.lease.samples
-        if self._done % self._every and not ends:
-            return None
-        return self.flush(stepped, clock, next_clock)
+        return self.flush(stepped, clock, next_clock) if ends or self._is_due(stepped) else None
+
+    def _is_due(self, stepped: Stepped) -> bool:
+        return self._done >= self._every
 
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
         """See `Step.flush`."""
@@ -69,13 +72,24 @@ class LocalStep(Step):
 
 
 class DifferenceStep(LocalStep):
-    """The difference since the last fetch is added at the shards, and the script goes on with their sum."""
+    """The difference since the last fetch is pushed, and the script goes on with what shards make of it.
+
+    DiLoCo pushes at the end of a round, however many batches of the script that is.
+    """
 
     def __init__(self, session: Session, state: ModuleState) -> None:
         strategy = session.job.strategy
-        assert isinstance(strategy, Downpour | SyncSgd)
+        assert isinstance(strategy, Downpour | SyncSgd | Diloco)
         super().__init__(session, state, strategy.n_push)
         self._fetched, self._difference = self._room(), self._room()
+        self._round, self._rate, self._turned = 0, 1.0, self._difference[:0]
+        if isinstance(strategy, Diloco):
+            self._round, self._rate = strategy.clock_samples, strategy.outer.rate
+            trained = sum(box.size for box in self._part.boxes if box.kind is Kind.TRAINED)
+            self._turned = self._difference[:trained]  # buffers behind it are added
+
+    def _is_due(self, stepped: Stepped) -> bool:
+        return stepped.position % self._round == 0 if self._round else super()._is_due(stepped)
 
     def fetch(self, clock: int) -> None:
         """See `Step.fetch`."""
@@ -88,8 +102,9 @@ class DifferenceStep(LocalStep):
 
     def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult:
         np.subtract(self.values, self._fetched, out=self._difference)
+        np.negative(self._turned, out=self._turned)
         check_finite(self._difference, self._part, "difference")
-        push = self._push(stepped, samples, clock, 1.0)
+        push = self._push(stepped, samples, clock, self._rate)
         pushed = self._send(self._difference, self._fetched, push, next_clock)
         self.values[:] = self._fetched
         return pushed

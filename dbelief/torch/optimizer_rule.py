@@ -13,7 +13,7 @@ Rule = dict[str, Any]
 """Fields of `strategy.rule` in a job file."""
 
 OTHERS = (
-    "with `rule: {name: add}` or elastic averaging the script makes its own steps: optimizer.step() and "
+    "with `rule: {name: add}`, elastic averaging or diloco the script makes its own steps: optimizer.step() and "
     "optimizer.zero_grad(), then sync.step, which marks one"
 )
 

@@ -63,7 +63,7 @@ class OwnSteps:
         finite = all(bool(torch.isfinite(values).all()) for values in gradients)
         if finite and any(bool(values.any()) for values in gradients):
             raise UserError(
-                "the module is as it was before: with rule: {name: add} and with elastic averaging the script makes "
+                "the module is as it was before: with rule: {name: add}, elastic averaging and diloco the script makes "
                 "its own steps; call optimizer.step() and optimizer.zero_grad() before sync.step, which marks a step"
             )
         return True

@@ -113,5 +113,5 @@ def _refuse(*_: object) -> None:
     with located():
         raise UserError(
             "optimizer.step() was called: sync.step makes the step, with the other replicas, where the job has a rule "
-            "of the shards; with rule: {name: add} or elastic averaging the script makes its own"
+            "of the shards; with rule: {name: add}, elastic averaging or diloco the script makes its own"
         )

@@ -15,7 +15,7 @@ import torch
 from dbelief.core.push import PushResult
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
-from dbelief.job import AddRule, Downpour, Elastic, Job, SyncSgd
+from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
 from dbelief.job.metrics import name_of
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.script.drawn import DrawnBatch, Stepped
@@ -40,8 +40,8 @@ Exchange = type[DifferenceStep] | type[ElasticStep]
 class Sync:
     """A module, kept in step with the job. For one thread.
 
-    With a rule of the shards `step` makes the optimiser's step. With `rule: {name: add}` and with elastic averaging the
-    script makes its own steps, by as many optimisers as it has; `step` marks one, and exchanges what has changed.
+    With a rule of the shards `step` makes the optimiser's step. With `rule: {name: add}`, elastic averaging and DiLoCo
+    the script makes its own steps, by as many optimisers as it has; `step` marks one, and exchanges what has changed.
 
     Parameters
     ----------
@@ -253,6 +253,9 @@ class Sync:
 
     def _check_lockstep(self, stepped: Stepped, samples: int) -> None:
         batch = self._job.lockstep
+        if isinstance(self._job.job.strategy, Diloco):
+            self._check_round(stepped, samples)
+            return
         if batch and stepped.first.lease.id != stepped.lease.id:
             raise UserError(
                 f"sync.step with samples={samples}, of two leases: replicas wait for each other, so that a step is of "
@@ -262,6 +265,15 @@ class Sync:
             raise UserError(
                 f"sync.step with samples={samples}, and strategy.batch is {batch}: replicas wait for each other, so "
                 "that each step has so many; only the last one of a lease has fewer"
+            )
+
+    def _check_round(self, stepped: Stepped, samples: int) -> None:
+        """Check that a step is of one round: its end is where replicas wait for each other."""
+        size, first = self._job.job.strategy.clock_samples, stepped.first
+        if first.lease.id != stepped.lease.id or first.start // size != (stepped.position - 1) // size:
+            raise UserError(
+                f"sync.step with samples={samples}, of two rounds: replicas wait for each other after {size} samples, "
+                "strategy.batch times strategy.steps, so that a step is of one round"
             )
 
     # -- evaluation --------------------------------------------------------------------------------------
@@ -375,7 +387,7 @@ def _own_steps(job: Job) -> Exchange | None:
     """How the script's own steps are exchanged; None where the shards make its steps by their rule."""
     if isinstance(job.strategy, Elastic):
         return ElasticStep
-    if isinstance(job.strategy, Downpour | SyncSgd) and isinstance(job.strategy.rule, AddRule):
+    if isinstance(job.strategy, Downpour | SyncSgd | Diloco) and isinstance(job.strategy.rule, AddRule):
         return DifferenceStep
     return None
 

@@ -37,7 +37,7 @@ limits: {{epochs: {epochs}}}
         ("stepped", "optimizer.step() was called: sync.step makes the step"),
         ("cycled", "SGD has momentum 0.25 now, and the job's rule keeps 0"),
         ("lacks", "the optimiser lacks parameter 'layer.bias' of the module"),
-        ("unmoved", "the module is as it was before: with rule: {name: add} and with elastic averaging the script"),
+        ("unmoved", "the module is as it was before: with rule: {name: add}, elastic averaging and diloco"),
     ],
 )
 def test_an_error_names_the_line(fault: str, message: str, tmp_path: Path) -> None:

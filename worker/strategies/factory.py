@@ -13,6 +13,7 @@ from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Push, PushResult
 from dbelief.data import Samples
 from dbelief.nn import Model
+from dbelief.optim import make_rule
 from dbelief.optim.gradients import check_finite
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
@@ -21,6 +22,7 @@ from ..pipeline.batches import BatchLoader
 from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
+from .diloco import Diloco, DilocoSettings
 from .downpour import Downpour, DownpourSettings
 from .elastic import Elastic, ElasticSettings
 from .group import GroupTrainer, ShardAccess
@@ -31,13 +33,13 @@ from .sandblaster import BundleReporter, BundleWorker
 def pushing(
     session: Session,
     model: Model,
-    strategy: job.Downpour | job.Asynchronous | job.SyncSgd | job.Elastic,
+    strategy: job.Downpour | job.Asynchronous | job.SyncSgd | job.Elastic | job.Diloco,
     train: Samples,
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
-) -> Downpour | Elastic:
-    """Create the trainer of a replica that pushes to the shards: Downpour SGD, or elastic averaging."""
+) -> Downpour | Elastic | Diloco:
+    """Create the trainer of a replica that pushes to the shards: Downpour SGD, elastic averaging, or DiLoCo."""
     batches = BatchLoader(train, strategy.batch, session.job.seed, session.backend)
     first = model, session.part, session.backend, session.parameters, session.pusher, batches
     last = phases, acknowledged, noted, session.ranks.total
@@ -54,6 +56,10 @@ def pushing(
         )
         return Elastic(*first, settings, *last)
     cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+    if isinstance(strategy, job.Diloco):
+        inner = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
+        rounds = DilocoSettings(cadence, inner, rate, strategy.outer.rate, strategy.clip_norm)
+        return Diloco(*first, rounds, phases, acknowledged, session.ranks.total)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
     return Downpour(*first, local, *last)
 

@@ -41,6 +41,12 @@ class StrategySection(Section):
         return False
 
     @property
+    def clock_samples(self) -> int:
+        """Samples of a replica from one clock to the next, where replicas wait for each other."""
+        batch: int = vars(self)["batch"]
+        return batch
+
+    @property
     def locked(self) -> bool:
         """Whether what is done to a segment waits for what is being done to it."""
         return True

@@ -146,6 +146,12 @@ ASYNCHRONOUS = options(
     mu=SHARE | st.none(),
     lease=st.integers(1000, 10**6) | st.none(),
 ) | options({"name": st.just("async-sgd"), "rate": POSITIVE})
+DILOCO = options(
+    {"name": st.just("diloco"), "inner": st.just({"name": "adamw", "rate": 0.1})},
+    batch=st.integers(1, 1000),
+    steps=st.integers(1, 1000),
+    outer=st.sampled_from([{"name": "sgd", "rate": 1.0}, {"name": "nesterov", "rate": 0.5}]),
+)
 BESIDE: dict[str, Any] = {
     "warm_up": st.none() | options({"samples": COUNT}, start_factor=st.floats(0, 1)),
     "scale": st.none() | options({"reference_batch": st.integers(1, 1000)}, by=st.sampled_from(["linear", "sqrt"])),
@@ -164,26 +170,30 @@ WIRE = options(
     push=st.sampled_from(["fp32", "fp16", "bf16", {"name": "bf16"}]),
     pull=st.sampled_from(["fp32", "fp16", "bf16"]),
 )
-JOBS = options(
-    {
-        "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
-        "model": MODEL | AUTOENCODER | STACKS,
-        "data": DATA,
-        "strategy": STRATEGY | ELASTIC | ASYNCHRONOUS,
-        "limits": LIMITS,
-    },
-    schedule=SCHEDULE,
-    evaluate=options({}, every=COUNT | st.none(), keep=st.sampled_from(["best", "last"])),
-    grid=st.just([1, 1]),
-    seed=st.integers(0, 10**15),
-    start_from=PATHS | st.none(),
-    record=st.booleans(),
-    wire=WIRE,
-    snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
-    output=PATHS,
-).filter(
-    # Scaled, a rate may be too high for its rho.
-    lambda fields: fields["strategy"].get("rho") is None or not fields.get("schedule", {}).get("scale")
+JOBS = (
+    options(
+        {
+            "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
+            "model": MODEL | AUTOENCODER | STACKS,
+            "data": DATA,
+            "strategy": STRATEGY | ELASTIC | ASYNCHRONOUS | DILOCO,
+            "limits": LIMITS,
+        },
+        schedule=SCHEDULE,
+        evaluate=options({}, every=COUNT | st.none(), keep=st.sampled_from(["best", "last"])),
+        grid=st.just([1, 1]),
+        seed=st.integers(0, 10**15),
+        start_from=PATHS | st.none(),
+        record=st.booleans(),
+        wire=WIRE,
+        snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
+        output=PATHS,
+    )
+    .filter(lambda fields: fields["strategy"]["name"] != "diloco" or not fields.get("record"))
+    .filter(
+        # Scaled, a rate may be too high for its rho.
+        lambda fields: fields["strategy"].get("rho") is None or not fields.get("schedule", {}).get("scale")
+    )
 )
 
 

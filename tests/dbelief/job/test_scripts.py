@@ -88,6 +88,18 @@ def test_rule_add_is_for_scripts() -> None:
     assert refusal(**own, strategy={"name": "sync-sgd", "form": "shards", "rule": ADD}) == text
 
 
+def test_diloco_needs_an_inner_rule_where_there_is_no_script() -> None:
+    own = {"model": {"python": "model.py:Own"}, "data": {"source": "digits"}}
+    text = "job: strategy.inner: must be given: the rule of a replica's own steps"
+    assert refusal(**own, strategy={"name": "diloco"}) == text
+    add = {"name": "diloco", "inner": ADD}
+    assert refusal(**own, strategy=add).startswith("job: strategy.rule: add needs model source: script")
+    outer = {"name": "diloco", "inner": SGD, "outer": {"name": "adagrad", "rate": 0.1}}
+    assert "strategy.outer" in refusal(**own, strategy=outer)
+    kept = {"name": "diloco", "inner": SGD}
+    assert refusal(**own, strategy=kept, record=True).startswith("job: record: must be false with diloco")
+
+
 def elastic(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "rate": 0.1, **more}
 
@@ -141,6 +153,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "strategy.name: must not be async-measgd with a script, whose optimiser steps",
     ),
     ({"strategy": elastic("easgd")}, "strategy.name: must not be easgd with a script, whose optimiser steps"),
+    (
+        {"strategy": {"name": "diloco", "inner": SGD}},
+        "strategy.inner: must be null with a script, which makes its own steps",
+    ),
     ({"record": True}, "record: must be false with a script: its loop is not replayed"),
     ({"grid": [2]}, "grid: must be [1] with a script, not [2]"),
     ({"grid": [2, 2]}, "grid: must be [1] with a script, not [2, 2]"),
@@ -165,6 +181,7 @@ def test_what_does_not_fit_a_script_is_refused(changes: dict[str, Any], text: st
         {"strategy": elastic("hogwild-easgd")},
         {"strategy": elastic("sync-easgd", form=1)},
         {"strategy": {"name": "async-sgd", "rate": 0.1}},
+        {"strategy": {"name": "diloco", "steps": 500}},
         {"grid": [1, 1]},
         {"replication": 2},
         {"wire": {"push": "bf16"}},

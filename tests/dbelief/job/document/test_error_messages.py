@@ -240,7 +240,7 @@ WRONG = [
     ),
     (strategy("clip_norm: -1"), "strategy.clip_norm: must be a number above 0, or null, not -1"),
     ("batch: 32", "batch: no such field, did you mean strategy.batch?"),
-    ("lr: 0.1", "lr: no such field, did you mean strategy.rule.rate or strategy.rate?"),
+    ("lr: 0.1", "lr: no such field, did you mean strategy.rule.rate or strategy.rate or strategy.outer.rate?"),
     ("schedule: {kind: steps, every: 3, factor: 0.1}", "schedule.kind: *did you mean step?"),
     ("schedule: {kind: step, every: 0, factor: 0.1}", "schedule.every: must be a whole number from 1*not 0"),
     (

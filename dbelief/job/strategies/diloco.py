@@ -1,0 +1,67 @@
+"""The `strategy` section of DiLoCo: replicas step by themselves, and shards step by what they have changed."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dbelief.job.document.section import Lease, Positive, StrategySection, Whole
+
+from .rules import AdamRule, AddRule, MomentumRule, Rule, SgdRule
+
+Outer = Annotated[SgdRule | MomentumRule | AdamRule, Field(discriminator="name")]
+
+
+class Diloco(StrategySection):
+    """DiLoCo (Douillard et al. 2023, algorithm 1): inner steps at each replica, outer steps at the shards.
+
+    In a round each replica makes `steps` steps of its own from the shards' parameters, w to w_i. Shards wait for all,
+    and apply the outer rule to the mean of w - w_i by samples. What the inner rule keeps stays at the replica.
+    """
+
+    name: Literal["diloco"] = Field(description="Which strategy this is")
+    batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
+    steps: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        default=32, description="H, mini-batches of a replica in a round; the last round of a lease may have fewer"
+    )
+    inner: Rule | None = Field(
+        default=None, description="How a replica applies a gradient; null with a script, which makes its own steps"
+    )
+    outer: Outer = Field(
+        default_factory=lambda: MomentumRule(name="nesterov", rate=0.7, mu=0.9),
+        description="How a shard applies the mean difference of a round, as a gradient; its rate is constant",
+    )
+    clip_norm: Positive | None = Field(
+        default=None,
+        description="Longest gradient of a mini-batch, as a Euclidean norm in gradient units; null for any",
+    )
+    lease: Lease = None
+
+    staleness: ClassVar[Literal[0]] = 0
+    staleness_aware: ClassVar[bool] = False
+    literal: ClassVar[bool] = False
+    warm_start: ClassVar[None] = None
+
+    @property
+    def n_push(self) -> int:
+        """Mini-batches behind a push."""
+        return self.steps
+
+    @property
+    def n_fetch(self) -> int:
+        """The same: what is pushed starts from what was fetched."""
+        return self.steps
+
+    @property
+    def clock_samples(self) -> int:
+        """See `StrategySection.clock_samples`: a round's."""
+        return self.batch * self.steps
+
+    @property
+    def rule(self) -> Rule:
+        """How a replica steps."""
+        return AddRule(name="add") if self.inner is None else self.inner
+
+    @property
+    def at_shards(self) -> Outer:
+        """What shards apply."""
+        return self.outer
