@@ -22,7 +22,7 @@ import dbelief
 from dbelief.data import permutation
 
 SAMPLES, BATCH, SEED = 400, 20, 3
-DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0}
+DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0, "diloco": 0}
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, weight_decay=0.001),
     "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
@@ -90,11 +90,21 @@ def exchange(model: nn.Module, centre: list[torch.Tensor]) -> None:
             other += moved
 
 
+def outer_step(model: nn.Module, centre: list[torch.Tensor], velocity: list[torch.Tensor]) -> None:
+    """DiLoCo's outer step of one replica: Nesterov's momentum, 0.6, at rate 0.7."""
+    with torch.no_grad():
+        for own, other, v in zip(model.parameters(), centre, velocity, strict=True):
+            difference = other - own
+            v.mul_(0.6).add_(difference)
+            other -= 0.7 * (difference + 0.6 * v)
+            own.copy_(other)
+
+
 def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers, epochs, own, elastic = (int(more.get(name, usual)) for name, usual in DEFAULTS.items())
+    accumulate, workers, epochs, own, elastic, diloco = (int(more.get(name, usual)) for name, usual in DEFAULTS.items())
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -103,7 +113,7 @@ def main() -> None:
     steps = epochs * SAMPLES // (BATCH * accumulate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None
     losses = []
-    centre = [p.detach().clone() for p in model.parameters()]
+    centre, velocity = ([p.detach() * factor for p in model.parameters()] for factor in (1, 0))
     if way == "plain":
         for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(epochs)))):
             loss = criterion(model(x), y) / accumulate
@@ -116,6 +126,8 @@ def main() -> None:
                     schedule.step()
                 if elastic and (number + 1) % elastic == 0:
                     exchange(model, centre)
+                if diloco and (number + 1) % diloco == 0:
+                    outer_step(model, centre, velocity)
     else:
         with dbelief.join() as job:
             sync = dbelief.torch.Sync(job, model, *[] if own else [optimizer])

@@ -81,6 +81,12 @@ def test_elastic_averaging_follows_the_scripts_own_steps(tmp_path: Path) -> None
     check(tmp_path, plain, script, 1e-6)
 
 
+def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(tmp_path: Path) -> None:
+    strategy = "{name: diloco, batch: 20, steps: 4, lease: 160, outer: {name: nesterov, rate: 0.7, mu: 0.6}}"
+    plain, script = run(tmp_path, "groups", strategy, shards=2, own=1, diloco=4)
+    check(tmp_path, plain, script, 1e-5)
+
+
 def test_synchronous_sgd_of_one_replica(tmp_path: Path) -> None:
     strategy = "{name: sync-sgd, form: shards, batch: 20, rule: {name: momentum, rate: 1, mu: 0.9}}"
     plain, script = run(tmp_path, "momentum", strategy, workers=2)
