@@ -127,7 +127,8 @@ THREE = [Share(0, 60, 5, 1), Share(60, 120, 5, 1), Share(120, 180, 5, 1)]
 def test_of_one_inner_step_it_is_synchronous_sgd_to_rounding() -> None:
     server, gradient = Server(PROBLEM.start, make_rule("sgd", {})), PROBLEM.gradients()
     for step in range(0, 60, 5):
-        server.push(sum(gradient(server.w, at + step, at + step + 5) for at in (0, 60, 120)) / np.float32(3), RATE)
+        mean = np.mean([gradient(server.w, at + step, at + step + 5) for at in (0, 60, 120)], axis=0)
+        server.push(mean, RATE)
     found = trained(THREE, make_rule("sgd", {}), make_rule("sgd", {}), 1.0)
     assert gap(found, server.w) < 1e-6
     assert gap(PROBLEM.start, server.w) > 0.01, "nothing was trained"

@@ -167,7 +167,8 @@ class Diloco:
             absent=of_tensors(self._part, self._untouched or ()),
         )
         self._untouched = None
-        sent, versions = self._backend.push_source(self._gradient), self._fetched.versions
+        sent: Any = self._backend.push_source(self._gradient)
+        versions = self._fetched.versions
         if last:
             return self._shards.push(sent, versions, push)
         self._clock = clock + 1

@@ -19,7 +19,7 @@ def sent(codec: Codec, values: np.ndarray) -> tuple[bytes, bytes, bytes]:
     """Payload, residual, and what is read of the payload."""
     kept, read = np.linspace(-1, 1, values.size, dtype=np.float32), np.empty_like(values)
     payload = codec.encode(values.copy(), kept, (100, 101))
-    codec.decode(memoryview(payload), read)
+    codec.decode(payload.data, read)
     return payload.tobytes(), kept.tobytes(), read.tobytes()
 
 
