@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned_float32
-from dbelief.core.absent import Missed, of_tensors
+from dbelief.core.absent import Missed, of_tensors, within
 from dbelief.core.layout import RankPart
 
 from .apply import apply_rule
@@ -19,7 +19,8 @@ from .rules.rule import Rule
 class LocalRule:
     """A rule and its state for the parameters of one rank, on the backend's device.
 
-    A parameter that takes no part in a step is left as it is, and counts none, as on a shard.
+    A parameter that takes no part in a step is left as it is, and counts none, as on a shard. On a device the rule's
+    formula has temporaries of the length of the parameters.
     """
 
     def __init__(self, rule: Rule, part: RankPart, backend: Backend) -> None:
@@ -32,7 +33,7 @@ class LocalRule:
 
     def apply(self, w: Any, g: Any, rate: np.float32, left_out: Set[str] = frozenset()) -> None:
         """Update w, (n,) float32 on the device, by the gradient g of those tensors that are not left out."""
-        absent = of_tensors(self._part, left_out)
+        absent = within(of_tensors(self._part, left_out), self._part.start, self._part.stop)
         for start, stop, missed in present_ranges(0, self._part.size, absent, self._missed):
             own = slice(start, stop)
             arrays = w[own], g[own], tuple(values[own] for values in self._states)
