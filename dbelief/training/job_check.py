@@ -13,7 +13,7 @@ from dbelief.core.layout import Layout
 from dbelief.data import Dataset, load
 from dbelief.evaluation.evaluate import measure
 from dbelief.evaluation.metrics import metrics_of
-from dbelief.job import Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
+from dbelief.job import Diloco, Downpour, Job, PythonModel, Sandblaster, ScriptData, load_job
 from dbelief.monitor.format import plural
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
@@ -136,7 +136,8 @@ def _warm_start(strategy: Downpour) -> list[str]:
 def _strategy_lines(job: Job) -> list[str]:
     strategy = job.strategy
     what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
-    lines = [f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}"]
+    rounds = f", {strategy.steps} in a round" if isinstance(strategy, Diloco) else ""
+    lines = [f"strategy: {strategy.name}, {plural(job.replicas, 'replica')}, {what} of {job.samples_at_once}{rounds}"]
     return lines + (_warm_start(strategy) if isinstance(strategy, Downpour) and job.replicas > 1 else [])
 
 

@@ -204,6 +204,7 @@ def script_job(folder: Path) -> Path:
             "{name: sync-sgd, form: shards, batch: 16, rule: {name: sgd, rate: 0.1}}",
             ["strategy: sync-sgd, 2 replicas, mini-batches of 16"],
         ),
+        ("{name: diloco, steps: 8}", ["strategy: diloco, 2 replicas, mini-batches of 32, 8 in a round"]),
         ("{name: async-easgd, rate: 0.1}", ["strategy: async-easgd, 2 replicas, mini-batches of 32"]),
     ],
 )
