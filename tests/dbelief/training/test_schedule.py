@@ -76,10 +76,6 @@ def test_cosine_is_that_of_the_definition(end: float, samples: int) -> None:
     assert cosine(1.0, samples, end=end, total=10**6) == pytest.approx(wanted, abs=4e-16)
 
 
-def test_constant_is_the_rules_rate() -> None:
-    assert [learning_rate(job({"kind": "constant"}, rate=0.3), samples) for samples in (0, 10**12)] == [0.3, 0.3]
-
-
 def test_samples_seen_are_never_negative() -> None:
     with pytest.raises(ValueError, match="samples is -1, must be 0 or more"):
         learning_rate(job({"kind": "constant"}), -1)
