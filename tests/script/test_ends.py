@@ -29,12 +29,13 @@ deadlines: {{progress_s: 10}}
         "{name: downpour, batch: 10, staleness: 1, rule: {name: sgd, rate: 0.05}, warm_start: null}",
         "{name: sync-easgd, batch: 10, rate: 0.05}",
         "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3}",
+        "{name: diloco, batch: 10, steps: 3}",
     ],
 )
 def test_with_loaders_that_draw_ahead(strategy: str, tmp_path: Path) -> None:
     """The leases of a block differ in length, and the loaders have processes of their own."""
     job = TOGETHER.format(strategy=strategy)
-    own = ["own"] * ("add" in strategy or "easgd" in strategy)
+    own = ["own"] * any(word in strategy for word in ("add", "easgd", "diloco"))
     summary = launch(tmp_path, job, 2, LOGGED, str(tmp_path / "steps"), "0", "230", *own)
     assert summary["samples"] == 3 * 230
     assert summary["died"] == []
