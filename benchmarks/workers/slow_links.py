@@ -3,9 +3,9 @@
     DBELIEF_HOSTNET=path/of/hostnet python -m benchmarks.workers.slow_links
         [--hosts 2,4] [--links 50:5:0.1,10:50:0.1] [--wait 0.02] [--ways diloco-32,sync-sgd] [--seconds 40]
 
-A link is MBIT:MS:LOSS, of each host to a switch (hostnet: harness/hosts.py). Each host has a shard and a worker, and the
-first one the coordinator. A worker waits for so long in each mini-batch, in place of computing, so that two cores carry
-all hosts. Samples are counted from the first progress event of a run on; the last joiner has joined by then.
+A link is MBIT:MS:LOSS, of each host to a switch (hostnet: harness/hosts.py). Each host has a shard and a worker, and
+the first one the coordinator. A worker waits for so long in each mini-batch, in place of computing, so that two cores
+carry all hosts. Samples are counted from two seconds after the first progress event of a run.
 """
 
 from __future__ import annotations
