@@ -106,6 +106,7 @@ class LocalCluster:
         self.job = job
         self._script = ["--", *script] if script else []
         self._joined: set[str] = set()  # names of members
+        self._died: set[str] = set()  # of these, those that no restarted process has replaced yet
         self._failures = ScriptFailures()
         self._ended: list[ChildProcess] = []  # coordinators that were asked to end
         self._unevaluated = False
@@ -309,7 +310,7 @@ class LocalCluster:
                 needed = set(status.needed_shards) if self.job.replication == 1 else set()
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
-                self._joined |= {member.name for member in status.members}
+                self._note_members(status)
                 if status.state in OVER:
                     self._end_early(coordinator, status)
                 else:
@@ -353,13 +354,18 @@ class LocalCluster:
         reason = why_unwritable(self.folder)  # the process's own log has no room for it then
         return f"{fate} ({reason})" if reason and reason.rpartition(": ")[2] not in fate else fate
 
+    def _note_members(self, status: wire.StatusReply) -> None:
+        self._joined |= {member.name for member in status.members}
+        present = {member.name for member in status.members if member.state != "died"}
+        self._died = {member.name for member in status.members} - present
+
     def _wait_for_scripts(self, interrupted: Interrupt) -> None:
         """Wait until the scripts have ended, however long: they may go on after the job. Ctrl-C ends the wait.
 
         One that has not joined has nothing to go on with, and is terminated.
         """
         for child in self._workers.values() if self._script else ():
-            if child.name not in self._joined:
+            if child.name not in self._joined - self._died:
                 child.ask_to_end()
         logged_s = time.monotonic() + SCRIPT_LOG_S
         while self._script and not interrupted.is_set():

@@ -112,11 +112,13 @@ class Going:
 
 
 def test_a_script_that_has_joined_goes_on_after_the_job() -> None:
-    joined, waiting = Going("worker-0"), Going("worker-1")
-    cluster = a_cluster(joined, waiting)
-    cluster._joined = {"worker-0", "ps-0"}
+    joined, left, waiting, restarted = scripts = [Going(f"worker-{number}") for number in range(4)]
+    cluster = a_cluster(*scripts)
+    states = {"worker-0": "training", "worker-1": "left", "worker-3": "died", "ps-0": "serving"}
+    members = [wire.MemberStatus(name=name, state=state) for name, state in states.items()]
+    cluster._note_members(wire.StatusReply(members=members))
     cluster._wait_for_scripts(Interrupt())
-    assert (joined.asked, waiting.asked) == (0, 1)
+    assert [script.asked for script in (joined, left, waiting, restarted)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
