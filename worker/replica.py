@@ -114,8 +114,7 @@ class Replica:
             assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
             self._group_trainer = factory.synchronous(session, model, strategy, train, phases, rendezvous, acknowledged)
         else:
-            alive = self._reporter.report_alive
-            self._trainer = factory.pushing(session, model, strategy, train, phases, acknowledged, noted, alive)
+            self._trainer = factory.pushing(session, model, strategy, train, phases, acknowledged, noted)
 
     def run(self) -> str:
         """Process leases until the job ends or this process is interrupted; return the reason.

@@ -110,7 +110,7 @@ class Leases:
     size
         Samples in a full lease.
     batch
-        Samples in a mini-batch.
+        Samples from one clock to the next: in a mini-batch, or of DiLoCo in a round.
     expired
         Leases that this object has revoked unfinished.
     ends
@@ -199,7 +199,7 @@ class Leases:
         return DataLease(self.next_id - 1, self.epoch, 0, 0, self.leased, clock)
 
     def steps(self, samples: int) -> int:
-        """Number of mini-batches in so many samples of a lease."""
+        """Number of clocks in so many samples of a lease."""
         return -(-samples // self.batch)
 
     @property

@@ -16,9 +16,9 @@ class DataLease:
     samples_before
         Samples leased before it: its position in the learning-rate schedule.
     clock, member_epoch
-        With a staleness bound: clock of its first mini-batch, and the membership epoch.
+        With a staleness bound: clock of its first mini-batch, of DiLoCo of its first round, and the membership epoch.
     stride
-        Difference between the clocks of successive mini-batches: more than 1 where replicas alternate.
+        Difference between successive clocks: more than 1 where replicas alternate.
     """
 
     id: int

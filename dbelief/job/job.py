@@ -318,8 +318,8 @@ class Job(Section):
         inner = isinstance(self.strategy, Diloco) and self.strategy.inner
         if inner and brings_model:
             raise refusal("strategy.inner", "must be null with a script, which makes its own steps")
-        if inner is None and not brings_model:
-            raise refusal("strategy.inner", "must be given: the rule of a replica's own steps")
+        if (inner is None or isinstance(inner, AddRule)) and not brings_model:
+            raise refusal("strategy.inner", "must be given: the rule of a replica's own steps; add is for scripts")
         if not brings_model:
             if isinstance(rule, AddRule):
                 raise refusal("strategy.rule", "add needs model source: script, which steps with its own optimiser")

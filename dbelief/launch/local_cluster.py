@@ -365,7 +365,8 @@ class LocalCluster:
         One that has not joined has nothing to go on with, and is terminated.
         """
         for child in self._workers.values() if self._script else ():
-            if child.name not in self._joined - self._died:
+            again = child.started > 1 and child.name in self._died
+            if again or child.name not in self._joined:
                 child.ask_to_end()
         logged_s = time.monotonic() + SCRIPT_LOG_S
         while self._script and not interrupted.is_set():

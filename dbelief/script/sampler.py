@@ -122,8 +122,8 @@ class LeasedBatchSampler:
             raise DataError(f"batch_size is {batch_size}, must be at least 1")
         if source.lockstep and source.lockstep % batch_size:
             raise DataError(
-                f"batch_size is {batch_size}, must divide strategy.batch, {source.lockstep}: replicas wait for each "
-                "other after steps of so many samples"
+                f"batch_size is {batch_size}, must divide {source.lockstep}: replicas wait for each other after so "
+                "many samples, strategy.batch, or of diloco strategy.batch times strategy.steps"
             )
         self.batch_size = batch_size
         self._dataset, self._size, self._seed, self._source = dataset, size, seed, source

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dbelief.core.absent import Ranges, of_tensors
 from dbelief.core.layout import Kind
 from dbelief.core.push import PushResult
 from dbelief.job import Diloco, Downpour, Elastic, SyncSgd
@@ -104,10 +105,17 @@ class DifferenceStep(LocalStep):
         np.subtract(self.values, self._fetched, out=self._difference)
         np.negative(self._turned, out=self._turned)
         check_finite(self._difference, self._part, "difference")
-        push = self._push(stepped, samples, clock, self._rate)
+        push = self._push(stepped, samples, clock, self._rate, self._unchanged())
         pushed = self._send(self._difference, self._fetched, push, next_clock)
         self.values[:] = self._fetched
         return pushed
+
+    def _unchanged(self) -> Ranges:
+        """Trained tensors that no step of a round has changed: the velocity of the outer rule is not to move them."""
+        if not self._round:
+            return ()
+        views = self._part.views(self._difference)
+        return of_tensors(self._part, [box.name for box in self._part.boxes if not views[box.name].any()])
 
 
 class ElasticStep(LocalStep):

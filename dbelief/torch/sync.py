@@ -81,6 +81,8 @@ class Sync:
             if not isinstance(module, torch.nn.Module):
                 raise ModelError(f"Sync: a torch module is wanted, not a {type(module).__name__}")
             own_steps = _own_steps(member.job)
+            if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+                raise ModelError(f"Sync: a torch optimiser is wanted, not a {type(optimizer).__name__}")
             if own_steps is None:
                 _check_optimizer(optimizer, member)
             root = getattr(module, "_orig_mod", module)  # the module behind torch.compile's
@@ -273,7 +275,8 @@ class Sync:
         if first.lease.id != stepped.lease.id or first.start // size != (stepped.position - 1) // size:
             raise UserError(
                 f"sync.step with samples={samples}, of two rounds: replicas wait for each other after {size} samples, "
-                "strategy.batch times strategy.steps, so that a step is of one round"
+                "strategy.batch times strategy.steps, so that a step is of one round; step after each batch, or choose "
+                "strategy.lease as a multiple of that number that divides data.train"
             )
 
     # -- evaluation --------------------------------------------------------------------------------------
@@ -400,8 +403,6 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, member: Membership
             f"Sync needs the optimiser whose steps the job's rule makes, {rule.name} at the shards: "
             f"Sync(job, module, optimizer); {OTHERS}"
         )
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ModelError(f"Sync: a torch optimiser is wanted, not a {type(optimizer).__name__}")
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ModelError(

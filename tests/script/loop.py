@@ -95,6 +95,8 @@ def outer_step(model: nn.Module, centre: list[torch.Tensor], velocity: list[torc
     with torch.no_grad():
         for own, other, v in zip(model.parameters(), centre, velocity, strict=True):
             difference = other - own
+            if not difference.any():
+                continue
             v.mul_(0.6).add_(difference)
             other -= 0.7 * (difference + 0.6 * v)
             own.copy_(other)

@@ -64,8 +64,6 @@ class Diloco:
         Returns the mini-batch for (epoch, start, stop) of an epoch's order.
     acknowledged
         Called for each completed push.
-    alive
-        Called after each mini-batch without a push.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     """
@@ -81,12 +79,11 @@ class Diloco:
         settings: DilocoSettings,
         phases: PhaseTimer,
         acknowledged: Callable[[PushStats, PushResult], None],
-        alive: Callable[[], None] = lambda: None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._model, self._part, self._backend, self._shards = model, part, backend, parameters
         self._pusher, self._batches, self._settings, self._phases = pusher, batches, settings, phases
-        self._acknowledged, self._alive, self._total = acknowledged, alive, total
+        self._acknowledged, self._total = acknowledged, total
         segments, allocate = len(parameters.placement.spans), parameters.array
         self._fetched = ParameterBuffer.make(part, segments, backend, allocate)
         self._values = backend.zeros(part.size, allocate)
@@ -128,8 +125,6 @@ class Diloco:
                 self._acknowledged(done, pushed)
                 clock += 1
                 done = PushStats(sequence=done.sequence + 1, lease=lease.id, position=done.position)
-            else:
-                self._alive()  # a round may take longer than a replica may be without a report
 
     def _begin_round(self, clock: int) -> None:
         """Start at the shards' parameters; the push of the round before has fetched them, but at a lease's begin."""

@@ -38,7 +38,6 @@ def pushing(
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
-    alive: Callable[[], None],
 ) -> Downpour | Elastic | Diloco:
     """Create the trainer of a replica that pushes to the shards: Downpour SGD, elastic averaging, or DiLoCo."""
     batches = BatchLoader(train, strategy.batch, session.job.seed, session.backend)
@@ -60,7 +59,7 @@ def pushing(
     if isinstance(strategy, job.Diloco):
         inner = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
         rounds = DilocoSettings(cadence, inner, rate, strategy.outer.rate, strategy.clip_norm)
-        return Diloco(*first, rounds, phases, acknowledged, alive, session.ranks.total)
+        return Diloco(*first, rounds, phases, acknowledged, session.ranks.total)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
     return Downpour(*first, local, *last)
 

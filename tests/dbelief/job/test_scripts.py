@@ -90,10 +90,9 @@ def test_rule_add_is_for_scripts() -> None:
 
 def test_diloco_needs_an_inner_rule_where_there_is_no_script() -> None:
     own = {"model": {"python": "model.py:Own"}, "data": {"source": "digits"}}
-    text = "job: strategy.inner: must be given: the rule of a replica's own steps"
+    text = "job: strategy.inner: must be given: the rule of a replica's own steps; add is for scripts"
     assert refusal(**own, strategy={"name": "diloco"}) == text
-    add = {"name": "diloco", "inner": ADD}
-    assert refusal(**own, strategy=add).startswith("job: strategy.rule: add needs model source: script")
+    assert refusal(**own, strategy={"name": "diloco", "inner": ADD}) == text
     outer = {"name": "diloco", "inner": SGD, "outer": {"name": "adagrad", "rate": 0.1}}
     assert "strategy.outer" in refusal(**own, strategy=outer)
     kept = {"name": "diloco", "inner": SGD}

@@ -102,7 +102,7 @@ class Going:
     """A process that can be asked to end."""
 
     def __init__(self, name: str, code: int | None = None) -> None:
-        self.name, self.code, self.asked = name, code, 0
+        self.name, self.code, self.asked, self.started = name, code, 0, 1
 
     def ask_to_end(self) -> None:
         self.asked += 1
@@ -112,13 +112,14 @@ class Going:
 
 
 def test_a_script_that_has_joined_goes_on_after_the_job() -> None:
-    joined, left, waiting, restarted = scripts = [Going(f"worker-{number}") for number in range(4)]
+    joined, left, waiting, silent, restarted = scripts = [Going(f"worker-{number}") for number in range(5)]
+    restarted.started = 2
     cluster = a_cluster(*scripts)
-    states = {"worker-0": "training", "worker-1": "left", "worker-3": "died", "ps-0": "serving"}
+    states = {"worker-0": "training", "worker-1": "left", "worker-3": "died", "worker-4": "died", "ps-0": "serving"}
     members = [wire.MemberStatus(name=name, state=state) for name, state in states.items()]
     cluster._note_members(wire.StatusReply(members=members))
     cluster._wait_for_scripts(Interrupt())
-    assert [script.asked for script in (joined, left, waiting, restarted)] == [0, 0, 1, 1]
+    assert [script.asked for script in (joined, left, waiting, silent, restarted)] == [0, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
