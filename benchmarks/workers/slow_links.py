@@ -93,7 +93,8 @@ def one(way: str, count: int, seconds: float, hostnet: Path | None, link: Sequen
         for host in range(1, count + 1):
             member = ["--coordinator", ready.read_text(), "--number", str(host - 1)]
             run.start(f"ps-{host}", ["ps", *member, "--listen", f"{at(host)}:0"], on(host))
-            run.start(f"worker-{host}", ["worker", *member], on(host))
+            # Namespaces of one machine have one file system, and could share memory past the link.
+            run.start(f"worker-{host}", ["worker", *member, "--no-shared-memory"], on(host))
         runs.wait_for(coordinator.poll, "the end of the job", 2 * seconds + 120)
         events = [event for event in read_events(run.run / "events.jsonl") if event["event"] == "progress"]
         if left := run.end():
