@@ -4,13 +4,15 @@
     make measure SUBJECT=small_step ARGS=--check compares only
     make measure                                 all subjects, with their minutes
 
-Exit code 1 if the command failed, or if a number is not within the spread that its column states.
+Several subjects run one after the other; the last line is JSON with a row for each. Exit code 1 if a command failed, or
+if a number is missing or not within the spread that its column states.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -25,7 +27,7 @@ from rich.table import Table
 from benchmarks.harness.options import new_parser
 from benchmarks.harness.report import origin
 from docs.generators import measurements, results
-from docs.generators.measurements import Measurement
+from docs.generators.measurements import Again, Measurement
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 4.0
@@ -35,14 +37,19 @@ LONGEST = 4.0
 def main() -> int:
     """Measure one subject, or list all."""
     parser = new_parser(__doc__)
-    parser.add_argument("subject", nargs="?", help="name of a file in docs/measurements")
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="name of a file in docs/measurements")
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     arguments = parser.parse_args()
-    if not arguments.subject:
+    if not arguments.subjects:
         return _list()
-    if arguments.subject not in measurements.names():
-        parser.error(f"no subject {arguments.subject!r}; there are {', '.join(measurements.names())}")
-    return _measure(measurements.load(arguments.subject), check=arguments.check)
+    for subject in arguments.subjects:
+        if subject not in measurements.names():
+            parser.error(f"no subject {subject!r}; there are {', '.join(measurements.names())}")
+    rows = [_measure(measurements.load(subject), check=arguments.check) for subject in arguments.subjects]
+    if not arguments.check:
+        results.main()
+    print(json.dumps({"rows": rows}))
+    return 0 if all(row["within"] and row["within"] == row["numbers"] for row in rows) else 1
 
 
 def _list() -> int:
@@ -52,26 +59,32 @@ def _list() -> int:
     return 0
 
 
-def _measure(old: Measurement, *, check: bool) -> int:
+def _measure(old: Measurement, *, check: bool) -> dict[str, Any]:
+    """Run a subject's command, and compare: its cells, those within their spread, the most of a spread that is used."""
+    row = {"subject": old.name, "numbers": 0, "within": 0, "used": None}
     missing = [name for name in old.needs if not os.environ.get(name)]
     if missing:
         print(f"{old.name}: needs the environment variable {', '.join(missing)}", file=sys.stderr)
-        return 1
+        return row
     try:
         figures = measurements.figures_in(_output(old), old.patterns)
     except (ValueError, subprocess.SubprocessError) as error:
         print(f"{old.name}: {error}", file=sys.stderr)
-        return 1
+        return row
     new = dataclasses.replace(old, figures=figures, measured=origin(old.measured["command"]))
     try:
-        near = _compare(old, new)
+        found = _compare(old, new)
     except ValueError as error:
         print(f"{old.name}: other rows than in the file: {error}", file=sys.stderr)
-        return 1
+        return row
     if not check:
         _write(new)
-        results.main()
-    return 0 if near else 1
+    used = [cell.used for cell in found]
+    return {**row, "numbers": len(found), "within": sum(one <= 1 for one in used), "used": _finite(max(used))}
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _output(old: Measurement) -> str:
@@ -105,15 +118,14 @@ def _output(old: Measurement) -> str:
     return f"{errors}\n{output}"
 
 
-def _compare(old: Measurement, new: Measurement) -> bool:
-    """Print each number of the tables beside the file's; whether all are within their spread."""
+def _compare(old: Measurement, new: Measurement) -> list[Again]:
+    """Print each cell of the tables beside the file's; the cells after a row's name that are not empty."""
     shown = Table("what", "in the file", "now", "within the spread")
-    good = True
-    for place, before, now, near in measurements.compared(old, new):
-        shown.add_row(place, before, now, "yes" if near else "NO")
-        good = good and near
+    found = list(measurements.compared(old, new))
+    for cell in found:
+        shown.add_row(f"{cell.row}: {cell.column}", cell.before, cell.now, "yes" if cell.used <= 1 else "NO")
     Console(stderr=True).print(shown)
-    return good
+    return [cell for cell in found if cell.before not in (cell.row, "")]
 
 
 def _write(new: Measurement) -> None:

@@ -15,6 +15,7 @@ Pictures (`plots`) and tables come from the same figures, so that none disagrees
 from __future__ import annotations
 
 import json
+import math
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,13 +51,13 @@ class Column:
     text: str
     spread: str = ""
 
-    def near(self, old: float, new: float) -> bool:
-        """Whether a number measured again is within the spread of what was measured."""
-        if not self.spread:
-            return old == new
+    def used(self, old: float, new: float) -> float:
+        """How far a number measured again is from what was measured, as a share of the spread: at most 1 is within."""
+        if old == new:
+            return 0.0
         share = self.spread.endswith("%")
-        bound = abs(old) * float(self.spread[:-1]) / 100 if share else float(self.spread)
-        return abs(new - old) <= bound
+        bound = abs(old) * float(self.spread[:-1]) / 100 if share else float(self.spread or 0)
+        return abs(new - old) / bound if bound else math.inf
 
     def fields(self) -> list[str]:
         """Names of the row's fields that the cell shows, as `str.format` writes them."""
@@ -262,8 +263,30 @@ def _number(text: str | None) -> Any:
     return float(bare) if re.fullmatch(r"[-+]?\d*\.\d+(e[-+]?\d+)?", bare) else text
 
 
-def compared(old: Measurement, new: Measurement) -> Iterator[tuple[str, str, str, bool]]:
-    """What was measured again, cell by cell: (row and column, the cell in the file, now, whether within the spread).
+@dataclass(frozen=True)
+class Again:
+    """A cell that was measured again: of a row's first column, which names it, or a figure.
+
+    Attributes
+    ----------
+    row, column
+        The row's first cell, and the column's title.
+    before, now
+        Its texts in the file, and now.
+    used
+        The share of the spread that the largest difference of its numbers takes: above 1 where it is beyond, and where
+        the cell is missing now.
+    """
+
+    row: str
+    column: str
+    before: str
+    now: str
+    used: float
+
+
+def compared(old: Measurement, new: Measurement) -> Iterator[Again]:
+    """What was measured again, cell by cell.
 
     Raises
     ------
@@ -275,9 +298,12 @@ def compared(old: Measurement, new: Measurement) -> Iterator[tuple[str, str, str
         texts = Scaled(recipe.words or {})
         for before, now in rows:
             for column in recipe.columns:
-                near = all(_near(column, field, before, now) for field in column.fields())
-                place = f"{texts.cell(recipe.columns[0].text, before)}: {column.head}"
-                yield place, texts.cell(column.text, before), texts.cell(column.text, now), near
+                used = max((_used(column, field, before, now) for field in column.fields()), default=0.0)
+                name, old_text, new_text = (
+                    texts.cell(text, row)
+                    for text, row in ((recipe.columns[0].text, before), (column.text, before), (column.text, now))
+                )
+                yield Again(name, column.head, old_text, new_text, used)
 
 
 def _same_number(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
@@ -286,16 +312,21 @@ def _same_number(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
     return old, new
 
 
-def _near(column: Column, field: str, before: Row, now: Row) -> bool:
-    try:
-        old, new = (string.Formatter().get_field(field, (), row)[0] for row in (before, now))
-    except (KeyError, IndexError, TypeError):
-        return True  # an empty cell
-    if isinstance(old, list) or isinstance(new, list):
-        return True  # all runs; the row has their median too
+def _used(column: Column, field: str, before: Row, now: Row) -> float:
+    old, new = (_field(field, row) for row in (before, now))
+    if isinstance(old, list) and isinstance(new, list):
+        return 0.0  # all runs; the row has their median too
     if isinstance(old, int | float) and isinstance(new, int | float):
-        return column.near(old, new)
-    return bool(old == new)
+        return column.used(old, new)
+    return 0.0 if old == new else math.inf
+
+
+def _field(field: str, row: Row) -> Any:
+    """A field of a row; None where the cell is empty."""
+    try:
+        return string.Formatter().get_field(field, (), row)[0]
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def text_of(found: Mapping[str, Any]) -> str:

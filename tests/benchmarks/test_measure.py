@@ -60,7 +60,9 @@ def test_a_figure_beyond_its_spread_is_an_error(
     _write(folder, _command(12.0))
     before = (folder / "echo.json").read_text()
     assert _run(monkeypatch, "echo", "--check") == 1
-    assert "NO" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "NO" in printed.err
+    assert json.loads(printed.out) == {"rows": [{"subject": "echo", "numbers": 1, "within": 0, "used": 2.0}]}
     assert (folder / "echo.json").read_text() == before
     assert (folder / "page.md").read_text() == PAGE
 
@@ -85,7 +87,9 @@ def test_what_cannot_be_measured_is_one_line_and_changes_nothing(
     _write(folder, command, **more)
     before = (folder / "echo.json").read_text()
     assert _run(monkeypatch, "echo") == 1
-    assert line in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert line in printed.err
+    assert json.loads(printed.out) == {"rows": [{"subject": "echo", "numbers": 0, "within": 0, "used": None}]}
     assert (folder / "echo.json").read_text() == before
 
 

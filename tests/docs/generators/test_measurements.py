@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from docs.generators import measurements, plots
-from docs.generators.measurements import Column, Measurement, figures_in, parse
+from docs.generators.measurements import Again, Column, Measurement, figures_in, parse
 
 MEASURED = {
     "command": "python -m benchmarks.some.thing",
@@ -107,27 +108,29 @@ def test_figures_by_pattern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spread", "old", "new", "near"),
+    ("spread", "old", "new", "used"),
     [
-        ("30 %", 10, 12.9, True),
-        ("30 %", 10, 13.1, False),
-        ("0.2", 98.1, 98.29, True),
-        ("0.2", 98, 98.3, False),
-        ("", 5, 5, True),
-        ("", 5, 6, False),
+        ("30 %", 10, 13, 1.0),
+        ("30 %", -10, -16, 2.0),
+        ("0.2", 98, 98.1, 0.5),
+        ("30 %", 0, 0.1, math.inf),
+        ("", 5, 5, 0.0),
+        ("", 5, 6, math.inf),
     ],
 )
-def test_spread(spread: str, old: float, new: float, near: bool) -> None:
-    assert Column("x", "{x}", spread).near(old, new) == near
+def test_spread(spread: str, old: float, new: float, used: float) -> None:
+    assert Column("x", "{x}", spread).used(old, new) == pytest.approx(used)
 
 
 def test_what_is_measured_again_is_compared_cell_by_cell() -> None:
-    columns = [["way", "{way}"], ["ms", "{s!m:.1f}", "10 %"], ["runs", "{runs}"]]
-    old, new = (_measurement({"rows": [{"way": "a", "s": s, "runs": r}]}, columns) for s, r in ((1.0, 3), (1.05, 4)))
+    columns = [["way", "{way}"], ["ms", "{s!m:.1f}", "10 %"], ["runs", "{runs}"], ["peer", "{peer}", "10 %"]]
+    old = _measurement({"rows": [{"way": "a", "s": 1.0, "runs": 3, "peer": 2.0}]}, columns)
+    new = _measurement({"rows": [{"way": "a", "s": 1.05, "runs": 4}]}, columns)
     assert list(measurements.compared(old, new)) == [
-        ("a: way", "a", "a", True),
-        ("a: ms", "1000.0", "1050.0", True),
-        ("a: runs", "3", "4", False),
+        Again("a", "way", "a", "a", 0.0),
+        Again("a", "ms", "1000.0", "1050.0", pytest.approx(0.5)),
+        Again("a", "runs", "3", "4", math.inf),
+        Again("a", "peer", "2.0", "", math.inf),
     ]
     more = _measurement({"rows": [{"way": "a"}, {"way": "b"}]}, columns)
     with pytest.raises(ValueError, match="2 rows, and the file has 1"):
