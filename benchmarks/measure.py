@@ -119,13 +119,13 @@ def _output(old: Measurement) -> str:
 
 
 def _compare(old: Measurement, new: Measurement) -> list[Again]:
-    """Print each cell of the tables beside the file's; the cells after a row's name that are not empty."""
+    """Print each cell of the tables beside the file's; those that are figures."""
     shown = Table("what", "in the file", "now", "within the spread")
     found = list(measurements.compared(old, new))
     for cell in found:
         shown.add_row(f"{cell.row}: {cell.column}", cell.before, cell.now, "yes" if cell.used <= 1 else "NO")
     Console(stderr=True).print(shown)
-    return [cell for cell in found if cell.before not in (cell.row, "")]
+    return [cell for cell in found if cell.before and not cell.names]
 
 
 def _write(new: Measurement) -> None:

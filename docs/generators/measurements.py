@@ -265,12 +265,14 @@ def _number(text: str | None) -> Any:
 
 @dataclass(frozen=True)
 class Again:
-    """A cell that was measured again: of a row's first column, which names it, or a figure.
+    """A cell that was measured again.
 
     Attributes
     ----------
     row, column
         The row's first cell, and the column's title.
+    names
+        Whether it is the row's name, and no figure: it is the first, and states no spread.
     before, now
         Its texts in the file, and now.
     used
@@ -280,6 +282,7 @@ class Again:
 
     row: str
     column: str
+    names: bool
     before: str
     now: str
     used: float
@@ -303,7 +306,8 @@ def compared(old: Measurement, new: Measurement) -> Iterator[Again]:
                     texts.cell(text, row)
                     for text, row in ((recipe.columns[0].text, before), (column.text, before), (column.text, now))
                 )
-                yield Again(name, column.head, old_text, new_text, used)
+                names = column is recipe.columns[0] and not column.spread
+                yield Again(name, column.head, names, old_text, new_text, used)
 
 
 def _same_number(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:

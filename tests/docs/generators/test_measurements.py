@@ -127,10 +127,10 @@ def test_what_is_measured_again_is_compared_cell_by_cell() -> None:
     old = _measurement({"rows": [{"way": "a", "s": 1.0, "runs": 3, "peer": 2.0}]}, columns)
     new = _measurement({"rows": [{"way": "a", "s": 1.05, "runs": 4}]}, columns)
     assert list(measurements.compared(old, new)) == [
-        Again("a", "way", "a", "a", 0.0),
-        Again("a", "ms", "1000.0", "1050.0", pytest.approx(0.5)),
-        Again("a", "runs", "3", "4", math.inf),
-        Again("a", "peer", "2.0", "", math.inf),
+        Again("a", "way", True, "a", "a", 0.0),
+        Again("a", "ms", False, "1000.0", "1050.0", pytest.approx(0.5)),
+        Again("a", "runs", False, "3", "4", math.inf),
+        Again("a", "peer", False, "2.0", "", math.inf),
     ]
     more = _measurement({"rows": [{"way": "a"}, {"way": "b"}]}, columns)
     with pytest.raises(ValueError, match="2 rows, and the file has 1"):
