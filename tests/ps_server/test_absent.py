@@ -204,15 +204,6 @@ def test_restored_shard_continues_with_its_counts(pushes: int, tmp_path: Path) -
     assert contents(new) == contents(old)
 
 
-def test_rollback_returns_to_the_counts_of_the_set(tmp_path: Path) -> None:
-    shard = trained(pushes=3)
-    snapshot.save(shard, tmp_path, 0, "set", "job", shard_epoch=1)
-    before = [(segment.applied, segment.missed) for segment in shard.segments.values()]
-    send(shard, Push(A, 4, RATE, absent=PARTS[3]), normal(4))
-    snapshot.restore(shard, tmp_path, "set", "job", shard_epoch=1, again=True)
-    assert [(segment.applied, segment.missed) for segment in shard.segments.values()] == before
-
-
 def test_set_begun_before_a_push_holds_the_counts_before_it() -> None:
     shard = trained(pushes=3)
     segment = shard.segments[1]

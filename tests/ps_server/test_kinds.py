@@ -17,7 +17,7 @@ from dbelief.optim.rules.add import ADD
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import replication_pb2
 from dbelief.rpc.pb import segments_pb2 as segments
-from dbelief.rpc.wire.convert import span_from_wire, span_to_wire
+from dbelief.rpc.wire.convert import span_from_wire
 from ps_server import snapshot
 from ps_server.replication.link import ReplicationLink
 from ps_server.replication.migration import Migration
@@ -169,14 +169,6 @@ def test_shard_of_fixed_segments_has_no_ledgers() -> None:
 # -- kinds outlast every transfer ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_kind_is_in_a_row_of_the_segment_table(kind: Kind) -> None:
-    span = SegmentSpan(3, 40, 7, kind)
-    back = span_from_wire(segments.SegmentSpan.FromString(span_to_wire(span).SerializeToString()))
-    assert back == span
-    assert back.kind is kind
-
-
 def test_row_of_an_earlier_version_is_trained() -> None:
     assert span_from_wire(segments.SegmentSpan(index=3, start=40, length=7)) == SegmentSpan(3, 40, 7, Kind.TRAINED)
 
@@ -273,14 +265,3 @@ def test_restored_shard_continues_with_its_kinds(rule: str, tmp_path: Path) -> N
         send(shard, Push(A, 4, RATE), normal(4))
     assert contents(new) == contents(old)
     assert new.ledgers()[PARAMETERS, A] == (LedgerRow(4), LedgerRow(4))
-
-
-def test_rollback_returns_sums_to_the_set(tmp_path: Path) -> None:
-    shard = trained("adam")
-    snapshot.save(shard, tmp_path, 0, "set", "job", shard_epoch=1)
-    before = numbers(shard)
-    send(shard, Push(A, 4, RATE), normal(4))
-    snapshot.restore(shard, tmp_path, "set", "job", shard_epoch=1, again=True)
-    np.testing.assert_array_equal(numbers(shard), before)
-    send(shard, Push(A, 5, RATE), np.ones(N, np.float32))
-    np.testing.assert_array_equal(numbers(shard)[SUMMED], before[SUMMED] + 1)

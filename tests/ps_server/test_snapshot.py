@@ -107,15 +107,6 @@ def test_restore_is_exact_on_any_shard_count(
     assert all(shard.ready for shard in new)
 
 
-def test_a_restored_shard_knows_which_pushes_are_missing(tmp_path: Path) -> None:
-    new = shards_of(3)
-    restore(new, save(trained(1), tmp_path))
-    with pytest.raises(Rejected, match="push 6 of replica 1 on 'w' was received where 4 was expected"):
-        send(new, Push(A, 6, np.float32(0.1)), normal(6))
-    taken = new[0].push(Push(A, 6, np.float32(0.1), base=6), 0, np.zeros(7, np.float32))
-    assert taken.lost == 2
-
-
 def test_versions_after_recovery_exceed_all_earlier_ones(tmp_path: Path) -> None:
     """A replica asks for what is newer than it holds; at the set's own versions it would get nothing."""
     old = trained(1)
@@ -142,23 +133,6 @@ def test_rollback_within_an_epoch_raises_versions(tmp_path: Path) -> None:
     restore(shards, folder)
     assert state(shards) == before
     assert all(version > seen for version, seen in zip(shard.versions(), held, strict=True))
-
-
-def test_staleness_counts_from_recovery(tmp_path: Path) -> None:
-    """A gradient computed before it missed pushes that nobody knows any more, and not a million million."""
-    new = shards_of(1)
-    restore(new, save(trained(1), tmp_path))
-    part = np.zeros(7, np.float32)
-    assert new[0].push(Push(A, 4, np.float32(0.1)), 0, part, read_version=3).staleness == 0
-    assert new[0].push(Push(A, 5, np.float32(0.1)), 0, part, read_version=3).staleness == 1
-    seen, _ = new[0].pull("w", 0)
-    assert new[0].push(Push(A, 6, np.float32(0.1)), 0, part, read_version=seen).staleness == 0
-
-
-def test_a_shard_without_initial_values_writes_no_set(tmp_path: Path) -> None:
-    with pytest.raises(Rejected, match="segment 0 has no initial values"):
-        snapshot.save(shards_of(1)[0], tmp_path / "set", 0, "set", "job", 1)
-    assert not (tmp_path / "set").exists()
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------
@@ -250,29 +224,6 @@ def test_waiting_gradients_do_not_count_as_applied(tmp_path: Path) -> None:
         send(shards, Push(B, 2, np.float32(0.1), clock=1), normal(4))
     assert state(new) == state(old)
     assert {segment.rounds for shard in new for segment in shard.segments.values()} == {2}
-
-
-def leased_rounds(make: Make) -> Any:
-    """A shard at rounds, with two of A that wait, of different leases; all pushes name lease and position."""
-    subject = make(staleness=0, rule="sgd")
-    subject.shard.set_membership(1, [(0, [A.replica, B.replica])])
-    subject.push(A, 1.0, clock=0, lease=3, position=32)
-    subject.push(B, 1.0, clock=0, lease=4, position=30)
-    subject.push(A, 1.0, clock=1, lease=3, position=64)
-    subject.push(A, 1.0, clock=2, lease=6, position=32)
-    return subject
-
-
-def test_set_has_the_row_before_the_gradients_that_wait(make: Make, tmp_path: Path) -> None:
-    subject = leased_rounds(make)
-    snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
-    for one in read_segments(tmp_path, "set", "job", "sgd", subject.spans):
-        assert one.ledger["w", A] == LedgerRow(1, 3, 32)
-        assert one.ledger["w", B] == LedgerRow(1, 4, 30)
-    again = make(staleness=0, rule="sgd", initial=None)
-    snapshot.restore(again.shard, tmp_path, "set", "job", EPOCH)
-    assert again.shard.ledgers()["w", A] == (LedgerRow(1, 3, 32),) * 2
-    assert again.shard.ledgers()["w", B._replace(rank=0)] == (LedgerRow(1, 4, 30),) * 2
 
 
 def test_rollback_within_an_epoch_keeps_the_rows_that_were_acknowledged(make: Make, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dbelief.checkpoint.object_sets import ObjectSets, sets_at
 from dbelief.checkpoint.set_storage import LocalSets, SetStorage, complete_until, newest_count
 from dbelief.checkpoint.shard_file import read_segments, verify_shards, write_shard
 from dbelief.core.layout import SegmentSpan
-from dbelief.errors import CorruptSnapshot, SnapshotError, Unavailable, UserError, WriteFailed
+from dbelief.errors import CorruptSnapshot, Unavailable, UserError, WriteFailed
 from dbelief.storage.backends import MemoryBackend
 from dbelief.storage.object_store import ObjectStore
 from dbelief.url import Url, parse_url
@@ -263,11 +263,3 @@ def test_shards_write_only_below_the_place_of_the_sets(sets: ObjectSets, where: 
 def test_the_kind_of_a_place_decides(tmp_path: Path, where: Url) -> None:
     assert isinstance(sets_at(str(where)), ObjectSets)
     assert isinstance(sets_at(str(tmp_path)), LocalSets)
-
-
-def test_another_job_or_rule_is_refused(sets: ObjectSets) -> None:
-    complete(sets, IDS[0])
-    with pytest.raises(SnapshotError, match="belongs to job 'digits', not 'other'"):
-        sets.latest_valid("other", "momentum")
-    with pytest.raises(SnapshotError, match="holds the state of rule momentum; the job's is adam"):
-        sets.latest_valid("digits", "adam")

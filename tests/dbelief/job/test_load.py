@@ -5,12 +5,11 @@ import json
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dbelief.errors import JobError
-from dbelief.job import Downpour, Job, LayersModel, load_job, parse_job
+from dbelief.job import Downpour, LayersModel, load_job, parse_job
 
 TEXT = """\
 name: small
@@ -199,20 +198,6 @@ def test_a_job_is_frozen_and_pickles_with_its_folder(file: Path) -> None:
     copy = pickle.loads(pickle.dumps(job))
     assert copy == job
     assert copy.folder == file.parent
-
-
-def described(section: Any, path: str = "") -> list[tuple[str, str | None]]:
-    """(path, description) of every field below a section's JSON schema."""
-    return [(f"{path}.{name}", field.get("description")) for name, field in section.get("properties", {}).items()] + [
-        pair for name, inner in section.get("$defs", {}).items() for pair in described(inner, name)
-    ]
-
-
-def test_every_field_has_a_description() -> None:
-    schema = Job.model_json_schema()
-    pairs = described(schema)
-    assert len(pairs) > 80
-    assert [path for path, text in pairs if not text] == []
 
 
 @pytest.mark.parametrize(

@@ -88,21 +88,6 @@ def test_wait_returns_at_the_end(child: MakeChild) -> None:
     assert other.code is None
 
 
-def test_its_end_and_its_last_words_are_known(child: MakeChild) -> None:
-    one = child("exit", "3")
-    one.start()
-    assert ended(one).code == 3
-    assert one.last_words() == "leaving with 3"
-
-
-def test_output_is_appended_to_the_log(child: MakeChild) -> None:
-    one = child("exit", "3")
-    for _ in range(2):
-        one.start()
-        ended(one)
-    assert one.log.read_text() == "leaving with 3\nleaving with 3\n"
-
-
 def test_ctrl_c_at_the_launcher_does_not_reach_it(child: MakeChild) -> None:
     one = started(child("wait"))
     assert one.process is not None
@@ -148,12 +133,6 @@ def test_one_that_was_killed_is_started_again(child: MakeChild) -> None:
     assert one.restart_if_due(1e6)
     assert one.started == 2
     assert one.process.pid != first
-
-
-def test_without_restarts_the_first_death_is_the_last(child: MakeChild) -> None:
-    one = child("exit", "3")
-    one.start()
-    assert not ended(one).restart_if_due(0.0)
 
 
 def test_a_mistake_is_not_tried_again(child: MakeChild) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from dbelief.launch.local_cluster import LocalCluster
 from dbelief.launch.script_failures import ScriptFailures
 from dbelief.process.terminal.console import Interrupt
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.rundir.summary import Summary
+from tests.dbelief.monitor.test_status import SUMMARY
 
 
 class Full:
@@ -137,27 +138,6 @@ def test_a_coordinator_does_not_wait_for_workers_that_have_ended(
     assert coordinator.asked == asked
 
 
-def a_summary(**fields: Any) -> Summary:
-    """One of a run of 100 samples."""
-    none = dict.fromkeys(("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "staleness_mean"))
-    counts = dict.fromkeys(
-        (
-            "epochs",
-            "steps",
-            "pushes",
-            "wall_s",
-            "replicas",
-            "shards",
-            "members_lost",
-            "parameters",
-            "pushes_trained_twice",
-        ),
-        1,
-    )
-    more = {"samples_per_replica": {}, "bytes_per_replica": {}, "reason": "", "state": "done"}
-    return Summary(job="a", seed=0, samples=100, **{**none, **counts, **more, **fields})
-
-
 @pytest.mark.parametrize(
     ("code", "fields", "signal", "wanted"),
     [
@@ -181,7 +161,7 @@ def test_the_exit_code_of_a_run_that_has_ended(
     """A coordinator that is killed after it has written the summary makes no failure of the run."""
     cluster, interrupted = LocalCluster.__new__(LocalCluster), Interrupt()
     cluster.folder, cluster._site = tmp_path, cast(Any, SimpleNamespace(stopped=130))
-    (tmp_path / "summary.json").write_text(a_summary(**fields).model_dump_json())
+    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "state": "done", "reason": "", **fields}))
     if signal:
         interrupted.set()
     coordinator = SimpleNamespace(code=code, fate=lambda: "coordinator was killed by SIGKILL")

@@ -154,13 +154,6 @@ def test_lines_without_terminal_are_rate_limited() -> None:
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_last_line_that_was_printed_is_not_repeated() -> None:
-    file = io.StringIO()
-    with LiveView(Console(file=file), clock=ManualClock()) as view:
-        view.update(status())
-    assert len(file.getvalue().splitlines()) == 1
-
-
 def test_the_line_of_the_end_is_printed_at_once_and_only_once() -> None:
     file = io.StringIO()
     with LiveView(Console(file=file), clock=ManualClock()) as view:

@@ -6,7 +6,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -132,16 +132,6 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(size: int, tmp_path: Pat
     with files_end_at(size), pytest.raises(WriteFailed, match=reason), atomic_write(path) as file:
         file.writelines([bytes(10_000)] * 20)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {path.name: b"before"}
-
-
-def test_failing_sync_is_a_write_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fsync(descriptor: int) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(WriteFailed, match="No space left on device"), atomic_write(tmp_path / "set.json") as file:
-        file.write(b"{}")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

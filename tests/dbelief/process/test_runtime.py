@@ -6,10 +6,8 @@ import threading
 import time
 from contextlib import suppress
 
-import pytest
-
 from dbelief.process.clock import SystemClock
-from dbelief.process.runtime import Empty, Runtime, runtime, use_runtime
+from dbelief.process.runtime import Runtime, runtime, use_runtime
 
 
 class Frozen(Runtime):
@@ -38,29 +36,6 @@ def test_replacement_lasts_for_its_block() -> None:
         assert (runtime.monotonic(), SystemClock().now(), SystemClock().wall()) == (8.0, 8.0, 1_700_000_008.0)
     assert inner.now_s == 107.0
     assert abs(runtime.monotonic() - time.monotonic()) < 60
-
-
-def test_primitives_are_the_systems() -> None:
-    assert isinstance(runtime.event(), threading.Event)
-    assert isinstance(runtime.condition(), threading.Condition)
-    lock = runtime.lock()
-    with lock:
-        assert not lock.acquire(blocking=False)
-    again = runtime.reentrant_lock()
-    with again:
-        assert again.acquire(blocking=False)
-        again.release()
-    two = runtime.semaphore(2)
-    assert [two.acquire(blocking=False) for _ in range(3)] == [True, True, False]
-
-
-def test_queue_is_first_in_first_out() -> None:
-    free = runtime.queue()
-    for number in range(1_000):
-        free.put(number)
-    assert [free.get() for _ in range(1_000)] == list(range(1_000))
-    with pytest.raises(Empty):
-        free.get(timeout=0.001)
 
 
 def test_threads_have_names_and_arguments() -> None:

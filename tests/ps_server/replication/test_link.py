@@ -414,25 +414,6 @@ def _in_sync() -> tuple[ReplicationLink, Acknowledgements]:
     return link, Acknowledgements(link)
 
 
-def test_waiting_thread_hands_the_reading_over() -> None:
-    """The first to wait reads until it has its own acknowledgement; the other reads from then on."""
-    link, sender = _in_sync()
-    threads = []
-    for records in (1, 2):
-        link.append(_record())
-        threads.append(threading.Thread(target=link.wait, args=(records, 60.0, sender)))
-        threads[-1].start()
-        wait_until(lambda: len(link._waiting) == len(threads) and link._reader is not None)
-    for number, thread in enumerate(threads, 1):
-        sender.arrive()
-        thread.join(60.0)
-        assert not thread.is_alive()
-        assert link._acknowledged == number
-    assert sender.readers == [thread.ident for thread in threads]
-    assert link._reader is None
-    assert not link._waiting
-
-
 def test_an_acknowledgement_wakes_only_those_it_is_for() -> None:
     """And one to read the next; four workers' pushes would else wake each other, as often as each has to run."""
     link, sender = _in_sync()
@@ -453,6 +434,8 @@ def test_an_acknowledgement_wakes_only_those_it_is_for() -> None:
         thread.join(60.0)
         assert not thread.is_alive()
     assert not link._waiting
+    assert link._reader is None
+    assert sender.readers == [thread.ident for thread in threads]
 
 
 def test_thread_that_reads_waits_no_longer_than_its_timeout() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -263,13 +263,6 @@ def test_messages_that_are_no_segments_are_refused(wrong: list[wire.CarryRequest
 
 
 # -- over gRPC -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def job() -> Iterator[Job]:
-    made = Job()
-    yield made
-    made.close()
 
 
 def hold(job: Job, number: int, indices: list[int]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from dbelief.core.placement import Placement
 from dbelief.core.push import Push, PushResult
-from dbelief.errors import Moved, Rejected, Unavailable
+from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.client.stream_pool import Stream
 from dbelief.rpc.pb import parameters_pb2 as wire
@@ -247,15 +247,6 @@ def test_push_to_an_old_shard_epoch_is_refused_midway(start: Callable[..., Job])
         assert code is grpc.StatusCode.ABORTED
         assert "epoch" in details
         push.opening.target.shard_epoch = 9
-
-
-def test_without_refresh_moved_is_raised(job: Job, tmp_path: Path) -> None:
-    client = job.client(A)
-    job.snapshot(tmp_path)
-    pushes(client, job, range(1, 2))
-    job.restart(1, tmp_path)
-    with pytest.raises(Moved, match=r"shard 1 at .* is in epoch 16, not 6"):
-        client.push(job.full(1.0), job.held(0), Push(A, 2, ONE))
 
 
 @pytest.mark.parametrize("asks", [True, False])

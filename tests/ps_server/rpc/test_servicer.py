@@ -27,7 +27,6 @@ from ps_server.rpc.servicer import ShardService
 from ps_server.store.shard import Shard
 from tests.dbelief.process.test_atomic_file import files_end_at
 from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
-from tests.threads import at_once
 
 pytestmark = pytest.mark.processes
 
@@ -309,26 +308,6 @@ def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
 # -- the dial ------------------------------------------------------------------------------------------------
 
 
-def test_push_at_staleness_0_returns_after_its_round(start: Callable[..., Job]) -> None:
-    job = start(staleness=0)
-    membership = wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2])])
-    for number in range(2):
-        job.configure(number, membership=membership)
-    seen: dict[int, list[float]] = {1: [], 2: []}
-
-    def replica(pusher: Pusher) -> None:
-        client, out, versions = job.client(pusher), job.full(np.nan), job.held()
-        for clock in range(3):
-            client.pull(out, versions, clock=clock)
-            seen[pusher.replica] += [float(out.min()), float(out.max())]
-            push = Push(pusher, clock + 1, np.float32(1), samples=4, clock=clock)
-            client.push(job.full(2.0 * pusher.replica), versions, push)
-
-    at_once(replica, (A, B))
-    assert seen[1] == seen[2] == [0, 0, -3, -3, -6, -6]
-    np.testing.assert_array_equal(job.read(), job.full(-9.0))
-
-
 def members(*replicas: int, epoch: int = 1) -> wire.Membership:
     return wire.Membership(member_epoch=epoch, rounds=[wire.MembersFrom(clock=0, replicas=replicas)])
 
@@ -350,19 +329,6 @@ def test_pull_at_staleness_1_waits_for_the_slowest(
     for number in range(2):
         reply = job.configure(number, membership=members(1, 2, 3, epoch=2))
         assert (reply.clock, reply.segments) == (2, 20)
-
-
-def test_pull_sends_its_clock_to_a_recovered_shard(start: Callable[..., Job]) -> None:
-    job = start(staleness=0, deadline_s=0.05)
-    for number, service in enumerate(job.services):
-        job.configure(number, membership=members(1))
-        shard = service.controller.require_shard()
-        for segment in shard.segments.values():
-            w = np.full(segment.span.length, 5.0, np.float32)
-            shard.load(StoredSegment(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
-    out = job.full(np.nan)
-    job.client(A).pull(out, job.held(), clock=9)
-    np.testing.assert_array_equal(out, job.full(5.0))
 
 
 def test_waiting_puller_sends_its_clock_to_recovered_shards(

@@ -103,18 +103,6 @@ def test_shared_memory_matches_tcp_bit_for_bit(
     wait_until(nothing_left)
 
 
-def test_only_newer_segments_are_written(job: Job) -> None:
-    client = job.client(A)
-    out, versions = client.array(job.placement.size), job.held()
-    client.pull(out, versions)
-    out[:] = 9.0
-    client.pull(out, versions)
-    np.testing.assert_array_equal(out, 9.0)
-    job.client(B).push(job.full(1.0), job.held(), Push(B, 1, np.float32(1)))
-    client.pull(out, versions)
-    np.testing.assert_array_equal(out, -1.0)
-
-
 def test_a_large_push_is_acknowledged_on_the_way(start: Callable[..., Job]) -> None:
     job = start(spans=tuple(make_segments([(0, 40 << 18)], 1 << 18)))
     client = job.client(A)

@@ -21,7 +21,6 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
-from dbelief.rpc.wire import bulk
 from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.rpc.test_streams import Feed
@@ -63,17 +62,6 @@ def test_a_client_keeps_one_stream_per_shard_and_direction(start: Callable[..., 
     steps(job, job.client(A), A, range(1, 6))
     assert counted.opened == {"Pull": 2, "Push": 2}
     np.testing.assert_array_equal(job.read(), job.full(-5.0))
-
-
-@pytest.mark.parametrize("bytes_", [1, 100, 1 << 20])
-def test_messages_of_any_size_mean_the_same(job: Job, monkeypatch: pytest.MonkeyPatch, bytes_: int) -> None:
-    monkeypatch.setattr(bulk, "FULL_BYTES", bytes_)
-    values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
-    client, out = job.client(A), job.full(np.nan)
-    for number in (1, 2):
-        client.push(values, job.held(0), Push(A, number, ONE))
-    client.pull(out, job.held())
-    np.testing.assert_array_equal(out, -values - values)
 
 
 def test_pushes_on_one_stream_are_acknowledged_in_order(start: Callable[..., Job]) -> None:
@@ -166,17 +154,6 @@ def test_more_clients_than_threads_are_all_served() -> None:
         for client in clients:
             client.close()
         small.close()
-
-
-@pytest.fixture
-def handlers_before() -> set[int | None]:
-    """Threads of servers of earlier tests that have not ended yet."""
-    return {thread.ident for thread in threading.enumerate() if thread.name.startswith("handler")}
-
-
-def test_threads_are_made_when_they_are_needed(handlers_before: set[int | None], job: Job) -> None:
-    here = {thread.ident for thread in threading.enumerate() if thread.name.startswith("handler")}
-    assert 0 < len(here - handlers_before) < 40
 
 
 def test_waiting_calls_leave_threads_for_the_last_push() -> None:

@@ -14,14 +14,13 @@ import pytest
 from dbelief.arrays.backend import select_backend
 from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.placement import Placement
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import Push
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.device.standin.cupy import standing_in
 from tests.ps_server.servers import A, B, Job
-from tests.threads import at_once
 
 pytestmark = pytest.mark.processes
 
@@ -97,17 +96,6 @@ def test_a_gradient_on_a_device_is_fetched_as_it_is_sent(job: Job, monkeypatch: 
     assert len(machine.memory.requests[-1]) == 1 + 4  # one to bring the values there, two for each shard
 
 
-def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
-    def replica(number: int) -> None:
-        pusher = Pusher(number, 100 + number)
-        client = job.client(pusher)
-        for sequence in range(1, 6):
-            client.push(job.full(number * sequence), job.held(0), Push(pusher, sequence, np.float32(1)))
-
-    at_once(replica, range(1, 5))
-    np.testing.assert_array_equal(job.read(), job.full(-(1 + 2 + 3 + 4) * (1 + 2 + 3 + 4 + 5)))
-
-
 def test_generated_client_works_with_our_server(job: Job) -> None:
     opening = job.opening(Push(A, 1, np.float32(1)))
     together = wire.PushRequest(opening=opening.opening)
@@ -155,19 +143,6 @@ class Feed:
 
     def __iter__(self) -> Iterator[wire.PushRequest]:
         return iter(self._queue.get, None)
-
-
-def test_every_16_segments_are_acknowledged(start: Callable[..., Job]) -> None:
-    job = start(count=80)
-    feed = Feed(job.opening(Push(A, 1, np.float32(1))))
-    call = job.stubs[0].Push(iter(feed))
-    feed.send(job.part(index) for index in range(16))
-    assert next(call).acknowledgement.acknowledged == 16
-    feed.send(job.part(index) for index in range(16, 32))
-    assert next(call).acknowledgement.acknowledged == 32
-    feed.send(job.part(index) for index in range(32, 40))
-    feed.end()
-    assert [reply.acknowledgement.acknowledged for reply in call] == [40]
 
 
 def applied(job: Job, number: int, segments_applied: int) -> None:

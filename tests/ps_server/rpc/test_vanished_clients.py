@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -17,6 +15,7 @@ from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.client.stream_pool import StreamPool
 from dbelief.rpc.keepalive import Keepalive
+from tests.histories.proxy import Proxy
 from tests.ps_server.rpc.test_stream_limit import Small
 from tests.ps_server.servers import A, wait_until
 
@@ -25,44 +24,9 @@ pytestmark = pytest.mark.processes
 QUICK = Keepalive(0.3, 2.0)
 
 
-class Relay:
-    """Passes bytes on between callers and a server, until it is cut: then all connections stay open, and silent."""
-
-    def __init__(self, port: int, stack: ExitStack) -> None:
-        self._port, self._stack = port, stack
-        self._cut = threading.Event()
-        self._door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
-        self._begin(self._run)
-
-    def cut(self) -> None:
-        self._cut.set()
-
-    def _begin(self, work: object, *words: object) -> None:
-        threading.Thread(target=work, args=words, daemon=True).start()  # type: ignore[arg-type]
-
-    def _run(self) -> None:
-        while not self._cut.is_set():
-            try:
-                caller, _ = self._door.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._port))
-            for one, other in ((caller, server), (server, caller)):
-                self._stack.callback(one.close)
-                self._begin(self._pass, one, other)
-
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
-        try:
-            while (data := one.recv(65536)) and not self._cut.is_set():
-                other.sendall(data)
-        except OSError:
-            return
-
-
 @pytest.fixture
 def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
-    """What is open; calls carry no tokens, which are for the address of a server and not for a relay's."""
+    """What is open; calls carry no tokens, which are for the address of a server and not for a proxy's."""
     monkeypatch.setattr("dbelief.security.identity._Identity.insecure", True)
     with ExitStack() as stack:
         yield stack
@@ -72,9 +36,10 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
     monkeypatch.setattr("dbelief.rpc.server.handler_threads.IDLE_S", 0.1)
     small = Small(handlers=16, keepalive=QUICK)
     stack.callback(small.close)
-    relay = Relay(small.server.port, stack)
+    relay = Proxy(small.server.port)
+    stack.callback(relay.close)
     spans = (small.service.controller.require_shard().segments[0].span,)
-    placement = Placement(1, spans, (ShardPlacement(0, relay.address, 1, ((0, 1),)),))
+    placement = Placement(1, spans, (ShardPlacement(0, f"127.0.0.1:{relay.port}", 1, ((0, 1),)),))
     client = ShardedParameterClient("small", placement, ("sgd", {}), A, 60.0, direct=False)
     stack.callback(client.close)
     versions, service = np.full(1, -1, np.int64), small.service
@@ -83,7 +48,7 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
         client.push(out, versions, Push(A, sequence, np.float32(1)))
     for streams in service._streams, service._local:
         wait_until(lambda streams=streams: streams._open == 2, "a stream to pull and one to push")  # type: ignore[misc]
-    relay.cut()
+    relay.stall(600.0)
     wait_until(
         lambda: not (service._streams._open or service._local._open or service._attached._peers), "the streams' end"
     )
@@ -93,12 +58,13 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
 def test_a_client_finds_out_that_a_server_vanished(stack: ExitStack) -> None:
     small = Small(handlers=16)
     stack.callback(small.close)
-    relay = Relay(small.server.port, stack)
+    relay = Proxy(small.server.port)
+    stack.callback(relay.close)
     streams = StreamPool(lambda address: open_channel(address, "ps", keepalive=QUICK))
     stack.callback(streams.close)
-    stream = streams.acquire(relay.address, "Pull")
+    stream = streams.acquire(f"127.0.0.1:{relay.port}", "Pull")
     wait_until(lambda: bool(small.service._streams._open), "the stream's beginning")
-    relay.cut()
+    relay.stall(600.0)
     with pytest.raises(Unavailable, match="pull: "), named_errors("pull"):
         stream.answer()
 

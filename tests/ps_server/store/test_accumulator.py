@@ -90,13 +90,6 @@ def test_invalid_bundle_is_refused(make: Make, push: Push, values: np.ndarray, r
     assert subject.everything() == before
 
 
-def test_fenced_incarnation_adds_nothing(make: Make) -> None:
-    subject = make((4,), initial=0.0)
-    subject.shard.fence([11])
-    with pytest.raises(Rejected, match="replica 1 in incarnation 11 is fenced"):
-        subject.send(bundle(1), subject.full(1.0))
-
-
 def test_over_the_wire_two_replicas_send_the_same_bundle(job: Job) -> None:
     for pusher in (A, B):
         pushed = job.client(pusher).push(

@@ -221,38 +221,6 @@ def test_each_way_to_change_an_array_leaves_a_copy(
 # -- one instant ---------------------------------------------------------------------------------------------
 
 
-def test_concurrent_pushes_are_not_in_the_set(make: Make, tmp_path: Path) -> None:
-    """The one who writes is held before each segment until another thread has pushed to all of them."""
-    subject, turn, done = make((300,) * 6, "adagrad"), threading.Event(), threading.Event()
-    subject.push(A, 1.0)
-    before = subject.read()
-    turns = 7
-
-    def replica() -> None:
-        for _ in range(turns):
-            assert turn.wait(PATIENCE_S)
-            turn.clear()
-            subject.push(A, 1.0)
-            done.set()
-
-    def wait() -> None:
-        turn.set()
-        assert done.wait(PATIENCE_S)
-        done.clear()
-
-    thread = threading.Thread(target=replica)
-    thread.start()
-    with between([wait] * turns):
-        save(subject.shard, tmp_path)
-    thread.join()
-    stored = {}
-    for one in read_segments(tmp_path, *SET[:2], "adagrad", subject.spans):
-        assert (one.version, one.applied, one.ledger["w", A]) == (1, 1, LedgerRow(1))
-        stored[one.span.index] = one.arrays["w"].copy()
-    assert np.concatenate([stored[span.index] for span in subject.spans]).tobytes() == before.tobytes()
-    assert subject.shard.ledgers()["w", A] == (LedgerRow(1 + turns), LedgerRow(1 + turns))
-
-
 def test_migrated_segments_stay_in_the_givers_set(make: Make, tmp_path: Path) -> None:
     subject = make((5, 3, 4))
     before = subject.read()

@@ -17,6 +17,7 @@ from dbelief.optim import make_rule
 from dbelief.optim.rules.sgd import SGD
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
+from tests.threads import at_once
 
 LENGTH, PATIENCE_S = 1000, 30.0
 ONE = np.float32(1)
@@ -34,24 +35,6 @@ def values(of: Shard) -> np.ndarray:
     _, data = of.pull("w", 0)
     assert data is not None
     return np.frombuffer(data, np.float32)
-
-
-def at_once(*works: Callable[[], object]) -> list[object]:
-    """What each gives, on threads of their own."""
-    given: list[object] = [None] * len(works)
-
-    def run(number: int) -> None:
-        try:
-            given[number] = works[number]()
-        except BaseException as error:
-            given[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return given
 
 
 @dataclass(frozen=True)
@@ -74,11 +57,8 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_pushes_of_a_segment_are_at_their_step_together() -> None:
     held = shard(Meeting())
     gradient = np.ones(LENGTH // 2, np.float32)
-    given = at_once(
-        lambda: held.push(Push(Pusher(0, 10), 1, ONE), 0, gradient),
-        lambda: held.push(Push(Pusher(1, 11), 1, ONE), 0, gradient, offset=LENGTH // 2),
-    )
-    assert [taken.outcome for taken in given] == [Outcome.APPLIED, Outcome.APPLIED]  # type: ignore[attr-defined]
+    given = at_once(lambda n: held.push(Push(Pusher(n, 10 + n), 1, ONE), 0, gradient, offset=n * LENGTH // 2), range(2))
+    assert [taken.outcome for taken in given] == [Outcome.APPLIED, Outcome.APPLIED]
     np.testing.assert_array_equal(values(held), -1)
 
 
@@ -100,9 +80,8 @@ def test_push_in_progress_is_read_repeated_and_fenced() -> None:
         held.segments[0].rule.met.wait()  # type: ignore[attr-defined]
         return version, ledger
 
-    first, seen = at_once(lambda: held.exchange(push, [(0, weights)]), others)
-    assert isinstance(first, tuple), first
-    assert isinstance(seen, tuple), seen
+    works: list[Callable[[], Any]] = [lambda: held.exchange(push, [(0, weights)]), others]
+    first, seen = at_once(lambda work: work(), works)
     assert seen == (0, (LedgerRow(1), LedgerRow(1))), "counted as pushed, not yet as there"
     np.testing.assert_array_equal(first[0][0][1], 0.0)
     assert held.pull("w", 0)[0] == 1
@@ -126,7 +105,7 @@ def test_pushes_that_meet_are_counted_each_once() -> None:
         for sequence in range(1, times + 1):
             held.push(Push(Pusher(number, 10 + number), sequence, ONE), 0, np.full(LENGTH, -1, np.float32))
 
-    assert at_once(*(lambda number=number: work(number) for number in range(4))) == [None] * 4
+    at_once(work, range(4))
     there = values(held)
     assert ((there >= 1) & (there <= 4 * times) & (there == np.round(there))).all()
     assert held.versions() == [4 * times]

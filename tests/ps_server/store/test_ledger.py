@@ -53,20 +53,6 @@ def test_however_often_a_push_is_sent_it_is_applied_once(make: Make, order: list
     assert subject.shard.versions() == [len(order)] * 2
 
 
-def test_base_after_recovery_counts_the_loss(make: Make) -> None:
-    subject = make()
-    subject.sequences[A] = 4  # the shard came back without pushes 1 to 4 of this life
-    push = Push(A, 5, np.float32(1), base=5)
-    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]
-    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]  # the answer may have been lost too
-    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
-    assert sum(subject.shard.lost()) == 12
-    assert subject.shard.lost_of() == {A: 4}
-    assert subject.shard.ledgers()[PARAMETERS, A] == (LedgerRow(5), LedgerRow(5))
-    subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
-    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
-
-
 def reborn(make: Make, applied: int) -> Any:
     """A shard in a new life, from a snapshot that holds `applied` pushes of A, all of 1."""
     subject = make()

@@ -1,6 +1,5 @@
 """The staleness dial at 0: synchronous SGD for any membership changes and any order of pushes."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -54,14 +53,6 @@ def test_the_order_of_arrival_changes_no_bit(make: Make, plan: list[list[tuple[P
         formula.apply(w, mean, states, np.float32(0.1), clock + 1)
         assert subject.read().tobytes() == w.tobytes()
         assert subject.shard.versions() == [clock + 1] * 3
-
-
-def test_weights_are_shares_of_the_samples(make: Make) -> None:
-    subject = make(staleness=0)
-    subject.shard.set_membership(1, [(0, [0, 1])])
-    subject.push(A, 1.0, samples=6)
-    subject.push(B, 5.0, samples=2)
-    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
 
 
 def test_nothing_moves_before_the_last_member_has_pushed(make: Make) -> None:
@@ -190,44 +181,12 @@ def test_after_the_last_members_a_round_stays_open(make: Make) -> None:
 # -- waiting -------------------------------------------------------------------------------------------------
 
 
-def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
-    subject = make(staleness=0)
-    subject.shard.set_membership(1, [(0, [4, 1, 0])])
-    subject.push(B, 1.0)
-    subject.shard.wait_for_clock([0, 1, 2], 0, 0.0)
-    with pytest.raises(Unavailable, match=r"segment 2: round 0 still waits for replicas \[0, 4\]"):
-        subject.shard.wait_for_clock([2, 1], 1, 0.0)
-
-
 def test_free_running_does_not_wait(make: Make) -> None:
     make().shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
     bounded = make(staleness=0)
     bounded.shard.set_membership(1, [(0, [0])])
     with pytest.raises(Unavailable, match="still waits"):
         bounded.shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
-
-
-@pytest.mark.parametrize("ends", ["a push", "a member less"])
-def test_waiting_reader_is_woken(make: Make, ends: str) -> None:
-    subject, woken = make(staleness=0), threading.Event()
-    subject.shard.set_membership(1, [(0, [0, 1])])
-    subject.push(A, 1.0)
-
-    def wait() -> None:
-        subject.shard.wait_for_clock([0, 1, 2], 1, 10.0)
-        woken.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert not woken.is_set()
-    if ends == "a push":
-        subject.push(B, 1.0)
-    else:
-        subject.shard.fence([B.incarnation])
-        subject.shard.set_membership(2, [(0, [0])])
-    assert woken.wait(60)
-    thread.join(60)
-    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
 
 
 def test_replicas_in_threads_are_the_joint_batch(make: Make, eager_threads: None) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import make_rule
@@ -134,14 +133,6 @@ def test_refused_push_changes_nothing(
     assert subject.shard.counters.pushes == 3  # the initial values
 
 
-def test_unknown_segments_and_vectors_cannot_be_read(make: Make) -> None:
-    subject = make()
-    with pytest.raises(Rejected, match="segment 3 is not on this shard"):
-        subject.shard.pull(PARAMETERS, 3)
-    with pytest.raises(Rejected, match=r"segment 0: no vector 'best\.0' yet"):
-        subject.shard.pull("best.0", 0)
-
-
 # -- applying ------------------------------------------------------------------------------------------------
 
 
@@ -159,42 +150,11 @@ def test_staleness_is_counted_in_versions(make: Make) -> None:
     assert subject.shard.versions() == [8, 4]
 
 
-def test_staleness_is_counted_from_this_lifes_beginning(make: Make) -> None:
-    """A gradient may be of a version that a former life had shown."""
-    subject = make((5,))
-    subject.push(A, 1.0)
-    segment = subject.shard.segments[0]
-    arrays = {name: values.copy() for name, values in segment.vectors.items()}
-    subject.shard.load(StoredSegment(segment.span, 1, 1, 0, 0, dict(segment.ledger.last), arrays), shard_epoch=2)
-    gradient = np.ones(5, np.float32)
-    found = [subject.shard.push(Push(B, n, ONE), 0, gradient, 0, 1).staleness for n in (1, 2)]
-    assert found == [0, 1]
-
-
 def test_partial_push_changes_only_its_numbers_and_state(make: Make) -> None:
     subject = make((6,), rule="momentum", mu=0.5)
     subject.shard.push(Push(A, 1, ONE), 0, np.ones(2, np.float32), offset=1)
     subject.shard.push(Push(A, 2, ONE), 0, np.ones(2, np.float32), offset=2)
     np.testing.assert_array_equal(subject.read(), [0, -1, -2.5, -1, 0, 0])
-
-
-def test_only_newer_segments_are_sent(make: Make) -> None:
-    subject = make()
-    assert subject.shard.pull(PARAMETERS, 0, -1)[1] is not None
-    assert subject.shard.pull(PARAMETERS, 0, 0) == (0, None)
-    subject.push(A, 1.0)
-    assert subject.shard.pull(PARAMETERS, 0, 0)[0] == 1
-    assert subject.shard.pull(PARAMETERS, 0, 1) == (1, None)
-
-
-def test_named_vectors_leave_the_version_alone(make: Make) -> None:
-    subject = make()
-    subject.assign(7.0, "best.0", A)
-    subject.push(A, 1.0)
-    subject.send(Push(A, 2, vector="best.0", assign=True), subject.full(8.0))
-    np.testing.assert_array_equal(subject.read("best.0"), subject.full(8.0))
-    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
-    assert subject.shard.versions() == [1, 1, 1]
 
 
 def test_a_named_vector_is_read_where_all_of_it_was_written(make: Make) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Rejected, Unavailable
+from dbelief.errors import Unavailable
 from ps_server.replication.migration import Migration
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
@@ -95,22 +95,6 @@ def test_push_of_several_batches_passes_the_last_clock(make: Make) -> None:
     assert not may_read(subject, 9)
 
 
-def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
-    subject = make(staleness=2)
-    members(subject, 1, 3, 1, 0)
-    subject.push(B, 1.0, clock=0)
-    words = r"segment 2: clock 3 still waits for replicas \[0, 3\], which have not pushed clock 0"
-    with pytest.raises(Unavailable, match=words):
-        subject.shard.wait_for_clock([2, 1], 3, 0.0)
-
-
-def test_a_part_of_a_segment_is_refused(make: Make) -> None:
-    """Its clock would be passed before the rest is there."""
-    subject = make((5,), staleness=2)
-    with pytest.raises(Rejected, match="with a staleness bound a push holds all 5 numbers, not 4"):
-        subject.shard.push(Push(A, 1, np.float32(1)), 0, np.ones(4, np.float32))
-
-
 def test_joining_member_starts_at_the_highest_clock(make: Make) -> None:
     subject = make(staleness=1)
     assert members(subject, 1, 0) == 0
@@ -122,15 +106,6 @@ def test_joining_member_starts_at_the_highest_clock(make: Make) -> None:
     assert not may_read(subject, 7)
     subject.push(B, 1.0, clock=5)
     assert may_read(subject, 7)
-
-
-def test_an_older_member_epoch_is_ignored(make: Make) -> None:
-    subject = make(staleness=1)
-    members(subject, 5, 0, 1)
-    subject.push(A, 1.0, clock=0)
-    for epoch in (4, 5):
-        assert members(subject, epoch, 0) == 1
-    assert not may_read(subject, 2)
 
 
 def test_a_pull_says_how_far_the_puller_is_at_least(make: Make) -> None:

@@ -103,11 +103,6 @@ def _snapshot(address: str, credentials: Credentials) -> None:
         parameters.ParametersStub(channel).Snapshot(parameters_pb2.SnapshotRequest(), timeout=WAIT_S)
 
 
-@pytest.mark.parametrize("role", [*ROLES, *PERSONS])
-def test_every_role_of_the_job_may_ask_for_status(role: str, coordinator: str, ours: Roles) -> None:
-    assert _status(coordinator, ours(role)) == "guarded"
-
-
 def test_a_caller_without_a_certificate_is_refused(coordinator: str, ours: Roles) -> None:
     mine = ours("worker")
     shown = grpc.composite_channel_credentials(
@@ -174,14 +169,6 @@ def test_only_a_coordinators_token_commands_a_shard(role: str, shard: str, ours:
         return _snapshot(shard, ours(role))
     with pytest.raises(Rejected, match=f"Snapshot is for coordinator, and the token for {role}"):
         _snapshot(shard, ours(role))
-
-
-@pytest.mark.parametrize("role", [*ROLES, *PERSONS])
-def test_only_an_operators_token_stops_a_job(role: str, coordinator: str, ours: Roles) -> None:
-    if role == "operator":
-        return _stop(coordinator, ours(role))
-    with pytest.raises(Rejected, match=f"Stop is for operator, and the token for {role}"):
-        _stop(coordinator, ours(role))
 
 
 @pytest.mark.parametrize("method", sorted(PERMISSIONS))

@@ -88,19 +88,10 @@ def test_reflection_lists_all_services_and_messages(contract: ServiceDescriptor)
         server.close()
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=rf"cannot listen on {address}: "):
-            Server(address, lambda _: None)
-
-
 def test_two_servers_never_share_a_port() -> None:
     first = Server("127.0.0.1:0", lambda _: None)
     try:
-        with pytest.raises(UserError, match="cannot listen"):
+        with pytest.raises(UserError, match=rf"cannot listen on {first.address}: "):
             Server(first.address, lambda _: None)
     finally:
         first.close()

@@ -34,11 +34,6 @@ RULE = segments.Rule(name="momentum", options={"mu": 0.9})
 TARGET = parameters.Target(job="digits", shard_epoch=3)
 
 
-@given(pushers)
-def test_pusher_round_trips(pusher: Pusher) -> None:
-    assert convert.pusher_from_wire(convert.pusher_to_wire(pusher)) == pusher
-
-
 @given(pushes)
 def test_push_round_trips_through_bytes(push: Push) -> None:
     message = parameters.PushOpening.FromString(convert.push_to_wire(push, TARGET, RULE).SerializeToString())

@@ -15,6 +15,7 @@ from dbelief.rundir.stored.copies import copy_until_exit, local_copy, parse_run
 from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url
 from tests.dbelief.checkpoint.test_object_sets import IDS, complete
+from tests.dbelief.monitor.test_status import SUMMARY
 
 JOB = """
 name: digits
@@ -24,28 +25,6 @@ strategy: {name: downpour, batch: 1, rule: {name: momentum, rate: 1, mu: 0.9}}
 limits: {samples: 3}
 replicas: 0
 """
-SUMMARY = {
-    "job": "digits",
-    "seed": 0,
-    "reason": "",
-    "samples": 3,
-    "samples_per_replica": {},
-    "epochs": 1,
-    "steps": 1,
-    "pushes": 1,
-    "pushes_trained_twice": 0,
-    "wall_s": 1,
-    "replicas": 1,
-    "shards": 1,
-    "members_lost": 0,
-    "test_accuracy": None,
-    "test_loss": None,
-    "validation_accuracy": None,
-    "validation_loss": None,
-    "staleness_mean": None,
-    "parameters": 1,
-    "state": "done",
-}
 
 
 @pytest.fixture
@@ -106,7 +85,7 @@ def test_a_run_that_has_not_ended_comes_with_its_newest_valid_set(there: ObjectS
 
 def test_a_run_that_has_ended_comes_with_its_model(there: ObjectStore, run: Url) -> None:
     there.replace(run / "model.safetensors", b"model")
-    there.replace(run / "summary.json", json.dumps(SUMMARY).encode())
+    there.replace(run / "summary.json", json.dumps({**SUMMARY, "state": "done"}).encode())
     with local_copy(run) as folder:
         assert names(folder) == {"job.yaml", "events.jsonl", "summary.json"}
     with local_copy(run, parameters=True) as folder:
