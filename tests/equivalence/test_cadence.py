@@ -113,24 +113,6 @@ def test_with_adagrad_an_accrued_push_counts_as_one_gradient(problem: Problem, l
     assert gap(w, sequential(problem, LEASES, BATCH, ADAGRAD, RATE)) > 100 * ROUNDING
 
 
-def test_separate_local_rate_matters_only_between_fetches(problem: Problem) -> None:
-    between, _ = trained(problem, settings(RATE, BATCH, 4, local_rate=0.02))
-    never, _ = trained(problem, settings(RATE, BATCH, 1, local_rate=0.02))
-    sgd = sequential(problem, LEASES, BATCH, SGD, RATE)
-    assert gap(between, sgd) > 100 * ROUNDING
-    assert np.array_equal(never, sgd)
-
-
-@pytest.mark.parametrize("k", [2, 4])
-def test_the_literal_order_is_not_sgd(problem: Problem, k: int) -> None:
-    literal, _ = trained(problem, settings(RATE, BATCH, k, k, literal=True))
-    aligned, _ = trained(problem, settings(RATE, BATCH, k, k))
-    sgd = sequential(problem, LEASES, BATCH, SGD, RATE)
-    assert np.array_equal(literal, pseudocode(problem, LEASES, BATCH, SGD, RATE, k, k, literal=True))
-    assert gap(literal, sgd) > 100 * ROUNDING
-    assert gap(aligned, sgd) < ROUNDING
-
-
 @pytest.mark.parametrize("k", [2, 4])
 def test_literal_order_delays_gradients_by_k_minus_1_steps(k: int) -> None:
     """Fetch j (at step jk) sees j pushes, and those hold steps 0 to (j-1)k only: the k-1 steps after are lost to it."""

@@ -71,18 +71,6 @@ def test_turns_have_the_bits_of_a_forced_order(make: Callable[[int], Problem], w
         np.testing.assert_array_equal([worker.weights for worker in all_workers], own)
 
 
-def test_no_force_is_so_many_workers_by_themselves() -> None:
-    problem = network(BATCH * 12)
-    centre, own = in_turn(problem, replace(PLAIN, turns=True, moving_rate=lambda rate: 0.0), 3, 4)
-    np.testing.assert_array_equal(centre, problem.start)
-    gradient = problem.gradients()
-    for i, weights in enumerate(own):
-        w = problem.start.copy()
-        for step in range(i, 12, 3):
-            w = w - gradient(w, step * BATCH, (step + 1) * BATCH) * np.float32(0.25)
-        np.testing.assert_array_equal(weights, w)
-
-
 @pytest.mark.parametrize(("eta", "a"), [(0.25, 0.5), (0.5, 0.25), (1.5, 0.3)])
 def test_one_worker_in_turn_is_a_recursion_of_two_numbers(eta: float, a: float) -> None:
     """On w^2 / 2: (W, C) after t mini-batches is [[1 - eta - a, a], [a, 1 - a]] to the power of t, times (1, 1)."""

@@ -103,20 +103,6 @@ def test_workers_plus_centre_change_by_gradients_only(count: int) -> None:
             assert gap(have, together) < 1e-6, step
 
 
-@pytest.mark.parametrize("form", [2, 3])
-def test_no_force_is_so_many_workers_by_themselves(form: int) -> None:
-    problem, leases = network(EACH * 3), even(3, EACH)
-    with workers(problem, easgd(form), 3, moving_rate=lambda rate: 0.0) as group:
-        group.train(*leases)
-        np.testing.assert_array_equal(group.stored, problem.start)
-        gradient = problem.gradients()
-        for one, lease in zip(group.members, leases, strict=True):
-            w = problem.start
-            for start, stop in minibatches([lease], BATCH):
-                w = w - gradient(w, start, stop) * np.float32(ETA)
-            np.testing.assert_array_equal(one.weights, w)
-
-
 # -- synchronous SGD ---------------------------------------------------------------------------------------------
 
 

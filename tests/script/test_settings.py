@@ -71,11 +71,6 @@ def test_without_variables_all_have_their_defaults(monkeypatch: pytest.MonkeyPat
     assert ScriptSettings.of_environment() == usual, "empty is not set"
 
 
-def test_number_zero_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DBELIEF_NUMBER", "0")
-    assert ScriptSettings.of_environment().number == 0
-
-
 @pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("value", ["x", "1.5", "yes"])
 def test_bad_number_names_its_variable(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +103,6 @@ def test_program_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_join_without_an_address_says_how_to_start_a_script(address: str | None) -> None:
     with pytest.raises(UserError, match=r"no coordinator is named: start the script by `dbelief run --job JOB SCRIPT`"):
         dbelief.join(address)
-
-
-def test_join_with_a_bad_variable_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DBELIEF_THREADS", "many")
-    with pytest.raises(UserError, match="DBELIEF_THREADS is 'many'"):
-        dbelief.join("host:1")
 
 
 def joins(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -197,12 +186,6 @@ def test_command_of_a_script(
     monkeypatch.setattr("dbelief.launch.train.run_job", ran)
     done = CliRunner().invoke(main, ["run", "--job", "job.yaml", *words])
     assert (done.exit_code, ran.fields, ran.command) == (3, fields, command)
-
-
-def test_run_needs_a_script() -> None:
-    done = CliRunner().invoke(main, ["run", "--job", "job.yaml"])
-    assert done.exit_code == 2
-    assert "Missing argument 'SCRIPT [ARGUMENT]...'" in done.output
 
 
 def test_a_script_is_needed_for_its_job(tmp_path: Path) -> None:

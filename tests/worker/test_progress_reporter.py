@@ -206,14 +206,6 @@ def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
     assert [metrics.value("staleness_bucket", le=bound) for bound in ("3.0", "4.0", "8.0", "12.0")] == [0, 2, 4, 6]
 
 
-def test_pushes_of_a_lease_that_failed_are_in_the_metrics() -> None:
-    metrics = Metrics("worker")
-    reporter = a_reporter(SingleRank(), Coordinator(), metrics)
-    reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=1.0))
-    reporter.report(trouble="the second gradient is not finite")
-    assert metrics.value("samples_total") == 10
-
-
 @pytest.mark.parametrize(("progress_s", "reports"), [(600.0, 0), (1e-9, 3)])
 def test_reports_come_before_the_progress_timeout(progress_s: float, reports: int) -> None:
     """A worker whose reports took longer than this would be removed."""

@@ -16,6 +16,7 @@ from coordinator.sandblaster.lbfgs_driver import Phase
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Moved
 from ps_server.programs import ProgramExecutor
+from tests.coordinator.cluster.test_recovery import restart_shard as restart
 from tests.coordinator.scheduling.test_batch_method import SHAPE, STRATEGY, Batch
 from tests.coordinator.world import World, make_job
 
@@ -54,13 +55,6 @@ def until(batch: Batch, happened: Callable[[], bool]) -> None:
 
 def in_pass(batch: Batch, iterations: int) -> None:
     until(batch, lambda: bool(batch.method.iterations == iterations and batch.method.phase is Phase.TRIAL_PASS))
-
-
-def restart(world: World, number: int) -> None:
-    """A shard's process dies and is started again before anybody has looked."""
-    name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
-    world.kill_shard(number)
-    world.shard(again=name, requested=number)
 
 
 def carried_out(world: World) -> Iterator[Any]:

@@ -60,12 +60,6 @@ def test_a_shard_too_many_is_refused_and_takes_nothing() -> None:
     assert len(them.alive("shard")) == 1
 
 
-def test_a_lost_shards_place_is_free_again() -> None:
-    them = members(shards=1)
-    join(them, "shard", 1).state = "died"
-    assert join(them, "shard", 2).number == 0
-
-
 def test_lookup_requires_the_exact_incarnation() -> None:
     them = members()
     old = join(them, token=1)

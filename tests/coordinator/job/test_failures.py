@@ -99,31 +99,6 @@ def test_expired_replica_is_stopped_and_its_reports_ignored(a_world: MakeWorld) 
     assert "was removed" in work.reason
 
 
-def test_restarted_replica_keeps_number_not_incarnation(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    first, _ = world.replicas
-    first.work()
-    first.train(pushes=1)
-    first.die()
-    successor = world.replica(requested=first.number)
-    assert successor.number == first.number
-    assert successor.incarnation > first.incarnation
-    world.settle()
-    successor.work()
-    successor.train()
-    assert world.machine.progress.samples_of(successor.number) == 30
-    assert world.machine.progress.samples == 30
-
-
-def test_coordinator_sleep_expires_no_member(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    world.tick(1.0)
-    world.now_s += 60.0
-    world.machine.tick(world.now_s)
-    assert world.state() is State.READY
-    assert len(world.machine.members.alive("replica", "shard")) == 4
-
-
 def test_unreplaced_dead_shard_fails_the_job_in_one_line(a_world: MakeWorld) -> None:
     world = a_world().started()
     world.kill_shard(1)

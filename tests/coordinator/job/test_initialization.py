@@ -139,12 +139,6 @@ def test_other_samples_are_refused(a_world: MakeWorld) -> None:
     assert world.machine.initialization.samples == FORM
 
 
-def test_a_replica_without_a_layout_is_refused(a_world: MakeWorld) -> None:
-    world = a_world()
-    with pytest.raises(Rejected, match="joins with its model's layout"):
-        world.machine.join("replica", 1, "r", "", world.now_s)
-
-
 def test_model_of_a_departed_replica_does_not_bind(a_world: MakeWorld, other_layout: Layout) -> None:
     world = a_world()
     wrong, alike = world.replica(samples=FORM), world.replica()
@@ -155,13 +149,6 @@ def test_model_of_a_departed_replica_does_not_bind(a_world: MakeWorld, other_lay
     world.replica(layout=other_layout, source="abc", samples=replace(FORM, scale=1.0))
     world.all_shards()
     assert world.machine.layout == other_layout
-
-
-def test_a_shard_too_many_is_refused(a_world: MakeWorld) -> None:
-    world = a_world()
-    world.all_shards()
-    with pytest.raises(Rejected, match="all 2 shards of the job have joined"):
-        world.shard()
 
 
 def test_repeated_join_is_logged_once(a_world: MakeWorld) -> None:

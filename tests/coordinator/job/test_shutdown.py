@@ -117,10 +117,7 @@ def test_the_result_is_the_best_or_the_last(a_world: MakeWorld, keep: str, vecto
 def test_unstored_last_evaluation_is_repeated(a_world: MakeWorld) -> None:
     world = a_world(evaluate={"every": 1000, "keep": "best"}, limits={"samples": 60}).started()
     first, second = world.replicas
-    first.work()
-    second.work()
-    first.train()
-    second.train()
+    world.all_work_off()
     assert isinstance(first.ask(), EvaluationLease)
     assert first.evaluate(store=False) == "best.0"
     first.die()
@@ -154,24 +151,6 @@ def test_unstored_evaluation_is_repeated_without_training(a_world: MakeWorld) ->
     world.run()
     assert world.exported is not None
     assert world.exported[0] == "best.0"
-
-
-def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> None:
-    world = a_world(shape=DatasetSizes(100, 0, 30), limits={"samples": 60}).started()
-    first, second = world.replicas
-    first.work()
-    second.work()
-    first.train()
-    second.train()
-    world.settle()
-    assert isinstance(first.ask(), EvaluationLease)
-    first.die()
-    assert isinstance(second.ask(), EvaluationLease)
-    second.evaluate(0.3, 0.9)
-    world.settle()
-    assert world.machine.progress.test is not None
-    assert world.machine.progress.test.accuracy == 0.9
-    assert world.state() is State.DONE
 
 
 def to_its(world: World, name: str) -> Replica:
@@ -496,25 +475,6 @@ def test_evaluation_running_at_close_is_the_last(a_world: MakeWorld) -> None:
     assert [event["set"] for event in world.events("evaluation")] == ["validation", "test"]
 
 
-def test_stop_without_replicas_writes_a_set_and_ends(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    for replica in world.replicas:
-        replica.work()
-        replica.leave()
-    world.machine.stop("enough", world.now_s)
-    world.settle()
-    assert world.state() is State.DONE
-
-
-def test_a_second_stop_changes_nothing(a_world: MakeWorld) -> None:
-    world = a_world().started()
-    world.replicas[0].work()
-    world.machine.stop("first", world.now_s)
-    world.machine.stop("second", world.now_s)
-    world.machine.close("third")
-    assert world.machine.reason == "first"
-
-
 def test_dead_replica_in_drain_reassigns_nothing(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, second = world.replicas
@@ -603,20 +563,6 @@ def test_a_failure_is_final(a_world: MakeWorld) -> None:
     assert world.machine.reason == "replica 0: out of memory"
     assert len(world.did(FinishRun)) == 1
     assert world.exported is None
-
-
-def test_a_joiner_may_still_help_while_the_job_closes(a_world: MakeWorld) -> None:
-    world = a_world(limits={"samples": 60}).started()
-    for replica in world.replicas:
-        replica.work()
-    for replica in world.replicas:
-        replica.train()
-        replica.leave()
-    late = world.replica()
-    world.settle()
-    assert isinstance(late.ask(), EvaluationLease)
-    world.run()
-    assert world.state() is State.DONE
 
 
 def test_summary_at_the_end(a_world: MakeWorld) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from coordinator.core.messages import EvaluationLease, ProgressReport, ResourceUsage, Stop, Wait
 from coordinator.core.progress import OVER
 from coordinator.core.states import DatasetSizes, State
@@ -96,25 +94,6 @@ def test_the_wall_limit_holds_from_a_clock_at_zero_too(a_world: MakeWorld) -> No
     world.started()
     world.tick(50.0)
     assert world.state() is State.CLOSING
-
-
-@pytest.mark.parametrize(
-    ("limits", "score", "reason"),
-    [
-        ({"validation_accuracy": 0.9}, (0.5, 0.92), "validation accuracy 0.9200 reached its target 0.9"),
-        ({"validation_loss": 0.5}, (0.45, None), "validation loss 0.45 reached its target 0.5"),
-        ({"patience": 2}, (0.5, 0.8), "no better validation result for 2 evaluations"),
-    ],
-)
-def test_an_early_stop_says_why(
-    a_world: MakeWorld, limits: dict[str, float], score: tuple[float, float | None], reason: str
-) -> None:
-    world = a_world(limits={"epochs": 20, **limits}, evaluate__every=30)
-    world.score = lambda lease: score
-    world.started().run()
-    assert world.state() is State.DONE
-    assert world.machine.reason == reason
-    assert world.machine.progress.samples < 2_000
 
 
 # -- clients -------------------------------------------------------------------------------------------------
@@ -206,22 +185,3 @@ def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
     world.settle()
     assert isinstance(replica.ask(), Wait)
     assert isinstance(client.ask(), Stop)
-
-
-def test_dead_client_is_distinct_from_its_replacement(a_world: MakeWorld) -> None:
-    world = clients_only(a_world)
-    first = world.replica(kind="client")
-    world.settle()
-    assert first.is_initialiser()
-    first.initialise()
-    world.settle()
-    world.machine.report_progress(
-        first.number, first.incarnation, ProgressReport(sequence=4, pushes=3, samples=30), world.now_s
-    )
-    first.die()
-    world.settle()
-    successor = world.replica(kind="client")
-    world.machine.report_progress(
-        successor.number, successor.incarnation, ProgressReport(sequence=1, pushes=1, samples=10), world.now_s
-    )
-    assert world.machine.progress.samples == 40

@@ -21,15 +21,6 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_rate_is_the_rise_of_a_total(clock: ManualClock) -> None:
-    rate = RateWindow(clock, WINDOW_S)
-    assert rate.per_second() == 0.0
-    for second in range(100):
-        rate.note(40 * second)
-        clock.advance(1.0)
-    assert rate.per_second() == 40.0
-
-
 def test_rate_covers_the_last_half_minute_of_reports(clock: ManualClock) -> None:
     rate = RateWindow(clock, WINDOW_S)
     for second in range(200):

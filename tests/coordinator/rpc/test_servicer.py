@@ -164,13 +164,6 @@ def test_calls_from_an_earlier_run_are_refused(training: Caller) -> None:
     assert training("Join", join(wire.ROLE_CLIENT, layout=layout_to_wire(LAYOUT), token=9)).run_id == 5
 
 
-def test_number_zero_can_be_requested(call: Caller) -> None:
-    assert [call("Join", join(token=token, preferred_id=requested)).id for token, requested in ((5, 1), (6, 0))] == [
-        1,
-        0,
-    ]
-
-
 def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
     assert call.refusal("Join", join(job="mnist")) == (
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -229,11 +222,7 @@ def test_heartbeat_returns_state_and_initialiser(call: Caller) -> None:
 
 
 def test_a_leaving_beat_is_goodbye(training: Caller) -> None:
-    replica = training.world.replicas[0]
-    request = wire.BeatRequest(
-        role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation, leaving=True, reason="asked to end"
-    )
-    training("Beat", request)
+    training("Beat", beat(training.world.replicas[0], leaving=True, reason="asked to end"))
     assert [m.number for m in training.world.machine.members.alive("replica")] == [1]
 
 
@@ -551,16 +540,6 @@ def test_initial_values_are_reported(call: Caller) -> None:
     call("Report", report(call, initialised_in=1))
     world.settle()
     assert world.state() is State.READY
-
-
-def test_reported_trouble_ends_the_job_with_its_member(training: Caller) -> None:
-    training("Report", report(training, 1, trouble="gradient of 'w' holds nan"))
-    assert training.world.machine.reason == "replica 1: gradient of 'w' holds nan"
-
-
-def test_the_launchers_trouble_is_no_replicas(training: Caller) -> None:
-    training("Report", wire.ReportRequest(trouble="every worker died 4 times"))
-    assert training.world.machine.reason == "every worker died 4 times"
 
 
 @pytest.mark.parametrize("role", ["operator", "worker"])

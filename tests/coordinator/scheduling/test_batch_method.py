@@ -20,6 +20,7 @@ from coordinator.sandblaster.lbfgs_driver import Phase
 from coordinator.scheduling.batch_method import Sandblaster
 from dbelief.core.push import Push, Pusher
 from dbelief.job import Sandblaster as Settings
+from tests.coordinator.cluster.test_recovery import restart_shard
 
 if TYPE_CHECKING:
     from tests.coordinator.replica import Replica
@@ -269,10 +270,7 @@ def test_where_a_shard_dies_all_go_back_to_the_last_set(a_world: MakeWorld, undi
             world.machine.actions.append(world.machine.training.begin_set())
             happened["sets"] += 1
         elif chance < 0.03 and happened["deaths"] < 5:
-            number = rng.randrange(2)
-            name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
-            world.kill_shard(number)
-            world.shard(again=name, requested=number)
+            restart_shard(world, rng.randrange(2))
             happened["deaths"] += 1
         elif chance < 0.04 and happened["takeovers"] < 5:
             world.take_over()
@@ -294,23 +292,13 @@ def test_a_shard_that_dies_before_training_holds_nothing_up(a_world: MakeWorld) 
     world = a_world(SHAPE, strategy=STRATEGY, limits={"epochs": 500}, shards=2, replicas=1).all_shards()
     replica = world.replica()
     world.settle()
-    name = next(m.name for m in world.machine.members.alive("shard") if m.number == 1)
-    world.kill_shard(1)
-    world.shard(again=name, requested=1)
+    restart_shard(world, 1)
     world.settle()
     assert replica.is_initialiser()
     replica.initialise()
     world.settle()
     assert world.state() is State.READY
     assert isinstance(world.machine.lease(WorkRequest(replica.number, replica.incarnation), world.now_s), BundleLease)
-
-
-def test_a_shard_that_stays_away_ends_it_by_name(a_world: MakeWorld) -> None:
-    batch = Batch(a_world)
-    batch.world.kill_shard(1)
-    batch.world.tick(70.0)
-    assert batch.world.state() is State.FAILED
-    assert "shard 1" in batch.world.machine.reason
 
 
 def test_a_loss_that_is_not_finite_ends_it_by_name(a_world: MakeWorld) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from coordinator.core.effects import SetMembership
 from coordinator.scheduling.bounded_staleness import BoundedStalenessPolicy
 from coordinator.scheduling.leases import Leases
@@ -23,26 +21,6 @@ def told(clocks: BoundedStalenessPolicy, clock: int = 0) -> list[int]:
     ((first, members),) = change.rounds
     assert first == 0
     return list(members)
-
-
-def test_joining_replica_waits_for_the_shards() -> None:
-    clocks = policy()
-    assert clocks.enter(3, 30) is None
-    assert clocks.enter(3, 30) is None
-    assert told(clocks, clock=17) == [3]
-    assert clocks.enter(3, 30) == 17
-    assert not clocks.membership_changes(), "the shards are told once"
-
-
-def test_clock_continues_across_leases() -> None:
-    clocks = policy()
-    clocks.enter(0, 1)
-    told(clocks, clock=5)
-    for expected, steps in [(5, 4), (9, 3), (12, 4)]:
-        assert clocks.enter(0, 1) == expected
-        clocks.leased(0, steps)
-    assert not clocks.membership_changes()
-    assert clocks.clock == 16
 
 
 def test_idle_replica_rejoins_at_the_current_clock() -> None:
@@ -100,10 +78,3 @@ def test_restored_policy_keeps_clocks_and_informs_shards() -> None:
     again.shards_acknowledged(again.member_epoch, 9)
     assert [again.enter(replica, 10 + replica) for replica in (0, 1, 2)] == [7, 3, 9]
     assert again.clock == clocks.clock == 7
-
-
-def test_a_lease_without_a_clock_cannot_be() -> None:
-    clocks = policy()
-    clocks.enter(0, 1)
-    with pytest.raises(AssertionError, match="before it had a clock"):
-        clocks.leased(0, 4)

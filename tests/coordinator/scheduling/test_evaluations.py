@@ -16,29 +16,6 @@ def asked(*sets: str) -> Evaluations:
     return them
 
 
-def test_they_are_given_in_the_order_they_were_asked_for() -> None:
-    them = asked("validation", "test")
-    assert them.grant(1, 7, 100) == EvaluationLease(7, "validation", "w", 100)
-    assert them.grant(1, 8, 100) == EvaluationLease(8, "test", "w", 100)
-    assert them.grant(1, 9, 100) is None
-
-
-def test_lost_answer_is_repeated_to_the_same_incarnation() -> None:
-    them = asked("validation")
-    lease = them.grant(1, 7, 100)
-    assert them.held(1) == lease
-    assert them.held(2) is None
-
-
-def test_an_outcome_counts_once_and_from_its_holder_only() -> None:
-    them = asked("validation")
-    lease = them.grant(1, 7, 100)
-    assert them.complete(7, incarnation=2) is None
-    assert them.complete(7, incarnation=1) == lease
-    assert them.complete(7, incarnation=1) is None
-    assert not them.busy
-
-
 def test_evaluation_of_dead_holder_is_granted_again() -> None:
     them = asked("validation", "test")
     them.grant(1, 7, 100)
@@ -100,13 +77,6 @@ def test_it_is_busy_until_the_parameters_are_stored() -> None:
     assert not them.busy
 
 
-def test_storage_name_is_repeated_to_its_holder() -> None:
-    them = Evaluations()
-    them.store(7, 1, BEST)
-    assert them.storage_name(7, 1) == "best.0"
-    assert them.storage_name(7, 2) == them.storage_name(8, 1) == ""
-
-
 def test_unstored_evaluation_waits_for_the_fence() -> None:
     them = Evaluations()
     them.store(7, 1, BEST)
@@ -117,13 +87,6 @@ def test_unstored_evaluation_waits_for_the_fence() -> None:
     them.fenced(1, again=True)
     assert not them.under_way
     assert them.grant(2, 8, 100) == EvaluationLease(8, "validation", "w", 100)
-
-
-def test_unwanted_evaluation_is_dropped_after_the_fence() -> None:
-    them = Evaluations()
-    them.store(7, 1, BEST)
-    them.fenced(1, again=False)
-    assert not them.busy
 
 
 def test_clear_keeps_granted_evaluations() -> None:

@@ -89,15 +89,6 @@ def ledger(lease: DataLease, lowest: int, highest: int | None = None, pushed: in
     return Applied(row, lowest if highest is None else highest)
 
 
-def test_lease_has_a_schedule_position_and_unique_id() -> None:
-    pool = leases()
-    assert [(lease.id, lease.samples_before) for lease in (take(pool), take(pool), take(pool))] == [
-        (1, 0),
-        (2, 30),
-        (3, 60),
-    ]
-
-
 def test_without_data_nothing_is_leased() -> None:
     assert leases(epoch=0).grant(0, 1) is None
 
@@ -199,14 +190,6 @@ def restored_by_another(pool: Leases) -> Leases:
     successor = leases()
     successor.take_over(json.loads(json.dumps(pool.state())))
     return successor
-
-
-def test_only_the_dead_lifes_leases_are_given_back() -> None:
-    pool = leases()
-    take(pool, life=1)
-    other = take(pool, life=2)
-    pool.revoke(1, Applied())
-    assert list(pool.outstanding) == [other.id]
 
 
 # -- several leases of one holder ------------------------------------------------------------------------------------
@@ -364,19 +347,6 @@ def test_a_later_lease_skipped_during_a_set_hides_no_push_of_an_earlier_one() ->
 def restored(pool: Leases, ledgers: dict[int, Applied], **options: Any) -> tuple[Leases, Any]:
     successor = leases(**options)
     return successor, successor.restore(json.loads(json.dumps(pool.state())), ledgers)
-
-
-def test_lease_ended_during_a_set_is_corrected_by_ledgers() -> None:
-    pool = leases()
-    first = take(pool, life=1)
-    pool.begin_set()
-    finish(pool, first, sequence=3)
-    second = take(pool, life=1)
-    pool.acknowledge(1, second.id, 10, 4)
-    successor, outcome = restored(pool, {1: ledger(first, 2)})
-    assert successor.done == 20
-    assert list(successor.returned) == [(0, 20, 30), (0, 30, 60)]
-    assert outcome == (0, {0: -20})
 
 
 def test_ended_leases_are_dropped_after_the_set() -> None:

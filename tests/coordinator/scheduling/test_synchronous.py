@@ -74,16 +74,6 @@ def test_block_needs_a_live_replica() -> None:
     assert not Block().form()
 
 
-def test_leases_wait_until_shards_know_the_members() -> None:
-    block = Block()
-    block.ask(1)
-    assert block.form(1)
-    assert not block.rounds.shards_informed
-    assert isinstance(block.held(1), Wait)
-    block.rounds.shards_informed = True
-    assert block.lease(1).clock == 0
-
-
 def test_lost_answer_is_repeated_until_work_begins() -> None:
     block = Block()
     block.start(1)
@@ -115,25 +105,6 @@ def test_the_offer_changes_when_data_returns() -> None:
     block.pool.revoke(3, Applied())
     assert block.rounds.offer != before
     block.start(1, 2)
-
-
-def test_dead_member_leaves_the_remaining_clocks() -> None:
-    block = Block()
-    block.start(1, 2)
-    block.work(1)
-    assert block.rounds.fenced(2, 2)
-    assert block.rounds.member_epoch == 2
-    assert block.members() == [(0, [1]), (4, [])]
-
-
-def test_death_before_fetching_a_lease_blocks_no_other() -> None:
-    block = Block()
-    block.start(1, 2)
-    block.work(1)
-    assert block.rounds.fenced(2, 2)
-    block.pool.revoke(2, Applied())
-    block.start(1)
-    assert (block.lease(1).start, block.lease(1).clock) == (40, 4)
 
 
 def test_death_of_a_waiting_replica_changes_no_membership() -> None:

@@ -67,13 +67,6 @@ def test_each_kind_of_work_is_what_was_wanted() -> None:
     assert [type(Assigned()(wants)) for wants in Wants] == [DataLease, DataLease, Wait]
 
 
-def test_one_that_wants_training_leaves_the_evaluation_to_others() -> None:
-    assign = Assigned().queue()
-    assert isinstance(assign(TRAINING), DataLease)
-    assert assign.training.evaluations.queued
-    assert isinstance(assign(EVALUATION, SECOND), EvaluationLease)
-
-
 def test_repeated_requests_get_the_same_work_of_each_kind() -> None:
     """The replies are lost: a script may hold a lease and an evaluation at a time."""
     assign = Assigned().queue()
@@ -91,17 +84,6 @@ def test_one_that_wants_any_work_gets_what_it_holds_first() -> None:
     lease = assign(TRAINING, received=False)
     assert assign(ANY) == lease
     assert isinstance(assign(ANY), EvaluationLease)
-
-
-def test_leases_are_drawn_ahead_of_their_steps() -> None:
-    assign = Assigned(strategy__lease=30)
-    leases = [assign(TRAINING) for _ in range(3)]
-    assert [(lease.start, lease.stop) for lease in leases if isinstance(lease, DataLease)] == [
-        (0, 30),
-        (30, 60),
-        (60, 90),
-    ]
-    assert len(assign.training.leases.outstanding) == 3, "none is acknowledged"
 
 
 # -- bounded staleness ---------------------------------------------------------------------------------------
@@ -157,22 +139,6 @@ def test_one_that_wants_an_evaluation_takes_no_part_in_the_next_block() -> None:
 
 
 # -- warm start ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("leased", "ahead", "room"),
-    [(0, False, 40), (30, False, 10), (40, False, 0), (70, False, 0), (0, True, None), (40, True, None)],
-)
-def test_warm_start_limits_only_what_is_not_drawn_ahead(leased: int, ahead: bool, room: int | None) -> None:
-    assert WarmStart(40).room(leased, ahead) == room
-
-
-def test_without_a_number_of_samples_the_warm_start_has_no_limit() -> None:
-    for warm_start in (WarmStart(), WarmStart(loss=0.5)):
-        assert warm_start.room(1_000) is warm_start.room(1_000, ahead=True) is None
-    ended = WarmStart(40)
-    assert ended.end_if_due(40, 0.1)
-    assert ended.room(40) is None
 
 
 @pytest.mark.parametrize(("wants", "sizes"), [(ANY, [30, 10]), (TRAINING, [30, 30, 30, 10])])

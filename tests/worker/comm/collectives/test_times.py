@@ -47,14 +47,3 @@ def test_formulas_in_words_of_the_docs(ranks: int, chunks: int) -> None:
     assert (server.chunks, tree.chunks) == (chunks, chunks)
     assert server.seconds == pytest.approx((chunks + 1) * (ranks - 1) * message_s)
     assert tree.seconds == pytest.approx((chunks + 1) * rounds * message_s)
-
-
-def test_the_order_of_the_paper() -> None:
-    """FireCaffe, section 6.2: a server linear in workers, a tree logarithmic, equal up to 4; a ring flat."""
-    link = Link(0.0, 1e-3)
-    server, tree, ring = (
-        [run(Sum(way, 1, 0), ranks, link) for ranks in (2, 4, 8)] for way in ("server", "tree", "ring")
-    )
-    assert server == pytest.approx([server[0], 3 * server[0], 7 * server[0]])
-    assert tree == pytest.approx([server[0], 2 * server[0], 3 * server[0]])
-    assert ring == pytest.approx([0.5 * server[0], 0.75 * server[0], 0.875 * server[0]])
