@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import select_backend
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.arrays.push_source import DeviceSource
-from dbelief.errors import JobError
 from tests.device.standin.cupy import standing_in
 from tests.device.standin.machine import Machine
 
@@ -72,41 +71,24 @@ def test_the_next_block_is_on_its_way_while_one_is_sent(xp: Any, monkeypatch: py
     ]
 
 
-def test_walks_at_the_same_time_do_not_meet(xp: Any) -> None:
+@pytest.mark.parametrize("aborted", [False, True])
+def test_walks_at_the_same_time_do_not_meet(xp: Any, aborted: bool) -> None:
+    """Aborted: pinned memory is given again at once, and what was being copied into it is not over then."""
     values = np.arange(40, dtype=np.float32)
     source = DeviceSource(xp, xp.asarray(values))
     left, right = ranges_of([0, 5, 10, 15, 20]), ranges_of([20, 25, 30, 35, 40])
     broken = source.blocks(left)
     next(broken)
+    if aborted:
+        del broken
     for one, other, first, second in zip(left, right, source.blocks(left), source.blocks(right), strict=True):
         np.testing.assert_array_equal(first, values[slice(*one)])
         np.testing.assert_array_equal(second, values[slice(*other)])
-
-
-def test_aborted_walk_does_not_corrupt_the_next(xp: Any) -> None:
-    """Pinned memory is given again at once, and what was being copied into it is not over then."""
-    values = np.arange(40, dtype=np.float32)
-    source = DeviceSource(xp, xp.asarray(values))
-    broken = source.blocks(ranges_of([0, 5, 10, 15, 20]))
-    next(broken)
-    del broken
-    left, right = ranges_of([0, 5, 10, 15, 20]), ranges_of([20, 25, 30, 35, 40])
-    for one, other, first, second in zip(left, right, source.blocks(left), source.blocks(right), strict=True):
-        np.testing.assert_array_equal(first, values[slice(*one)])
-        np.testing.assert_array_equal(second, values[slice(*other)])
-
-
-@pytest.fixture
-def cupy() -> Iterator[Any]:
-    try:
-        yield select_backend("cuda").xp
-    except JobError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.gpu
-def test_cupy_prefetches_the_next_block(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    length, count = 1 << 18, 6
+def test_cupy_prefetches_the_next_block(gpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy, length, count = gpu.xp, 1 << 18, 6
     alloc, pinned = cupy.cuda.alloc_pinned_memory, []
 
     def noted(size: int) -> Any:

@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.codec.whole_numbers import BLOCK, Int4, Int8
+from tests.dbelief.codec.test_residuals import cut_lengths, floats, words
 
 BOTH = pytest.mark.parametrize("codec", [Int8(), Int4()], ids=lambda codec: codec.name)
-
-
-@st.composite
-def cut_lengths(draw: st.DrawFn) -> tuple[int, list[int]]:
-    """A length, and where tensors begin within it."""
-    length = draw(st.integers(1, 3 * BLOCK + 5))
-    cuts = draw(st.sets(st.integers(1, max(1, length - 1)), max_size=6)) if length > 1 else set()
-    return length, sorted(cuts)
 
 
 def decoded(codec: Int8, payload: bytes, size: int) -> np.ndarray:
@@ -50,7 +43,7 @@ def by_hand(codec: Int8, v: np.ndarray, cuts: list[int]) -> tuple[bytes, np.ndar
 
 
 @BOTH
-@given(shape=cut_lengths(), seed=st.integers(0, 2**32), exponent=st.integers(-60, 60))
+@given(shape=cut_lengths(BLOCK), seed=st.integers(0, 2**32), exponent=st.integers(-60, 60))
 def test_a_payload_is_the_formulas(codec: Int8, shape: tuple[int, list[int]], seed: int, exponent: int) -> None:
     length, cuts = shape
     rng = np.random.default_rng(seed)
@@ -76,14 +69,6 @@ def test_whole_multiples_of_a_power_of_two_arrive_exactly(codec: Int8, seed: int
 
 
 @BOTH
-def test_blocks_do_not_bear_on_each_other(codec: Int8) -> None:
-    values = np.concatenate([np.full(BLOCK, 1e30), np.full(3, 1e-30), np.zeros(5)]).astype(np.float32)
-    residual = np.zeros_like(values)
-    sent = decoded(codec, codec.encode(values, residual, [BLOCK + 3]).tobytes(), values.size)
-    np.testing.assert_allclose(sent, values, rtol=1e-6)
-
-
-@BOTH
 @pytest.mark.parametrize("size", [2.0**-149, 2.0**-130, np.finfo(np.float32).max])
 def test_extreme_numbers_lose_nothing(codec: Int8, size: float) -> None:
     """What a scale cannot express is kept, and no number that arrives is infinite."""
@@ -92,14 +77,6 @@ def test_extreme_numbers_lose_nothing(codec: Int8, size: float) -> None:
     sent = decoded(codec, codec.encode(values, residual).tobytes(), 3)
     assert np.isfinite(sent).all()
     np.testing.assert_allclose(sent.astype(float) + residual, values, rtol=2.0**-23)
-
-
-def words(*numbers: int) -> bytes:
-    return np.array(numbers, "<u4").tobytes()
-
-
-def floats(*numbers: float) -> bytes:
-    return np.array(numbers, "<f4").tobytes()
 
 
 def test_five_numbers_as_anyone_may_write_them() -> None:

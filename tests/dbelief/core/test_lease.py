@@ -70,12 +70,6 @@ def test_both_orders_of_the_paper(literal: bool, steps: int, pushes: list[int]) 
     assert [step for step in range(steps) if cadence.pushes_after(step, steps)] == pushes
 
 
-def test_a_short_last_batch_is_kept() -> None:
-    cadence = FetchPushSchedule(batch=32)
-    assert cadence.steps(100) == 4
-    assert replayed(cadence, 100) == [32, 64, 96, 100]
-
-
 def test_a_lease_counts_its_samples() -> None:
     assert DataLease(id=1, epoch=0, start=30, stop=100, samples_before=30).samples == 70
 

@@ -78,6 +78,7 @@ def _parquet(folder: Path, rng: np.random.Generator) -> dict[str, Any]:
 
     table = pa.table({"x": rng.normal(size=ROWS), "c": list("abc") * (ROWS // 3), "y": np.arange(ROWS) % 2})
     pq.write_table(table, folder / "t.parquet", row_group_size=10)
+    pq.write_table(table, folder / "u.parquet", row_group_size=30)
     fields = {"kind": "classes", "target": "y", "categories": "c", "standardize": True}
     return {"source": "parquet", "files": "*.parquet", **fields}
 
@@ -135,9 +136,7 @@ def check_same(name: str, folder: Path, prefix: Url) -> None:
     fields = write_source(name, folder)
     np.save(folder / "new.npy", np.arange(8).reshape(2, 4))
     copy(folder, prefix)
-    for streamed in (
-        [{"streamed": True}, {"streamed": False}] if name in ("tokens", "lines", "images", "parquet") else [{}]
-    ):
+    for streamed in [{"streamed": True}, {"streamed": False}] if name in STREAMED else [{}]:
         specs = [DATA.validate_python(placed(fields, base) | streamed) for base in (str(folder), prefix)]
         here, there = (load(spec, Path("/nowhere")) for spec in specs)
         assert bits(here) == bits(there)

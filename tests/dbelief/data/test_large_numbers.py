@@ -81,14 +81,6 @@ def test_of_parquet_and_of_new_samples(tmp_path: Path, column: np.ndarray, strea
     assert np.array_equal(read_samples(tmp_path / "t.parquet", spec, form), inputs(data.train))
 
 
-def test_unix_times_are_those_of_numpy(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("t,y\n" + "".join(f"{t},{t % 2}\n" for t in TIMES))
-    data = load(CsvData.model_validate(FIELDS | {"source": "csv", "file": "t.csv"}), tmp_path)
-    expected = (TIMES - TIMES.mean()) / TIMES.std()
-    np.testing.assert_allclose(inputs(data.train)[:, 0], expected, atol=1e-6)
-    assert len(np.unique(inputs(data.train))) == len(TIMES)
-
-
 @pytest.mark.parametrize("missing", ["mean", "zero"])
 def test_what_fills_a_gap_counts(missing: str) -> None:
     column = np.where(np.arange(40) % 4 == 3, np.nan, 10**15 + np.arange(40.0) % 7)

@@ -18,12 +18,7 @@ from dbelief.data.tables.table_encoder import TableEncoder
 from dbelief.errors import DataError
 from dbelief.job import CsvData
 from dbelief.job.sources import MISSING_WORDS
-
-
-def spec(folder: Path, text: str, **fields: Any) -> CsvData:
-    (folder / "t.csv").write_text(text)
-    own = {"source": "csv", "file": "t.csv", "kind": "classes", "target": "y", "validation": 0, "test": 0}
-    return CsvData.model_validate(own | fields)
+from tests.dbelief.data.formats.test_odd_tables import spec
 
 
 def form(folder: Path, job: CsvData) -> tuple[np.ndarray, SampleForm]:

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from dbelief.data import load, sizes
 from dbelief.errors import DataError
-from dbelief.job import Data
 from tests.dbelief.data.formats.test_idx import images, labels
+from tests.dbelief.data.sources import DATA
 from tests.examples import examples
 
 RNG = np.random.default_rng(0)
-DATA: TypeAdapter[Data] = TypeAdapter(Data)
 
 
 def counted(where: Path, **spec: Any) -> tuple[int, int, int]:

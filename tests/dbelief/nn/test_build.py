@@ -143,10 +143,6 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert failure(path) == f"{path}: cannot be read (No such file or directory)"
 
 
-def test_a_folder(tmp_path: Path) -> None:
-    assert failure(tmp_path) == f"{tmp_path}: cannot be read (Is a directory)"
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [

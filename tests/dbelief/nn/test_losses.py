@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,9 @@ from dbelief.arrays.backend import select_backend
 from dbelief.errors import DataError, ModelError
 from dbelief.nn.losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from dbelief.nn.workspace import Workspace
+from tests.dbelief.nn.conftest import Check
 from tests.examples import examples
 
-Check = Callable[[Any, Any, Any], None]
 sizes = st.integers(1, 9)
 
 

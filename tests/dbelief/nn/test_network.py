@@ -54,13 +54,6 @@ def test_parameters_are_named_shaped_and_ordered() -> None:
     assert all(value.dtype == np.float32 for value in drawn.values())
 
 
-def test_the_same_generator_state_gives_the_same_bits() -> None:
-    network = classifier(Dense(5), ReLU())
-    one, two, other = (network.parameters(np.random.default_rng(seed)) for seed in (7, 7, 8))
-    assert all(np.array_equal(one[name], two[name]) for name in one)
-    assert not np.array_equal(one["dense1.weight"], other["dense1.weight"])
-
-
 def test_he_initialization_before_relu_only() -> None:
     drawn = classifier(Dense(50), ReLU(), Dense(50), Sigmoid()).parameters(np.random.default_rng(0))
     he, glorot = (6 / 6) ** 0.5, (6 / (50 + 50)) ** 0.5
@@ -208,10 +201,6 @@ def refused(batch: Batch, network: Network | None = None) -> str:
     return str(caught.value)
 
 
-def test_other_features_are_refused_by_name() -> None:
-    assert refused(batch_of(3, features=5)) == "layer dense1: got 5 features per sample, expected 6"
-
-
 def test_inputs_of_another_dtype_are_refused() -> None:
     expected = "layer dense1: got inputs of float64, expected float32 as its parameters"
     assert refused(batch_of(3, kind=np.float64)) == expected
@@ -230,16 +219,8 @@ def test_an_empty_batch_is_refused() -> None:
 
 
 def test_other_classes_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"^layer dense1: has 9 outputs, expected 10 classes$"):
-        Network([Dense(9)], SoftmaxCrossEntropy(), 3, 10, CPU)
     with pytest.raises(ModelError, match=r"has 2 outputs, expected 3 classes: 'bronz', 'bronze', 'gold'$"):
         Network([Dense(2)], SoftmaxCrossEntropy(), 3, 3, CPU, names=("bronz", "bronze", "gold"))
     names = [str(number) for number in range(10)]
     with pytest.raises(ModelError, match=r"10 classes: '0', .*'7' and 2 more$"):
         Network([Dense(9)], SoftmaxCrossEntropy(), 3, 10, CPU, names=names)
-
-
-@pytest.mark.parametrize("layers", [[], [ReLU()]])
-def test_a_network_without_parameters_is_refused(layers: list[Layer]) -> None:
-    with pytest.raises(ModelError, match="at least one dense layer"):
-        Network(layers, SoftmaxCrossEntropy(), 3, 3, CPU)

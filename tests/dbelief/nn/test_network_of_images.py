@@ -1,6 +1,5 @@
 """Networks of every layer of images: gradients, memory, and digits learnt."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.job import DigitsData
 from dbelief.nn import Batch, Network, build_network
+from tests.dbelief.nn.conftest import Check
 from tests.traced import traced
 
-Check = Callable[[Any, Any, Any], None]
 CPU = select_backend("cpu")
 EVERY: list[tuple[str, dict[str, Any]]] = [
     ("conv", {"maps": 6, "kernel": 3}), ("sigmoid", {}), ("l2_pool", {"size": 2}), ("lcn", {"size": 3}),

@@ -20,9 +20,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.checkpoint.safetensors_io import write_model
 from dbelief.core.layout import Kind, Layout, SegmentSpan
 from dbelief.core.whole_numbers import join
-from dbelief.data import load
 from dbelief.errors import DataError, ModelError
-from dbelief.evaluation.evaluate import evaluate
 from dbelief.job import build_job, load_job
 from dbelief.launch.train import train
 from dbelief.nn import Batch, LeavesOut, build_network
@@ -273,27 +271,6 @@ def test_tied_weights_are_saved_under_all_names(torch: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.torch
-def test_unused_parameter_has_no_gradient(torch: Any) -> None:
-    class Half(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.idle = torch.nn.Linear(50, 10), torch.nn.Linear(3, 3)
-            self.register_buffer("shift", torch.ones(50), persistent=False)
-            self.tied = self.used.weight
-
-        def forward(self, x: Any) -> Any:
-            return self.used(x + self.shift)
-
-    model = TorchModel(Half, torch.nn.CrossEntropyLoss())
-    layout, flat, gradient = on_vector(model)
-    assert [box.name for box in layout.boxes] == ["tied", "used.bias", "idle.weight", "idle.bias"]
-    model.loss_and_gradient(layout.views(flat), batch(), layout.views(gradient))
-    out = layout.views(gradient)
-    assert not out["idle.weight"].any()
-    assert out["tied"].any()
-
-
-@pytest.mark.torch
 def test_numbers_to_find_have_no_right_answers(torch: Any) -> None:
     model = TorchModel(lambda: torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(50, 2)), torch.nn.MSELoss())
     layout, flat, _ = on_vector(model)
@@ -490,15 +467,3 @@ def test_a_module_is_filled_by_a_model_file(torch: Any, net: Callable[[], Any], 
     file.write_bytes(b"junk")
     with pytest.raises(DataError, match="is no safetensors file, or a damaged one"):
         dbelief.load_model(file, into=Tied())
-
-
-@pytest.mark.torch
-def test_evaluation_of_a_whole_split(torch: Any) -> None:
-    data = load(load_job(EXAMPLES / "torch_digits.yaml").data, EXAMPLES)
-    assert data.test is not None
-    model = TorchModel(lambda: torch.nn.Linear(64, 10), torch.nn.CrossEntropyLoss())
-    layout, flat, _ = on_vector(model)
-    views = layout.views(flat)
-    scores = data.test.inputs * np.float32(data.test.scale) @ views["weight"].T + views["bias"]
-    accuracy = evaluate(model, views, data.test, layout, select_backend("cpu")).accuracy
-    assert accuracy == pytest.approx(np.mean(scores.argmax(1) == data.test.targets))

@@ -1,13 +1,11 @@
 """Reference: Dean et al. 2012, section 4.1, and the identities that follow from its equation."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from dbelief.optim.rules.adagrad import Adagrad
+from tests.dbelief.optim.conftest import Run
 
-Run = Callable[..., np.ndarray]
 both = pytest.mark.parametrize("fused", [True, False])
 
 

@@ -1,11 +1,8 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from dbelief.optim.rules.adam import Adam
-
-Run = Callable[..., np.ndarray]
+from tests.dbelief.optim.conftest import Run
 
 
 def test_against_the_paper_line_by_line(run: Run) -> None:

@@ -1,11 +1,8 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from dbelief.optim.rules.adam import Adam, AdamW
-
-Run = Callable[..., np.ndarray]
+from tests.dbelief.optim.conftest import Run
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -1,13 +1,10 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from dbelief.optim.rules.momentum import CaffeMomentum, Momentum
 from dbelief.training.schedule import learning_rate
+from tests.dbelief.optim.conftest import Run
 from tests.jobs import small_job
-
-Run = Callable[..., np.ndarray]
 
 STEP = {"kind": "step", "every": 400, "factor": 0.1, "warm_up": {"samples": 200, "start_factor": 0.25}}
 POLY = {"kind": "poly", "power": 0.5, "warm_up": {"samples": 200}}

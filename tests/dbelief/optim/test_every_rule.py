@@ -1,6 +1,5 @@
 """Properties of every rule: the compiled loop is the formula, and a vector may be cut anywhere."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dbelief.optim import RULES, Rule, make_rule, warm_up
+from tests.dbelief.optim.conftest import Run
 from tests.examples import examples
 
-Run = Callable[..., np.ndarray]
 VARIANTS = [
     make_rule("sgd", {}),
     make_rule("momentum", {}),

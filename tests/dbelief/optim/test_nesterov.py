@@ -1,10 +1,7 @@
-from collections.abc import Callable
-
 import numpy as np
 
 from dbelief.optim.rules.momentum import Nesterov
-
-Run = Callable[..., np.ndarray]
+from tests.dbelief.optim.conftest import Run
 
 
 def test_it_is_the_look_ahead_seen_from_ahead(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 
 from dbelief.core.absent import Missed, joined
 from dbelief.optim import Rule, apply_present, make_rule, missed_after
+from tests.dbelief.optim.conftest import Run
 
-Run = Callable[..., np.ndarray]
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = ["sgd", "momentum", "nesterov", "adagrad", "adagrad_eps", "adam", "adamw"]
 CASES += ["sgd_decay", "momentum_decay", "nesterov_decay"]

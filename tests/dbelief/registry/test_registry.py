@@ -13,11 +13,6 @@ from dbelief.registry.server import RedisRegistry
 from tests.threads import at_once
 
 
-def test_first_epoch_is_one(subject: Any) -> None:
-    assert subject.registry.holder(subject.job) is None
-    assert subject.registry.acquire(subject.job, "a", 30.0) == 1
-
-
 def test_one_owner_at_a_time(subject: Any) -> None:
     subject.registry.acquire(subject.job, "a", 30.0)
     other = subject.another()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import JobError
-from dbelief.job import Job, Limits, Scale
+from dbelief.job import Job, Limits
 from dbelief.training.schedule import cosine, learning_rate, poly, step, total_samples, warm_up_factor
 from tests.jobs import small_job
 
@@ -142,14 +142,6 @@ def test_a_warm_up_never_falls(over: int, factor: float, one: int, more: int) ->
 def test_batch_and_rate_are_scaled_together(by: str, batch: int, reference: int, factor: float) -> None:
     schedule = {"kind": "constant", "scale": {"reference_batch": reference, "by": by}}
     assert learning_rate(job(schedule, strategy={"batch": batch}), 0) == 0.5 * factor
-
-
-def test_firecaffe_s_own_rates_are_neither() -> None:
-    """NiN: 0.01 at 256, 0.04 at 1024. GoogLeNet: 0.01 at 32, 0.08 at 1024 (sections 7.2 and 7.3)."""
-    assert 0.01 * Scale(reference_batch=256, by="linear").factor(1024) == pytest.approx(0.04)
-    between = [0.01 * Scale(reference_batch=32, by=by).factor(1024) for by in ("sqrt", "linear")]
-    assert between == pytest.approx([0.01 * 32**0.5, 0.32])
-    assert between[0] < 0.08 < between[1]
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,6 @@ def test_image_layers_on_flat_data_name_the_missing_layer() -> None:
         build_model(job, load(job.data, job.folder), select_backend("cpu"))
 
 
-def test_another_seed_gives_other_values_of_the_same_layout() -> None:
-    (one, first), (other, second) = (initial_values(job_of(seed=seed), Drawn(w=normal)) for seed in (1, 2))
-    assert one == other
-    assert not np.array_equal(first, second)
-
-
 @pytest.mark.parametrize("wrong", [np.zeros(3), [1.0, 2.0], np.zeros(3, np.int32), np.zeros(3, np.float16)])
 def test_tensors_that_are_not_float32_are_named(wrong: Any) -> None:
     with pytest.raises(ModelError, match=r"parameters\(rng\): 'b' is (float64|int32|float16), wanted float32"):

@@ -1,21 +1,14 @@
-"""Files by path, folder, pattern and URL; data is read from a store as from a folder."""
+"""Files by path, folder, pattern and URL."""
 
 from __future__ import annotations
 
-import io
 import uuid
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
-from dbelief.data import load
 from dbelief.data.files.locations import find_files
 from dbelief.errors import DataError, UserError
-from dbelief.job import LinesData, ParquetData
 from dbelief.storage.object_store import connect
 from dbelief.url import Url
 
@@ -122,36 +115,3 @@ def test_a_variable_may_stand_for_a_url(base: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PLACE", "s3://KEY:SECRET@bucket")
     with pytest.raises(UserError, match="must not contain a login"):
         find_files(["${PLACE}/c.x"], Path(), ".x")
-
-
-def test_a_set_in_a_store_is_the_one_in_a_folder(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    table = pa.table({"x": rng.normal(size=90), "z": rng.normal(size=90), "y": np.arange(90) % 3})
-    prefix = Url(f"memory://{uuid.uuid4().hex}")
-    for name, rows in (("1.parquet", 20), ("2.parquet", 30)):
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, row_group_size=rows)
-        connect(prefix).replace(prefix / name, buffer.getvalue())
-        (tmp_path / name).write_bytes(buffer.getvalue())
-    sets = []
-    for files in (prefix, str(tmp_path)):
-        fields = {"source": "parquet", "files": files, "kind": "classes", "target": "y", "standardize": True}
-        sets.append(load(ParquetData.model_validate(fields), Path()))
-    for name in ("train", "validation", "test"):
-        one, other = (getattr(data, name) for data in sets)
-        assert np.array_equal(one.inputs, other.inputs)
-        assert np.array_equal(one.targets, other.targets)
-
-
-def test_lines_in_a_store(tmp_path: Path) -> None:
-    prefix = Url(f"memory://{uuid.uuid4().hex}")
-    connect(prefix).replace(prefix / "a.txt", b"".join(b"%d\t%d\n" % (number % 2, number) for number in range(100)))
-    fields = {"source": "lines", "files": [prefix], "length": 3, "unit": 30, "validation": 0, "test": 0}
-    train = load(LinesData.model_validate(fields), tmp_path).train
-    assert train is not None
-    assert train.targets.tolist() == [number % 2 for number in range(100)]
-
-
-def test_a_login_in_a_url_is_refused() -> None:
-    with pytest.raises(ValidationError, match="must not contain a login"):
-        LinesData.model_validate({"source": "lines", "files": "s3://KEY:SECRET@bucket/a.txt", "length": 3})

@@ -174,11 +174,7 @@ WRONG: list[tuple[Arrays, str]] = [
     ({"inputs": rows(), "targets": LABELS[:, None]}, "targets are int64 of shape (40, 1), must be labels"),
     ({"inputs": rows(), "targets": LABELS > 1}, "targets are bool of shape (40,), must be labels"),
     ({"inputs": rows(0), "targets": LABELS[:0]}, "there are no samples"),
-    ({"inputs": rows(4), "targets": LABELS[:4], "x": OBJECTS[:0]}, "holds an array that cannot be read"),
-    (
-        {"inputs": OBJECTS, "targets": LABELS},
-        "cannot be read (inputs holds Python objects: save it",
-    ),
+    ({"inputs": rows(4), "targets": LABELS[:4], "x": OBJECTS[:0]}, "cannot be read (x holds Python objects: save it"),
     ({"inputs": rows(), "targets": LABELS, "groups": LABELS[:39]}, "groups are int64 of shape (39,), must be integers"),
     (
         {"inputs": rows(), "targets": LABELS, "groups": LABELS / 2},

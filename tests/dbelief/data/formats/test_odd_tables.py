@@ -68,36 +68,14 @@ def test_what_pandas_reads(tmp_path: Path, name: str) -> None:
     assert np.array_equal(new, data.train.inputs)
 
 
-CUT = gzip.compress(b"a,y\n1,0\n2,1\n" * 1000)[:40]
 REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
-    "thousands": (
-        'a,y\n"1,234",0\n',
-        {},
-        "line 2, column 1 ('a'): '1,234' is not a number: decimals have a point, thou",
-    ),
-    "a decimal comma": ("a;y\n1,5;0\n", {"delimiter": ";"}, "line 2, column 1 ('a'): '1,5' is not a number: decimals"),
-    "per cent": ("a,y\n5%,0\n", {}, "line 2, column 1 ('a'): '5%' is not a number: write it without '%'"),
-    "an underscore": ("a,y\n1_000,0\n", {}, "line 2, column 1 ('a'): '1_000' is not a number: write it without '_'"),
-    "hexadecimal": ("a,y\n0x10,0\n", {}, "line 2, column 1 ('a'): '0x10' is not a number"),
     "too large": ("a,y\n1e400,0\n", {}, "line 2, column 1 ('a'): '1e400' is not a finite float32"),
     "too large, standardised": (
         "a,y\n1e39,0\n",
         {"standardize": True},
         "line 2, column 1 ('a'): '1e39' is not a finite",
     ),
-    "infinity where gaps are": (
-        "a,y\ninf,0\n2,1\n",
-        {"missing": "mean"},
-        "line 2, column 1 ('a'): 'inf' is not a finite",
-    ),
-    "truth": ("a,y\nTrue,0\n", {}, "line 2, column 1 ('a'): 'True' is not a number"),
-    "money": ("a,y\n$5,0\n", {}, "line 2, column 1 ('a'): '$5' is not a number"),
     "a null byte": ("a,y\n1\0,0\n", {}, "line 2, column 1 ('a'): '1\\x00' is not a number"),
-    "a day first": (
-        "a,y\n28/02/2026,0\n",
-        {"dates": "a"},
-        "line 2, column 1 ('a'): is '28/02/2026', no date such as 20",
-    ),
     "no such day": ("a,y\n2026-02-30,0\n", {"dates": "a"}, "line 2, column 1 ('a'): is '2026-02-30', no date such as"),
     "a later date": (
         "a,y\n2026-01-01,0\n,1\nx,1\n",
@@ -105,31 +83,13 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         "line 4, column 1 ('a'): is 'x'",
     ),
     "UTF-16": ("a,y\n1,0\n".encode("utf-16"), {}, "t.csv: is UTF-16, must be UTF-8"),
-    "Windows-1252": (
-        "a,y\nM\xfcller,0\n".encode("cp1252"),
-        {"categories": "a"},
-        "line 2, column 1 ('a'): is not UTF-8",
-    ),
-    "Windows-1252 names": ("gr\xf6\xdfe,y\n1,0\n".encode("cp1252"), {}, "t.csv, line 1: is not UTF-8"),
     "a spreadsheet": (b"PK\x03\x04 and more", {}, "t.csv: is a zip archive or a spreadsheet, must be text"),
     "gzip of another name": (gzip.compress(b"a,y\n1,0\n"), {}, "t.csv: is a gzip file, whose name must end in .gz"),
-    "gzip cut short": (CUT, {"file": "t.csv.gz"}, "t.csv.gz: the gzip file is cut short"),
-    "delimiters at all ends": ("a,y,\n1,0,\n", {}, "t.csv: column 3 has no name in the header: give it one, or list"),
-    "delimiters at the ends of rows": ("a,y\n1,0,\n", {}, "t.csv, line 2: has more than 2 fields"),
-    "short rows": ("a,b,y\n1,2,0\n2,1\n", {}, "t.csv, line 3: has 2 of 3 fields"),
-    "no rows": ("a,b,y\n", {}, "t.csv: has no rows below its header"),
     "one row": ("a,y\n1,0\n", {}, "t.csv: all training samples have the same label, 0"),
-    "one class": ("a,y\n1,cat\n2,cat\n", {}, "t.csv: all training samples have the same label, cat"),
-    "the target twice": ("a,y,y\n1,0,1\n", {}, "t.csv: 2 columns are called 'y'"),
     "another delimiter": (
         "a;y\n1;0\n",
         {},
         "no column is called 'y'; the header is one column, 'a;y': is the delimiter",
-    ),
-    "a remark before the header": (
-        "# of May\na,y\n1,0\n",
-        {},
-        "the header is one column, '# of May': is the delimiter",
     ),
     "an index alone": (",y\n0,0\n1,1\n", {}, "t.csv: no column is left for inputs, of 2"),
 }
@@ -139,7 +99,6 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
 def test_what_is_refused_with_its_place(tmp_path: Path, name: str) -> None:
     content, fields, why = REFUSED[name]
     job = spec(tmp_path, content, **fields)
-    (tmp_path / "t.csv").rename(tmp_path / job.file)
     with pytest.raises(DataError) as caught:
         load(job, tmp_path)
     said = str(caught.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from dbelief.nn.kernels import depth_to_space
 from tests.examples import examples
 from tests.traced import traced
 
-Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray]], None]
 Tensors = dict[str, np.ndarray]
 
 GOLDEN = np.load(Path(__file__).parents[3] / "golden" / "torch_autoencoder.npz")
@@ -64,13 +63,6 @@ def test_torch(case: str, dtype: str) -> None:
     assert float(out["alpha"][0]) == pytest.approx(float(golden["d_alpha"]), rel=near)
     expected = tiled(golden["d_weight"], eq1.block)
     np.testing.assert_allclose(out["weight"], expected, rtol=0, atol=near * abs(expected).max())
-
-
-def test_central_differences(check_gradient: Check) -> None:
-    model = SparseAutoencoder(IMAGE, SMALL, CPU)
-    w, batch = drawn(model), images(5)
-    _, out = gradient(model, w, batch)
-    check_gradient(lambda: model.evaluate(w, batch)[0] / 5, list(w.values()), list(out.values()))
 
 
 @examples(30)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from dbelief.nn.layers.lcn import Lcn
 from tests.dbelief.nn.autoencoders.test_autoencoder import gradient, tiled
 from tests.examples import examples
 
-Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray]], None]
 Tensors = dict[str, np.ndarray]
 
 GOLDEN = np.load(Path(__file__).parents[3] / "golden" / "torch_stacks.npz")

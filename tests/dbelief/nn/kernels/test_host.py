@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from scipy.signal import correlate
 
-from dbelief.nn.kernels import Blocks, HostKernels, depth_to_space, space_to_depth
+from dbelief.nn.kernels import Blocks, HostKernels, space_to_depth
 from tests.dbelief.nn.kernels.operands import Operands, draw, shapes
 from tests.traced import traced
 
@@ -78,17 +78,6 @@ def test_a_convolution_where_all_blocks_are_alike() -> None:
     for image, one in itertools.product(range(m), range(2)):
         expected = correlate(images[image], filters[one], mode="valid", method="direct")[::s, ::s, 0]
         np.testing.assert_allclose(y[:, :, one, image], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_outputs_are_the_tiles_of_the_next_layer() -> None:
-    """Blocks of b x b places and d channels, in this order, b = s: y is x of a layer that sees r x r x d pixels."""
-    blocks = Blocks(rows=4, columns=5, window=2, depth=3, neurons=2 * 2 * 3)
-    o = draw(blocks, batch=2)
-    y, *_ = run(o)
-    images = depth_to_space(y, 2)
-    assert images.shape == (2, 2 * blocks.nr, 2 * blocks.nc, 3)
-    assert images[1, 2 * 1 + 1, 2 * 2 + 0, 2] == y[1, 2, (1 * 2 + 0) * 3 + 2, 1]
-    assert blocks.y_shape(2) == Blocks(blocks.nr, blocks.nc, 2, 12, 1).x_shape(2)
 
 
 def test_two_gradients_are_one_of_twice_the_batch() -> None:

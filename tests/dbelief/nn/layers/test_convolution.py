@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,18 +8,13 @@ from dbelief.arrays.backend import select_backend
 from dbelief.nn.layers import convolution
 from dbelief.nn.layers.convolution import Conv
 from dbelief.nn.workspace import Workspace
+from tests.dbelief.nn.conftest import CheckLayer
+from tests.dbelief.nn.layers.test_sliding_windows import forward
 from tests.examples import examples
 
-CheckLayer = Callable[[Any, Any], None]
 CPU = select_backend("cpu")
 few = st.integers(1, 3)
 more = st.integers(0, 4)
-
-
-def forward(layer: Conv, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    y = np.full((len(x), *layer.outputs(x.shape[1:])), np.nan, x.dtype)
-    layer.forward(Workspace(CPU), x, (weight, bias), y)
-    return y
 
 
 @examples(40)
@@ -41,7 +33,7 @@ def test_against_scipy(m: int, channels: int, kernel: int, stride: int, padding:
     x = rng.standard_normal((m, kernel + down, kernel + across, channels))
     maps, border = 2, (padding, padding)
     weight, bias = rng.standard_normal((kernel, kernel, channels, maps)), rng.standard_normal(maps)
-    found = forward(Conv(maps, kernel, stride, padding), x, weight, bias)
+    found = forward(Conv(maps, kernel, stride, padding), x, (weight, bias))
     for sample in range(m):
         for f in range(maps):
             whole = correlate(np.pad(x[sample], (border, border, (0, 0))), weight[..., f], "valid")[..., 0] + bias[f]
@@ -55,7 +47,7 @@ def test_some_samples_at_a_time_give_the_same_as_all(monkeypatch: pytest.MonkeyP
     for limit in (2**20, 3 * 4 * 3 * 18 * 8, 1):  # 7 samples; 3, 3 and 1; one by one
         monkeypatch.setattr(convolution, "HOST_BYTES", limit)
         dx, gradients = np.full_like(x, np.nan), [np.full_like(p, np.nan) for p in (weight, bias)]
-        y = forward(layer, x, weight, bias)
+        y = forward(layer, x, (weight, bias))
         layer.backward(Workspace(CPU), x, y, dy, (weight, bias), gradients, dx)
         found.append([y, dx, *gradients])
     for other in found[1:]:

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -10,8 +7,8 @@ from dbelief.nn.layers.dropout import Dropout, batch_key
 from dbelief.nn.layers.layer import Dense, Tanh
 from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.nn.workspace import Workspace
+from tests.dbelief.nn.conftest import Check
 
-Check = Callable[[Any, Any, Any], None]
 CPU = select_backend("cpu")
 X = np.random.default_rng(0).standard_normal((50, 40)).astype(np.float32)
 
@@ -104,9 +101,3 @@ def test_evaluation_drops_nothing() -> None:
     trained = network()
     trained.loss_and_gradient(views, batch(np.float32), {name: np.empty_like(p) for name, p in views.items()})
     assert trained.evaluate(views, batch(np.float32)) == whole.evaluate(views, batch(np.float32))
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match="must be from 0 to below 1"):
-        Dropout(share)

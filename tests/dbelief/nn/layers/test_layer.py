@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,9 +7,9 @@ from dbelief.arrays.backend import select_backend
 from dbelief.nn.initial_values import draw_uniform
 from dbelief.nn.layers.layer import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.workspace import Workspace
+from tests.dbelief.nn.conftest import CheckLayer
 from tests.examples import examples
 
-CheckLayer = Callable[[Any, Any], None]
 sizes = st.integers(1, 9)
 WORK = Workspace(select_backend("cpu"))
 
@@ -76,15 +73,6 @@ def test_relu_has_no_slope_at_zero() -> None:
     layer = ReLU()
     layer.backward(WORK, x, forward(layer, x), np.ones((1, 2)), (), (), dx)
     assert not dx.any()
-
-
-def test_dense_without_dx_still_gives_its_gradients() -> None:
-    x, y, dy = np.array([[1.0, 2.0]]), np.empty((1, 1)), np.array([[3.0]])
-    parameters = [np.ones((2, 1)), np.zeros(1)]
-    gradients = [np.empty((2, 1)), np.empty(1)]
-    Dense(1).backward(WORK, x, y, dy, parameters, gradients, None)
-    np.testing.assert_array_equal(gradients[0], [[3.0], [6.0]])
-    np.testing.assert_array_equal(gradients[1], [3.0])
 
 
 @pytest.mark.parametrize(("before_relu", "limit"), [(True, (6 / 300) ** 0.5), (False, (6 / 500) ** 0.5)])

@@ -1,26 +1,14 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import select_backend
 from dbelief.nn.layers.lcn import Lcn
-from dbelief.nn.workspace import Workspace
+from tests.dbelief.nn.conftest import CheckLayer
+from tests.dbelief.nn.layers.test_sliding_windows import forward
 from tests.examples import examples
 
-CheckLayer = Callable[[Any, Any], None]
-CPU = select_backend("cpu")
 few = st.integers(1, 3)
 more = st.integers(0, 4)
-
-
-def forward(layer: Lcn, x: np.ndarray) -> np.ndarray:
-    y = np.full((len(x), *layer.outputs(x.shape[1:])), np.nan, x.dtype)
-    layer.forward(Workspace(CPU), x, (), y)
-    return y
 
 
 def naive(layer: Lcn, h: np.ndarray) -> np.ndarray:
@@ -59,14 +47,9 @@ def test_gradient(check_layer: CheckLayer, m: int, size: int, channels: int, dow
 @given(m=few, size=st.sampled_from([1, 3, 5]), channels=few, down=more, across=more)
 def test_against_loops(m: int, size: int, channels: int, down: int, across: int) -> None:
     layer, x = Lcn(size), patchy(m, 2 * size - 1 + down, 2 * size - 1 + across, channels)
-    np.testing.assert_allclose(forward(layer, x), naive(layer, x), rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(forward(layer, x, ()), naive(layer, x), rtol=1e-11, atol=1e-13)
 
 
 def test_it_takes_four_pixels_of_each_border() -> None:
     assert Lcn().outputs((20, 30, 8)) == (12, 22, 8)
     assert Lcn().sees(0, 1) == (0, 9)
-
-
-def test_an_even_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="size is 4, must be odd"):
-        Lcn(4)

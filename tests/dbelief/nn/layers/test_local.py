@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ from dbelief.errors import ModelError
 from dbelief.nn.layers.convolution import Conv
 from dbelief.nn.layers.local import Local
 from dbelief.nn.workspace import Workspace
+from tests.dbelief.nn.conftest import CheckLayer
+from tests.dbelief.nn.layers.test_sliding_windows import forward
 from tests.examples import examples
 
-CheckLayer = Callable[[Any, Any], None]
 CPU = select_backend("cpu")
 few = st.integers(1, 3)
 more = st.integers(0, 2)
@@ -27,12 +27,6 @@ def cases(draw: st.DrawFn) -> tuple[Local, np.ndarray]:
     height, width = (layer.step * (wide + draw(more)) for _ in range(2))
     m, channels = draw(few), draw(few)
     return layer, np.random.default_rng(m + height).standard_normal((m, height, width, channels))
-
-
-def forward(layer: Local, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    y = np.full((len(x), *layer.outputs(x.shape[1:])), np.nan, x.dtype)
-    layer.forward(Workspace(CPU), x, (weight, bias), y)
-    return y
 
 
 def backward(layer: Any, x: np.ndarray, parameters: list[np.ndarray], dy: np.ndarray) -> tuple[Any, ...]:
@@ -66,7 +60,7 @@ def test_gradient(check_layer: CheckLayer, case: tuple[Local, np.ndarray]) -> No
 def test_against_its_formula_neuron_by_neuron(case: tuple[Local, np.ndarray]) -> None:
     layer, x = case
     weight, bias = drawn(layer, x)
-    found, pixels, b = forward(layer, x, weight, bias), in_pixels(layer, weight), layer.block
+    found, pixels, b = forward(layer, x, (weight, bias)), in_pixels(layer, weight), layer.block
     for i, j, k in np.ndindex(*bias.shape):
         top, left = i * layer.step, j * layer.step
         window = x[:, top : top + layer.window, left : left + layer.window]
@@ -94,7 +88,7 @@ def test_the_same_filters_everywhere_are_a_convolution(case: tuple[Local, np.nda
 
     expected = np.empty((len(x), *conv.outputs(x.shape[1:])))
     conv.forward(Workspace(CPU), x, filters, expected)
-    found = forward(layer, x, *tied)
+    found = forward(layer, x, tied)
     np.testing.assert_allclose(as_blocks(found), expected, rtol=0, atol=1e-12)
 
     dy = np.random.default_rng(1).standard_normal(found.shape)
@@ -121,10 +115,10 @@ def test_some_blocks_are_a_layer_of_their_own(case: tuple[Local, np.ndarray], da
     assert rows is not None
     assert columns is not None
     seen = np.ascontiguousarray(x[:, slice(*rows), slice(*columns)])
-    part = forward(layer, seen, np.ascontiguousarray(weight[own]), np.ascontiguousarray(bias[own]))
+    part = forward(layer, seen, (np.ascontiguousarray(weight[own]), np.ascontiguousarray(bias[own])))
     (top, bottom), (left, right) = ranges
     b = layer.block
-    whole = forward(layer, x, weight, bias)[:, b * top : b * bottom, b * left : b * right]
+    whole = forward(layer, x, (weight, bias))[:, b * top : b * bottom, b * left : b * right]
     np.testing.assert_allclose(part, whole, rtol=0, atol=1e-12)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from dbelief.tools.report.curves import draw_curves
 
 
 @pytest.fixture
@@ -20,3 +24,16 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     monkeypatch.setattr(Figure, "savefig", watch)
     return figures
+
+
+@pytest.fixture
+def panels(saved: list[Figure], tmp_path: Path) -> Any:
+    """Draw, and return the panels as they were saved."""
+
+    def draw(events: list[dict[str, Any]]) -> list[Axes]:
+        path = tmp_path / "curves.png"
+        draw_curves(iter(events), path, "digits: 3 replicas")
+        assert path.read_bytes().startswith(b"\x89PNG")
+        return list(saved[-1].axes)
+
+    return draw

@@ -1,14 +1,12 @@
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from dbelief.tools.report.curves import draw_curves, moving_mean
+from dbelief.tools.report.curves import moving_mean
 
 Events = list[dict[str, Any]]
 
@@ -31,19 +29,6 @@ def evaluation(samples: int, accuracy: float | None, kind: str = "validation") -
 
 def member(what: str, number: int, role: str = "replica") -> dict[str, Any]:
     return {"event": "member", "role": role, "id": number, "what": what}
-
-
-@pytest.fixture
-def panels(saved: list[Figure], tmp_path: Path) -> Any:
-    """Draw, and return the panels as they were saved."""
-
-    def draw(events: Events) -> list[Axes]:
-        path = tmp_path / "curves.png"
-        draw_curves(iter(events), path, "digits: 3 replicas")
-        assert path.read_bytes().startswith(b"\x89PNG")
-        return list(saved[-1].axes)
-
-    return draw
 
 
 def points(axes: Axes, label: str) -> tuple[list[float], list[float]]:

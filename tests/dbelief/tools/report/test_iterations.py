@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dbelief.tools.report.curves import draw_curves
-
-Events = list[dict[str, Any]]
+from tests.dbelief.tools.report.test_curves import Events, labels
 
 
 def iteration(number: int, loss: float | None = 1.0, norm: float | None = 0.5) -> dict[str, Any]:
@@ -27,22 +23,8 @@ def evaluation(accuracy: float | None, kind: str = "validation") -> dict[str, An
     return {"event": "evaluation", "set": kind, "samples": 5, "loss": 0.5, "accuracy": accuracy}
 
 
-@pytest.fixture
-def panels(saved: list[Figure], tmp_path: Path) -> Any:
-    def draw(events: Events) -> list[Axes]:
-        draw_curves(iter(events), tmp_path / "curves.png", "mnist")
-        return list(saved[-1].axes)
-
-    return draw
-
-
 def points(axes: Axes) -> list[tuple[list[float], list[float]]]:
     return [(np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()) for line in axes.get_lines()]
-
-
-def labels(axes: Axes) -> list[str]:
-    legend = axes.get_legend()
-    return [] if legend is None else [text.get_text() for text in legend.get_texts()]
 
 
 def test_every_series_is_drawn_over_iterations(panels: Any) -> None:

@@ -8,13 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dbelief.tools.report.panels import Marks
+from tests.dbelief.tools.report.test_curves import member
 
 Event = dict[str, Any]
 ROLES = ((0, "replica"), (0, "shard"), (0, "client"))
-
-
-def member(what: str, number: int, role: str = "replica") -> Event:
-    return {"event": "member", "role": role, "id": number, "what": what}
 
 
 def marks(*steps: Event | float) -> Marks:

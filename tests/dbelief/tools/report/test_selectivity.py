@@ -1,4 +1,4 @@
-"""The best threshold of each neuron: as one by one would find it, as scikit-learn's curves say, and what must hold."""
+"""The best threshold of each neuron: as one by one would find it, and what must hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sklearn.metrics import roc_curve
 
 from dbelief.tools.report.selectivity import SHARE, BestThresholds, accuracy, exact, judged, selectivity, spaced
 
@@ -47,16 +46,6 @@ def test_exact_is_the_best_of_all_thresholds_one_by_one(
     scanned = spaced(responses, np.array(labels), share, signs)
     assert (scanned.accuracy <= best.accuracy + 1e-14).all()
     np.testing.assert_array_equal(judged(scanned, responses, np.array(labels), share), scanned.accuracy)
-
-
-def test_exact_is_the_best_point_of_scikit_learn_s_curve() -> None:
-    rng = np.random.default_rng(0)
-    responses = np.round(rng.standard_normal((300, 20)), 1)  # many are equal
-    positive = rng.random(300) < 0.3
-    best = exact(responses, positive, signs=(1,))
-    for column, found in zip(responses.T, best.accuracy, strict=True):
-        false, hits, _ = roc_curve(positive, column, drop_intermediate=False)
-        assert found == pytest.approx((SHARE * hits + (1 - SHARE) * (1 - false)).max(), rel=0, abs=1e-14)
 
 
 @pytest.mark.parametrize("f", [np.exp, np.cbrt, lambda x: 5 * x - 3, np.arctan])

@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from pydantic import TypeAdapter
 
 from dbelief.data import Dataset, load, sizes, sizes_and_units
 from dbelief.data.new_samples import read_samples
 from dbelief.data.samples import Samples
 from dbelief.data.streams.streamed import StreamedSplit
 from dbelief.errors import DataError
-from dbelief.job import Data
+from tests.dbelief.data.sources import DATA
 
-DATA: TypeAdapter[Data] = TypeAdapter(Data)
 ALL = {"validation": 0, "test": 0}
 
 

@@ -82,10 +82,6 @@ def test_one_lucky_evaluation_is_no_crossing() -> None:
     assert Run(accuracies).course.reaches(0.9) is None
 
 
-def test_run_above_the_target_crosses_at_its_first_window() -> None:
-    assert Run([0.95] * 30).course.reaches(0.9) == RunPoint(1.0, 100.0)
-
-
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_fewer_copies_than_a_window_reach_nothing(count: int) -> None:
     run = Run([1.0] * count)
