@@ -125,10 +125,10 @@ def test_spread(spread: str, old: float, new: float, used: float) -> None:
 def test_what_is_measured_again_is_compared_cell_by_cell() -> None:
     columns = [["way", "{way}"], ["ms", "{s!m:.1f}", "10 %"], ["runs", "{runs}"], ["peer", "{peer}", "10 %"]]
     old = _measurement({"rows": [{"way": "a", "s": 1.0, "runs": 3, "peer": 2.0}]}, columns)
-    new = _measurement({"rows": [{"way": "a", "s": 1.05, "runs": 4}]}, columns)
+    new = _measurement({"rows": [{"way": "a", "s": 1.0625, "runs": 4}]}, columns)
     assert list(measurements.compared(old, new)) == [
         Again("a", "way", True, "a", "a", 0.0),
-        Again("a", "ms", False, "1000.0", "1050.0", pytest.approx(0.5)),
+        Again("a", "ms", False, "1000.0", "1062.5", 0.625),
         Again("a", "runs", False, "3", "4", math.inf),
         Again("a", "peer", False, "2.0", "", math.inf),
     ]
