@@ -144,8 +144,10 @@ def _not_for_scripts(job: "Job") -> tuple[str, str] | None:
         return "strategy.n_fetch", f"must be n_push, {strategy.n_push}, with rule add: what is pushed is a difference"
     if differences and strategy.staleness_aware:
         return "strategy.staleness_aware", "must be false with rule add: differences are not scaled"
-    if isinstance(strategy, Downpour) and (strategy.overlap or strategy.literal or strategy.local_rate is not None):
-        return "strategy", "must have no overlap, literal and local_rate with a script"
+    if isinstance(strategy, Downpour) and (strategy.literal or strategy.local_rate is not None):
+        return "strategy", "must have no literal and local_rate with a script"
+    if isinstance(strategy, Downpour) and strategy.overlap and not differences:
+        return "strategy.overlap", "needs rule add with a script: the script steps while a difference travels"
     if getattr(strategy, "clip_norm", None) is not None:
         return "strategy.clip_norm", "must be null with a script, which clips its gradients itself"
     if isinstance(strategy, Elastic) and (strategy.momentum is not None or strategy.turns):
@@ -321,6 +323,10 @@ class Job(Section):
         if (inner is None or isinstance(inner, AddRule)) and not brings_model:
             raise refusal("strategy.inner", "must be given: the rule of a replica's own steps; add is for scripts")
         if not brings_model:
+            if isinstance(self.strategy, Elastic) and self.strategy.overlap:
+                raise refusal(
+                    "strategy.overlap", "must be false without a script: exchanges go on beside a step anyway"
+                )
             if isinstance(rule, AddRule):
                 raise refusal("strategy.rule", "add needs model source: script, which steps with its own optimiser")
             return self

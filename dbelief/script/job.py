@@ -115,6 +115,7 @@ class ScriptJob:
                         member.drawn.undraw_undelivered()  # by a loader whose loop was left
                         if not member.drawn.undrawn:  # what the job waits for is drawn here, and not stepped
                             return
+                    member.while_waiting()
                     runtime.sleep(answer.pause_s)
                 epoch = member.drawn.epoch
                 if epoch is not None:

@@ -46,6 +46,10 @@ class Membership:
         Number of this replica, once it has joined.
     before_compute
         Called with a batch that was drawn and is computed next.
+    while_waiting
+        Called while the script waits for samples: what has been acknowledged meanwhile is reported.
+    settle
+        Called at the script's end: it waits for the exchange under way.
     unguarded
         See `unguarded_line`.
     waited
@@ -60,6 +64,8 @@ class Membership:
         self.by_epoch = self.over = self.waited = False
         self.replica, self.unguarded = 0, unguarded
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
+        self.while_waiting: Callable[[], None] = lambda: None
+        self.settle: Callable[[], None] = lambda: None
         self._task = task
         self._session: Session | None = None
         self._reports: ScriptProgress | None = None
@@ -172,6 +178,7 @@ class Membership:
             return
         session, self._session = self._session, None
         if not failed:
+            self.settle()
             self._warn()
             self.reports.flush()
         session.close(reason, failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.process.runtime import runtime
@@ -10,10 +10,19 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
 
-from .drawn import DrawnBatch, Stepped
+from .drawn import DrawnBatch
 
 REPORT_EVERY_S = 0.5
 """Seconds between two reports, at least, but for what travels with requests for work."""
+
+
+class PushedSteps(NamedTuple):
+    """What a push completes; see `PushTotals.add`."""
+
+    row: LedgerRow
+    samples: int
+    steps: int
+    loss_sum: float
 
 
 class ScriptProgress:
@@ -33,11 +42,10 @@ class ScriptProgress:
         self._reported = 0  # pushes
         self.job_samples = 0
 
-    def acknowledged(self, stepped: Stepped, samples: int, steps: int, loss_sum: float, pushed: PushResult) -> None:
-        """Record an acknowledged push, and report at intervals; for the others see `PushTotals.add`."""
-        row = LedgerRow(self._session.sequences[PARAMETERS], stepped.lease.id, stepped.position)
-        self._totals.add(row, samples, steps, loss_sum, pushed)
-        self.job_samples += samples
+    def acknowledged(self, steps: PushedSteps, pushed: PushResult) -> None:
+        """Record an acknowledged push, and report at intervals."""
+        self._totals.add(*steps, pushed)
+        self.job_samples += steps.samples
         self.report_at_intervals()
 
     def left_out(self) -> None:

@@ -51,6 +51,8 @@ class Source(Protocol):
         Whether an iteration ends with an epoch.
     before_compute
         Called with a batch that was drawn and is computed next.
+    while_waiting
+        Called while the script waits for samples: what has been acknowledged meanwhile is reported.
     replica
         Number of this replica.
     unguarded
@@ -60,6 +62,7 @@ class Source(Protocol):
     drawn: DrawnBatches
     by_epoch: bool
     before_compute: Callable[[DrawnBatch], None]
+    while_waiting: Callable[[], None]
     replica: int
     unguarded: int
 
@@ -235,6 +238,7 @@ class LeasedBatches:
                 continue
             if self._last.supply is Supply.OVER or (drawn.pending and not self._may_wait()):
                 raise StopIteration
+            source.while_waiting()
             runtime.sleep(self._last.pause_s)
 
     def _may_wait(self) -> bool:

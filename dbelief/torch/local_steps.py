@@ -4,13 +4,15 @@
                       their outer rule takes it, turned round, as the gradient of a round
     ElasticStep       after every `period` steps weights and centre move towards each other
 
-At the end of a lease there is an exchange too: no sample of a lease that is done may be without its effect.
+At the end of a lease there is an exchange too: no sample of a lease that is done may be without its effect. With a
+delay the script computes while an exchange travels, also into the next lease.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from dbelief.core.layout import Kind
 from dbelief.core.push import PushResult
 from dbelief.job import Diloco, Downpour, Elastic, SyncSgd
 from dbelief.optim.gradients import check_finite
+from dbelief.process.runtime import runtime
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
 from dbelief.training.session import Session
@@ -29,14 +32,28 @@ from .step import RateFactor, Step
 
 
 class LocalStep(Step):
-    """Marks the steps of a script, and exchanges after every `every` of them."""
+    """Marks the steps of a script, and exchanges after every `every` of them.
 
-    def __init__(self, session: Session, state: ModuleState, every: int) -> None:
+    With a `delay` an exchange is made on a thread of its own, of a copy of the values, while the script makes so many
+    more steps at most; then `_merge` joins what it brings with what these steps have changed.
+    """
+
+    def __init__(self, session: Session, state: ModuleState, every: int, delay: int = 0) -> None:
         super().__init__(session, state)
         self.values = self._room()
         state.bind(self.values)
         self._own = OwnSteps(state.trained())
         self._every, self._done, self._samples = every, 0, 0
+        self._delay, self._behind = delay, 0  # steps since the exchange under way was begun
+        self._sent = self._room() if delay else self.values
+        self._helper = runtime.executor(1, "exchange") if delay else None
+        self._exchanging: Future[PushResult] | None = None
+        self._brought = False  # by an exchange, and not merged
+
+    @property
+    def travels(self) -> bool:  # type: ignore[override]
+        """See `Step`."""
+        return self._brought or self._exchanging is not None
 
     def run(
         self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
@@ -46,30 +63,63 @@ class LocalStep(Step):
         with located():
             self.left_out = self._own.mark()
         self._done += 1
+        self._behind += 1
         self._samples += samples
-        ends = stepped.position == stepped.lease.samples
-        return self.flush(stepped, clock, next_clock) if ends or self._is_due(stepped) else None
+        due = stepped.position == stepped.lease.samples or self._is_due(stepped)
+        before = None
+        if due or self._behind >= self._delay:
+            before = self.answer(wait=True)
+            self.merge()
+        return (self.flush(stepped, clock, next_clock) if due else None) or before
 
     def _is_due(self, stepped: Stepped) -> bool:
         return self._done >= self._every
 
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
-        """See `Step.flush`."""
+        """See `Step.flush`; no exchange may be under way."""
         if not self._done:
             return None
         samples, self._done, self._samples = self._samples, 0, 0
         self._state.store()
-        pushed = self._exchange(stepped, samples, clock, next_clock)
-        self._load()
+        exchange = self._exchange(stepped, samples, clock, next_clock)
+        if self._helper is None:
+            pushed = exchange()
+            self._brought = True
+            self.merge()
+            return pushed
+        self._sent[:] = self.values
+        self._exchanging, self._behind = self._helper.submit(exchange), 0
+        return None
+
+    def answer(self, wait: bool) -> PushResult | None:
+        """See `Step.answer`."""
+        if self._exchanging is None or not (wait or self._exchanging.done()):
+            return None
+        exchanging, self._exchanging = self._exchanging, None
+        pushed = exchanging.result()  # bounded: every exchange has a deadline
+        self._brought = True
         return pushed
+
+    def merge(self) -> None:
+        """See `Step.merge`."""
+        if self._brought:
+            self._brought = False
+            if self._helper is not None:
+                self._state.store()
+            self._merge()
+            self._load()
 
     def _load(self) -> None:
         self._state.load()
         self._own.loaded()
 
     @abstractmethod
-    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult:
-        """Push what `values` holds, and leave there what the module goes on with."""
+    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> Callable[[], PushResult]:
+        """Prepare to exchange what `values` holds; what is returned makes the exchange, perhaps on another thread."""
+
+    @abstractmethod
+    def _merge(self) -> None:
+        """Have in `values` what the exchange of `_sent` has brought, and the steps since then."""
 
 
 class DifferenceStep(LocalStep):
@@ -81,7 +131,7 @@ class DifferenceStep(LocalStep):
     def __init__(self, session: Session, state: ModuleState) -> None:
         strategy = session.job.strategy
         assert isinstance(strategy, Downpour | SyncSgd | Diloco)
-        super().__init__(session, state, strategy.n_push)
+        super().__init__(session, state, strategy.n_push, _delay(strategy))
         self._fetched, self._difference = self._room(), self._room()
         self._round, self._rate, self._turned = 0, 1.0, self._difference[:0]
         if isinstance(strategy, Diloco):
@@ -101,14 +151,20 @@ class DifferenceStep(LocalStep):
         self.values[:] = self._fetched
         self._load()
 
-    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult:
+    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> Callable[[], PushResult]:
         np.subtract(self.values, self._fetched, out=self._difference)
         np.negative(self._turned, out=self._turned)
         check_finite(self._difference, self._part, "difference")
         push = self._push(stepped, samples, clock, self._rate, self._unchanged())
-        pushed = self._send(self._difference, self._fetched, push, next_clock)
-        self.values[:] = self._fetched
-        return pushed
+        self.clock = next_clock
+        return lambda: self._send(self._difference, self._fetched, push, next_clock)
+
+    def _merge(self) -> None:
+        if self._sent is self.values:
+            self.values[:] = self._fetched
+        else:  # first the difference: where nothing has changed since, this is what was fetched, to the bit
+            np.subtract(self.values, self._sent, out=self.values)
+            np.add(self.values, self._fetched, out=self.values)
 
     def _unchanged(self) -> Ranges:
         """Trained tensors that no step of a round has changed: the velocity of the outer rule is not to move them."""
@@ -122,14 +178,14 @@ class ElasticStep(LocalStep):
     """W - a (W - C) in the script, and C + a (W - C) at the shards; W has all steps of the script so far.
 
     You et al. 2017, equations 1 and 2, with the exchange after the step, and not beside it: a step is computed at the
-    weights that have moved.
+    weights that have moved. With `overlap` W is what it was when the exchange began.
     """
 
     def __init__(self, session: Session, state: ModuleState) -> None:
         strategy = session.job.strategy
         assert isinstance(strategy, Elastic)
-        super().__init__(session, state, strategy.period)
-        self._centre = self._room()
+        super().__init__(session, state, strategy.period, _delay(strategy))
+        self._centre, self._moving_rate = self._room(), 0.0
         self._strategy, self._factor, self._begun = strategy, RateFactor(session.job), False
 
     def fetch(self, clock: int) -> None:
@@ -140,13 +196,21 @@ class ElasticStep(LocalStep):
             self._begun = True
         self.clock = clock
 
-    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> PushResult:
+    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> Callable[[], PushResult]:
         check_finite(self.values, self._part, "weights")
         eta = self._strategy.rate * self._factor(stepped.samples_before)
-        moving_rate = self._strategy.moving_rate(eta, self._session.job.replicas)
-        push = self._push(stepped, samples, clock, moving_rate)
-        pushed = self._session.parameters.exchange(self.values, self._centre, self._versions, push)
-        np.subtract(self.values, self._centre, out=self._centre)
-        self._centre *= np.float32(moving_rate)
+        self._moving_rate = self._strategy.moving_rate(eta, self._session.job.replicas)
+        push = self._push(stepped, samples, clock, self._moving_rate)
+        return lambda: self._session.parameters.exchange(self._sent, self._centre, self._versions, push)
+
+    def _merge(self) -> None:
+        np.subtract(self._sent, self._centre, out=self._centre)
+        self._centre *= np.float32(self._moving_rate)
         self.values -= self._centre
-        return pushed
+
+
+def _delay(strategy: Downpour | SyncSgd | Diloco | Elastic) -> int:
+    """Steps that a script makes while an exchange travels."""
+    if isinstance(strategy, Diloco):
+        return strategy.delay
+    return strategy.n_push if isinstance(strategy, Downpour | Elastic) and strategy.overlap else 0

@@ -34,10 +34,13 @@ class Step(ABC):
         The vector that the module is kept in: float32, of the length of what is pushed.
     left_out
         Whether the script's `GradScaler` left out the last step: nothing was trained.
+    travels
+        Whether an exchange is under way, or its answer is not merged.
     """
 
     values: np.ndarray
     left_out: bool = False
+    travels: bool = False
 
     def __init__(self, session: Session, state: ModuleState) -> None:
         self._session, self._state = session, state
@@ -57,7 +60,9 @@ class Step(ABC):
     def run(
         self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
     ) -> PushResult | None:
-        """Make a step from the gradients of the module, or mark the one that the script made; None: nothing was pushed.
+        """Make a step from the gradients of the module, or mark the one that the script made.
+
+        Returns what the oldest push under way has answered; None where none has: nothing is pushed, or it travels.
 
         Parameters
         ----------
@@ -74,8 +79,16 @@ class Step(ABC):
         return
 
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
-        """Push what steps up to `stepped` have left; None where nothing is."""
+        """Push what steps up to `stepped` have left; None where nothing is, or where it travels."""
         return None
+
+    def answer(self, wait: bool) -> PushResult | None:
+        """The answer of the exchange under way, once: None where there is none, or, without `wait`, none yet."""
+        return None
+
+    def merge(self) -> None:
+        """Continue from what the last exchange has brought, whose answer was given; else nothing is done."""
+        return
 
     def _push(self, stepped: Stepped, samples: int, clock: int, rate: float, absent: Ranges = ()) -> Push:
         session = self._session

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dbelief.core.push import PushResult
+from dbelief.core.push import PARAMETERS, PushResult
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
 from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
@@ -25,6 +24,7 @@ from dbelief.script.user_code import exit_code_of, line_of, located
 from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
+from .account import StepAccount
 from .local_steps import DifferenceStep, ElasticStep
 from .module_state import ModuleState
 from .module_watch import ModuleWatch
@@ -95,12 +95,14 @@ class Sync:
         self._fetch_fixed()
         self._step = self._way(own_steps, optimizer)
         self._watch = ModuleWatch(root, optimizer, self._state)
+        self._account = StepAccount(member.reports, self._session.sequences.get(PARAMETERS, 0))
         self._fetch(0)
-        member.before_compute = self._before_compute
-        self._loss = self._loss_sum = 0.0
-        self._samples = self._steps = 0
+        member.before_compute, member.while_waiting, member.settle = (
+            self._before_compute,
+            self._acknowledge,
+            self._settle,
+        )
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
-        self._stepped: Stepped | None = None  # the last step that is not pushed yet
         self._result: Scored | None = None
 
     def _way(self, own_steps: Exchange | None, optimizer: torch.optim.Optimizer | None) -> Step:
@@ -127,14 +129,25 @@ class Sync:
             parameters.cover(layout.pushed)
 
     def _fetch(self, clock: int) -> None:
+        self._settle()
         self._step.fetch(clock)
+
+    def _settle(self) -> None:
+        """Wait for the exchange under way, if any, and continue from what it brings."""
+        self._acknowledge(wait=True)
+        self._step.merge()
+
+    def _acknowledge(self, wait: bool = False) -> None:
+        """Record the answer of the exchange under way, if there is one: the coordinator may wait for it."""
+        if (pushed := self._step.answer(wait)) is not None:
+            self._exchanged(pushed)
 
     def _before_compute(self, batch: DrawnBatch) -> None:
         """Prepare for the batch that is computed next: parameters for its clock, and what it draws (dropout)."""
         clock = self._clock(batch.lease, batch.stop)
-        if clock > self._step.clock or self._job.waited:
-            self._job.waited = False
+        if clock > self._step.clock or (self._job.waited and not self._step.travels):
             self._fetch(clock)
+        self._job.waited = False
         self._seed_for(batch)
 
     def _seed_for(self, batch: DrawnBatch) -> None:
@@ -191,8 +204,7 @@ class Sync:
         if reduction == "sum":
             self._step.scale_gradients(1.0 / samples)
             value /= samples
-        self._samples += samples
-        self._steps += 1
+        self._account.add(stepped, samples)
         following = self._job.drawn.next()
         clock = self._clock(stepped.lease, stepped.position)
         next_clock = self._clock(following.lease, following.stop) if following else clock + bool(self._job.lockstep)
@@ -202,19 +214,11 @@ class Sync:
                 self._seed_for(following)
 
         pushed = self._step.run(stepped, samples, clock, next_clock, meanwhile)
-        self._count(value, samples)
-        self._acknowledged(pushed, stepped)
+        self._account.add_loss(value, samples, self._step.left_out)
+        self._exchanged(pushed)
         if following is not None:
             self._before_compute(following)
         return PushedStep(pushed.staleness if pushed is not None else 0.0, pushed is not None, self._step.left_out)
-
-    def _count(self, loss: float, samples: int) -> None:
-        """Count a step's loss; that of one which was left out may have overflowed, and is as the one before then."""
-        if not self._step.left_out or math.isfinite(loss):
-            self._loss = loss
-        self._loss_sum += self._loss * samples
-        if self._step.left_out:
-            self._job.reports.left_out()
 
     def skip(self, samples: int, again: bool = True) -> None:
         """Drop the oldest drawn batches, which have so many samples together, without a step; gradients are cleared.
@@ -235,23 +239,20 @@ class Sync:
             if self._job.lockstep:
                 raise UserError("sync.skip: replicas wait for each other's steps (staleness), so none can be left out")
             batches = self._job.drawn.skip(_whole(samples))
-        if self._stepped is not None:  # what precedes them must not stay behind
-            clock = self._clock(self._stepped.lease, self._stepped.position)
-            self._acknowledged(self._step.flush(self._stepped, clock, clock), self._stepped)
+        if (last := self._account.last) is not None:  # what precedes them must not stay behind
+            clock = self._clock(last.lease, last.position)
+            self._settle()
+            self._exchanged(self._step.flush(last, clock, clock))
+            self._settle()
         self._job.give_back(batches, again)
         self._state.drop_gradients()
         following = self._job.drawn.next()
         if following is not None:
             self._before_compute(following)
 
-    def _acknowledged(self, pushed: PushResult | None, stepped: Stepped) -> None:
-        """Record what steps up to `stepped` have pushed."""
-        self._stepped = stepped if pushed is None else None
-        if pushed is None:
-            self._job.reports.report_at_intervals()
-            return
-        self._job.reports.acknowledged(stepped, self._samples, self._steps, self._loss_sum, pushed)
-        self._loss_sum, self._samples, self._steps = 0.0, 0, 0
+    def _exchanged(self, pushed: PushResult | None) -> None:
+        """Record the push that the last step has begun, if any, and the answer that has come."""
+        self._account.exchanged(self._session.sequences.get(PARAMETERS, 0), pushed)
 
     def _check_lockstep(self, stepped: Stepped, samples: int) -> None:
         batch = self._job.lockstep
@@ -303,6 +304,7 @@ class Sync:
         UserError
             `score` returns something else, or a metric that the job does not name.
         """
+        self._settle()
         self._job.evaluate(lambda lease: self._evaluate(lease, score, data))
         return self._result
 

@@ -28,12 +28,13 @@ PROBLEM = network(240)
 
 @dataclass(frozen=True)
 class Share:
-    """Samples [start, stop) of a learner, in rounds of `steps` mini-batches."""
+    """Samples [start, stop) of a learner, in rounds of `steps` mini-batches; a push travels during `delay` of them."""
 
     start: int
     stop: int
     batch: int
     steps: int
+    delay: int = 0
 
     @property
     def rounds(self) -> list[list[tuple[int, int]]]:
@@ -47,7 +48,7 @@ class Learner:
 
     def __init__(self, shards: InProcessParameters, share: Share, inner: Rule, outer_rate: float, number: int) -> None:
         cadence = FetchPushSchedule(share.batch, share.steps, share.steps)
-        settings = DilocoSettings(cadence, inner, lambda samples: RATE, outer_rate)
+        settings = DilocoSettings(cadence, inner, lambda samples: RATE, outer_rate, delay=share.delay)
         self.done: list[tuple[int, int, int]] = []
         self._share, self._pushes = share, pushes_of(cadence, share.stop - share.start)
         model, part, pusher = PROBLEM.make(), PROBLEM.layout.part(0), Pusher(number, number + 1)
@@ -84,28 +85,34 @@ def by_hand(shares: Sequence[Share], inner: Rule, outer: Rule, outer_rate: float
     """Douillard et al. 2023, algorithm 1, with means weighted by samples and summed in rising order of learner."""
     server, gradient = Server(PROBLEM.start, outer), PROBLEM.gradients()
     learners = [Server(PROBLEM.start, inner) for _ in shares]
+    left = [PROBLEM.start] * len(shares)  # each learner's parameters when its last push began
     for clock in range(len(shares[0].rounds)):
         parts = [share.rounds[clock] for share in shares]
         samples = [sum(stop - start for start, stop in part) for part in parts]
         mean = np.zeros_like(server.w)
-        for learner, part, count in zip(learners, parts, samples, strict=True):
-            learner.w[:] = server.w
-            for start, stop in part:
+        for number, (learner, share, part) in enumerate(zip(learners, shares, parts, strict=True)):
+            delay = share.delay if clock > 1 else 0  # the first round is a lease, whose end waits
+            for step, (start, stop) in enumerate(part):
+                if step == delay:
+                    learner.w[:] = (learner.w - left[number]) + server.w
                 learner.push(gradient(learner.w, start, stop), RATE)
-            mean += (server.w - learner.w) * np.float32(count / sum(samples))
+            if len(part) <= delay:
+                learner.w[:] = (learner.w - left[number]) + server.w
+            left[number] = learner.w.copy()
+            mean += (server.w - learner.w) * np.float32(samples[number] / sum(samples))
         server.push(mean, outer_rate)
     return server.w
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> list[Share]:
-    """Learners with equally many rounds, of different mini-batches; the last round may be short."""
+    """Learners with equally many rounds, of different mini-batches and delays; the last round may be short."""
     rounds, steps = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     shares = []
     for number in range(draw(st.integers(1, 4))):
         batch = draw(st.integers(1, 3))
         samples = batch * steps * (rounds - 1) + draw(st.integers(1, batch * steps))
-        shares.append(Share(60 * number, 60 * number + samples, batch, steps))
+        shares.append(Share(60 * number, 60 * number + samples, batch, steps, draw(st.integers(0, steps))))
     return shares
 
 
@@ -134,9 +141,10 @@ def test_of_one_inner_step_it_is_synchronous_sgd_to_rounding() -> None:
     assert gap(PROBLEM.start, server.w) > 0.01, "nothing was trained"
 
 
+@pytest.mark.parametrize("delay", [0, 4])
 @pytest.mark.parametrize("inner", ["sgd", "momentum", "adam"])
-def test_one_learner_is_its_inner_rule_to_rounding(inner: str) -> None:
-    found = trained([Share(0, 120, 4, 6)], make_rule(inner, {}), make_rule("sgd", {}), 1.0)
+def test_one_learner_is_its_inner_rule_to_rounding(inner: str, delay: int) -> None:
+    found = trained([Share(0, 120, 4, 6, delay)], make_rule(inner, {}), make_rule("sgd", {}), 1.0)
     assert gap(found, sequential(PROBLEM, [(0, 120)], 4, make_rule(inner, {}), RATE)) < 2e-6
 
 

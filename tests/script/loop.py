@@ -22,7 +22,10 @@ import dbelief
 from dbelief.data import permutation
 
 SAMPLES, BATCH, SEED = 400, 20, 3
-DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0, "diloco": 0}
+DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0, "diloco": 0, "delay": 0}
+Values = list[torch.Tensor]
+Way = Callable[[Values, Values, Values], Values]
+"""What weights change by, of what was sent; a centre and a velocity are changed."""
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, weight_decay=0.001),
     "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
@@ -81,32 +84,65 @@ def plain_batches(epochs: int) -> Iterator[list[int]]:
             yield order[first : first + BATCH].tolist()
 
 
-def exchange(model: nn.Module, centre: list[torch.Tensor]) -> None:
-    """Elastic averaging with a moving rate of 1/4."""
-    with torch.no_grad():
-        for own, other in zip(model.parameters(), centre, strict=True):
-            moved = 0.25 * (own - other)
-            own -= moved
-            other += moved
+def exchange(sent: Values, centre: Values, velocity: Values) -> Values:
+    """Elastic averaging with a moving rate of 1/4: what weights change by that were sent."""
+    moved = [0.25 * (own - other) for own, other in zip(sent, centre, strict=True)]
+    for other, change in zip(centre, moved, strict=True):
+        other += change
+    return [-change for change in moved]
 
 
-def outer_step(model: nn.Module, centre: list[torch.Tensor], velocity: list[torch.Tensor]) -> None:
-    """DiLoCo's outer step of one replica: Nesterov's momentum, 0.6, at rate 0.7."""
-    with torch.no_grad():
-        for own, other, v in zip(model.parameters(), centre, velocity, strict=True):
-            difference = other - own
-            if not difference.any():
-                continue
+def outer_step(
+    sent: list[torch.Tensor], centre: list[torch.Tensor], velocity: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """DiLoCo's outer step of one replica, Nesterov's momentum, 0.6, at rate 0.7: what weights change by."""
+    for own, other, v in zip(sent, centre, velocity, strict=True):
+        difference = other - own
+        if difference.any():
             v.mul_(0.6).add_(difference)
             other -= 0.7 * (difference + 0.6 * v)
-            own.copy_(other)
+    return [other - own for own, other in zip(sent, centre, strict=True)]
+
+
+class Exchanges:
+    """Exchanges of one replica: each begins after `every` steps, and changes the weights `delay` steps later."""
+
+    def __init__(self, model: nn.Module, way: Way, every: int, delay: int) -> None:
+        self._model, self._way, self._every, self._delay = model, way, every, delay
+        self._centre, self._velocity = ([p.detach() * factor for p in model.parameters()] for factor in (1, 0))
+        self._behind, self._changes = 0, list[torch.Tensor]()
+
+    @torch.no_grad()
+    def after(self, step: int) -> None:
+        """Do what is due after a step, numbered from 1."""
+        self._behind += 1
+        due = step % self._every == 0
+        if due or self._behind >= self._delay:
+            self._arrive()
+        if due:
+            sent = [own.clone() for own in self._model.parameters()]
+            self._changes, self._behind = self._way(sent, self._centre, self._velocity), 0
+        if not self._delay:
+            self._arrive()
+
+    def end(self) -> None:
+        """Wait for the last one."""
+        self._arrive()
+
+    @torch.no_grad()
+    def _arrive(self) -> None:
+        for own, change in zip(self._model.parameters(), self._changes, strict=False):
+            own += change
+        self._changes = []
 
 
 def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers, epochs, own, elastic, diloco = (int(more.get(name, usual)) for name, usual in DEFAULTS.items())
+    accumulate, workers, epochs, own, elastic, diloco, delay = (
+        int(more.get(name, usual)) for name, usual in DEFAULTS.items()
+    )
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -115,7 +151,7 @@ def main() -> None:
     steps = epochs * SAMPLES // (BATCH * accumulate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None
     losses = []
-    centre, velocity = ([p.detach() * factor for p in model.parameters()] for factor in (1, 0))
+    exchanges = Exchanges(model, exchange if elastic else outer_step, elastic or diloco or steps + 1, delay)
     if way == "plain":
         for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(epochs)))):
             loss = criterion(model(x), y) / accumulate
@@ -126,10 +162,8 @@ def main() -> None:
                 optimizer.zero_grad()
                 if schedule is not None:
                     schedule.step()
-                if elastic and (number + 1) % elastic == 0:
-                    exchange(model, centre)
-                if diloco and (number + 1) % diloco == 0:
-                    outer_step(model, centre, velocity)
+                exchanges.after(number + 1)
+        exchanges.end()
     else:
         with dbelief.join() as job:
             sync = dbelief.torch.Sync(job, model, *[] if own else [optimizer])

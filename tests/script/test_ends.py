@@ -30,6 +30,9 @@ deadlines: {{progress_s: 10}}
         "{name: sync-easgd, batch: 10, rate: 0.05}",
         "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3}",
         "{name: diloco, batch: 10, steps: 3}",
+        "{name: diloco, batch: 10, steps: 3, delay: 2}",
+        "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3, overlap: true}",
+        "{name: sync-easgd, batch: 10, rate: 0.05, overlap: true}",
     ],
 )
 def test_with_loaders_that_draw_ahead(strategy: str, tmp_path: Path) -> None:

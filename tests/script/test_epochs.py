@@ -24,6 +24,9 @@ class Member:
         self.drawn, self.lockstep = DrawnBatches(), lockstep
         self._leases, self._closes, self._requests = list(leases), closes, 0
 
+    def while_waiting(self) -> None:
+        """Nothing travels."""
+
     def before_compute(self, batch: DrawnBatch) -> None:
         """See `Source`."""
 

@@ -73,17 +73,22 @@ def test_an_optimiser_with_groups_and_a_schedule_steps_itself(tmp_path: Path, wo
     check(tmp_path, plain, script, 1e-6)
 
 
-def test_elastic_averaging_follows_the_scripts_own_steps(tmp_path: Path) -> None:
-    strategy = "{name: async-easgd, batch: 20, rate: 0.5, rho: 0.5, period: 4, lease: 80}"
-    plain, script = run(tmp_path, "groups", strategy, own=1, elastic=4)
+@pytest.mark.parametrize("delay", [0, 4])
+def test_elastic_averaging_follows_the_scripts_own_steps(delay: int, tmp_path: Path) -> None:
+    overlap = str(bool(delay)).lower()
+    strategy = f"{{name: async-easgd, batch: 20, rate: 0.5, rho: 0.5, period: 4, lease: 80, overlap: {overlap}}}"
+    plain, script = run(tmp_path, "groups", strategy, own=1, elastic=4, delay=delay)
     for name in [name for name in plain if "running" in name or "batches" in name]:
         del plain[name], script[name]  # averaged as weights are, and by the plain program not
     check(tmp_path, plain, script, 1e-6)
 
 
-def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(tmp_path: Path) -> None:
-    strategy = "{name: diloco, batch: 20, steps: 4, lease: 160, outer: {name: nesterov, rate: 0.7, mu: 0.6}}"
-    plain, script = run(tmp_path, "groups", strategy, shards=2, own=1, diloco=4)
+@pytest.mark.parametrize("delay", [0, 1, 3, 4])
+def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(delay: int, tmp_path: Path) -> None:
+    """Also where a round's push travels into the next lease."""
+    outer = "{name: nesterov, rate: 0.7, mu: 0.6}"
+    strategy = f"{{name: diloco, batch: 20, steps: 4, lease: 160, outer: {outer}, delay: {delay}}}"
+    plain, script = run(tmp_path, "groups", strategy, shards=2, own=1, diloco=4, delay=delay)
     check(tmp_path, plain, script, 1e-5)
 
 

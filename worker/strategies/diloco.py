@@ -4,10 +4,15 @@ Douillard et al. 2023, algorithm 1. In a round of `steps` mini-batches a replica
 the inner rule, to w_i, and pushes w - w_i. Shards hold it until all replicas have pushed theirs, and apply the outer
 rule to the mean; the answer of the push are the parameters of the next round. The inner rule's state stays here: it
 begins anew with a replica that is started again.
+
+With a `delay` the push travels while the next round's first mini-batches are computed from w_i (Douillard et al. 2025,
+section 2.2: overlapping communication); what they have changed is added to what arrives. The last push of a lease is
+waited for.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +29,7 @@ from dbelief.nn import Model, absent_of
 from dbelief.optim import Rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.optim.local_rule import LocalRule
+from dbelief.process.runtime import runtime
 
 from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import ParameterBuffer, PushStats
@@ -46,6 +52,8 @@ class DilocoSettings:
         Learning rate of the shards' steps.
     clip_norm
         Maximum norm of a mini-batch's gradient; None: unlimited.
+    delay
+        Mini-batches that are computed while a push travels.
     """
 
     cadence: FetchPushSchedule
@@ -53,10 +61,11 @@ class DilocoSettings:
     rate: Callable[[int], float]
     outer_rate: float
     clip_norm: float | None = None
+    delay: int = 0
 
 
 class Diloco:
-    """Trains leases on the compute thread.
+    """Trains leases on the compute thread, with one thread for pushes that travel.
 
     Parameters
     ----------
@@ -88,6 +97,11 @@ class Diloco:
         self._fetched = ParameterBuffer.make(part, segments, backend, allocate)
         self._values = backend.zeros(part.size, allocate)
         self._gradient = backend.zeros(part.size, allocate)
+        # Without a delay what a round has changed is sent from the gradient's place.
+        self._difference = backend.zeros(part.size, allocate) if settings.delay else self._gradient
+        self._left = backend.zeros(part.size, allocate) if settings.delay else self._values  # values at the last push
+        self._helper = runtime.executor(1, "push") if settings.delay else None
+        self._answer: Callable[[], None] | None = None
         self._inner = LocalRule(settings.inner, part, backend)
         self._clock = -1  # that the parameters were fetched for
         self._untouched: Set[str] | None = None  # tensors that took part in no step of the round
@@ -109,7 +123,7 @@ class Diloco:
         self._batches.expect(lease.epoch, lease.start, lease.stop)
         clock, done = lease.clock, PushStats(sequence=first_sequence, lease=lease.id)
         for step in range(steps):
-            if cadence.fetches_at(step):
+            if cadence.fetches_at(step) and self._answer is None:
                 self._begin_round(clock)
             first = lease.start + step * cadence.batch
             batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))
@@ -119,10 +133,11 @@ class Diloco:
             done.position += len(batch)
             done.loss_sum += loss * len(batch)
             self._phases.end("compute")
-            if cadence.pushes_after(step, steps):
-                pushed = self._end_round(done, clock, last=step + 1 == steps)
-                self._phases.end("push")
-                self._acknowledged(done, pushed)
+            due = cadence.pushes_after(step, steps)
+            if due or done.steps >= self._settings.delay:
+                self._settle()
+            if due:
+                self._end_round(done, clock, last=step + 1 == steps)
                 clock += 1
                 done = PushStats(sequence=done.sequence + 1, lease=lease.id, position=done.position)
 
@@ -146,11 +161,11 @@ class Diloco:
         self._untouched = left_out if self._untouched is None else self._untouched & left_out
         return loss
 
-    def _end_round(self, done: PushStats, clock: int, last: bool) -> PushResult:
+    def _end_round(self, done: PushStats, clock: int, last: bool) -> None:
         """Push what the round has changed, as a gradient; fetch the next round's parameters with it within a lease."""
         with np.errstate(all="ignore"):  # values that are not finite are reported below
-            self._backend.xp.subtract(self._fetched.device, self._values, out=self._gradient)
-        check_finite(self._gradient, self._part, "difference")
+            self._backend.xp.subtract(self._fetched.device, self._values, out=self._difference)
+        check_finite(self._difference, self._part, "difference")
         push = Push(
             self._pusher,
             done.sequence,
@@ -162,12 +177,38 @@ class Diloco:
             absent=of_tensors(self._part, self._untouched or ()),
         )
         self._untouched = None
-        sent: Any = self._backend.push_source(self._gradient)
+        sent: Any = self._backend.push_source(self._difference)
         versions = self._fetched.versions
-        if last:
-            return self._shards.push(sent, versions, push)
-        self._clock = clock + 1
-        return self._shards.push(sent, versions.copy(), push, Fetch(self._fetched.host, versions, clock + 1))
+        if not last:
+            self._clock = clock + 1
+        fetch = None if last else Fetch(self._fetched.host, versions, clock + 1)
+        exchange = functools.partial(self._shards.push, sent, versions.copy(), push, fetch)
+        if last or self._helper is None:
+            self._arrived(done, exchange())
+        else:
+            self._left[:] = self._values
+            self._answer = functools.partial(self._arrived_late, done, self._helper.submit(exchange).result)
+            self._phases.end("push")
+
+    def _settle(self) -> None:
+        """Wait for the push that travels, if any, and go on from what it brings."""
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            answer()
+
+    def _arrived_late(self, done: PushStats, result: Callable[[], PushResult]) -> None:
+        """Add what was computed meanwhile to what has arrived: to the bit what has arrived, where nothing was."""
+        pushed = result()  # bounded: every push has a deadline
+        self._fetched.to_device()
+        self._backend.xp.subtract(self._values, self._left, out=self._values)
+        self._backend.xp.add(self._values, self._fetched.device, out=self._values)
+        self._arrived(done, pushed)
+
+    def _arrived(self, done: PushStats, pushed: PushResult) -> None:
+        self._phases.end("push")
+        self._acknowledged(done, pushed)
 
     def close(self) -> None:
-        """See `Downpour.close`: there are no threads."""
+        """End the thread; a push that travels is completed first."""
+        if self._helper is not None:
+            self._helper.shutdown()

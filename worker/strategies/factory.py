@@ -58,7 +58,7 @@ def pushing(
     cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     if isinstance(strategy, job.Diloco):
         inner = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-        rounds = DilocoSettings(cadence, inner, rate, strategy.outer.rate, strategy.clip_norm)
+        rounds = DilocoSettings(cadence, inner, rate, strategy.outer.rate, strategy.clip_norm, strategy.delay)
         return Diloco(*first, rounds, phases, acknowledged, session.ranks.total)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
     return Downpour(*first, local, *last)

@@ -1,10 +1,10 @@
 """The `strategy` section of DiLoCo: replicas step by themselves, and shards step by what they have changed."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dbelief.job.document.section import Lease, Positive, StrategySection, Whole
+from dbelief.job.document.section import Lease, Positive, StrategySection, Whole, refusal
 
 from .rules import AdamRule, AddRule, MomentumRule, Rule, SgdRule
 
@@ -34,12 +34,23 @@ class Diloco(StrategySection):
         default=None,
         description="Longest gradient of a mini-batch, as a Euclidean norm in gradient units; null for any",
     )
+    delay: Whole = Field(
+        default=0,
+        ge=0,
+        description="Mini-batches that a replica computes while a round's push and fetch travel; 0 waits for them",
+    )
     lease: Lease = None
 
     staleness: ClassVar[Literal[0]] = 0
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False
     warm_start: ClassVar[None] = None
+
+    @model_validator(mode="after")
+    def _arrives_in_its_round(self) -> Self:
+        if self.delay > self.steps:
+            raise refusal("delay", f"must be at most steps, {self.steps}: a round's push travels during the next round")
+        return self
 
     @property
     def n_push(self) -> int:

@@ -37,6 +37,11 @@ class Elastic(StrategySection):
     period: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
         default=1, description="tau, mini-batches from one exchange to the next"
     )
+    overlap: bool = Field(
+        default=False,
+        description="Of a script: it makes its next steps while an exchange travels; a model of the job exchanges "
+        "beside a step anyway",
+    )
     mu: Decay | None = Field(
         default=None, description="Of async-measgd: part of the velocity that is kept at each step; null for 0.9"
     )

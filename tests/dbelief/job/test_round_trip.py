@@ -150,6 +150,7 @@ DILOCO = options(
     {"name": st.just("diloco"), "inner": st.just({"name": "adamw", "rate": 0.1})},
     batch=st.integers(1, 1000),
     steps=st.integers(1, 1000),
+    delay=st.just(1),
     outer=st.sampled_from([{"name": "sgd", "rate": 1.0}, {"name": "nesterov", "rate": 0.5}]),
 )
 BESIDE: dict[str, Any] = {

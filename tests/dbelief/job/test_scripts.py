@@ -128,13 +128,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"strategy__rule": ADD, "strategy__n_push": 4},
         "strategy.n_fetch: must be n_push, 4, with rule add: what is pushed is a difference",
     ),
-    ({"strategy__overlap": True}, "strategy: must have no overlap, literal and local_rate with a script"),
-    ({"strategy__literal": True}, "strategy: must have no overlap, literal and local_rate with a script"),
-    ({"strategy__local_rate": 0.1}, "strategy: must have no overlap, literal and local_rate with a script"),
     (
-        {"strategy__rule": ADD, "strategy__overlap": True},
-        "strategy: must have no overlap, literal and local_rate with a script",
+        {"strategy__overlap": True},
+        "strategy.overlap: needs rule add with a script: the script steps while a difference travels",
     ),
+    ({"strategy__literal": True}, "strategy: must have no literal and local_rate with a script"),
+    ({"strategy__local_rate": 0.1}, "strategy: must have no literal and local_rate with a script"),
     (
         {"strategy__clip_norm": 1.0},
         "strategy.clip_norm: must be null with a script, which clips its gradients itself",
