@@ -36,7 +36,9 @@ EXACT = {
     "elastic": Example(DENSE, f"{{name: async-measgd, batch: {BATCH}, rate: 0.05, mu: 0.5}}"),
     "elastic in a group": Example(DENSE, f"{{name: sync-easgd, batch: {BATCH}, rate: 0.05}}", replicas=2),
     "gradients in a group": Example(DENSE, by("sync-sgd", SGD, clip_norm=1.0), replicas=2),
-    "diloco": Example(DENSE, f"{{name: diloco, batch: {BATCH}, steps: 3, delay: 2, inner: {{name: adam, rate: 0.01}}}}"),
+    "diloco": Example(
+        DENSE, f"{{name: diloco, batch: {BATCH}, steps: 3, delay: 2, inner: {{name: adam, rate: 0.01}}}}"
+    ),
     "diloco on ranks": Example(
         DENSE,
         f"{{name: diloco, batch: {BATCH}, steps: 2, inner: {{name: sgd, rate: 0.1}}, clip_norm: 0.5}}",

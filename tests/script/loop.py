@@ -112,7 +112,6 @@ class Exchanges:
         self._centre, self._velocity = ([p.detach() * factor for p in model.parameters()] for factor in (1, 0))
         self._behind, self._changes = 0, list[torch.Tensor]()
 
-    @torch.no_grad()
     def after(self, step: int) -> None:
         """Do what is due after a step, numbered from 1."""
         self._behind += 1
@@ -120,7 +119,7 @@ class Exchanges:
         if due or self._behind >= self._delay:
             self._arrive()
         if due:
-            sent = [own.clone() for own in self._model.parameters()]
+            sent = [own.detach().clone() for own in self._model.parameters()]
             self._changes, self._behind = self._way(sent, self._centre, self._velocity), 0
         if not self._delay:
             self._arrive()
@@ -129,10 +128,10 @@ class Exchanges:
         """Wait for the last one."""
         self._arrive()
 
-    @torch.no_grad()
     def _arrive(self) -> None:
-        for own, change in zip(self._model.parameters(), self._changes, strict=False):
-            own += change
+        with torch.no_grad():
+            for own, change in zip(self._model.parameters(), self._changes, strict=False):
+                own += change
         self._changes = []
 
 
