@@ -77,7 +77,7 @@ class Claim:
                 if not lock.is_in_place():
                     lock.close()
                     continue  # the folder was renamed between the opening of the file and its lock
-                writer = _lock_for_writing(folder, lock, holder)
+                writer = _lock_folder(folder, lock, holder)
             except BaseException:
                 lock.close()
                 raise
@@ -104,7 +104,7 @@ class Claim:
                 raise UserError(f"{folder}: is the folder of another run by now; --fresh starts this one anew")
             return cls.take(folder, holder)
         except RunInProgress:
-            claim = cls(folder, _Lock(folder), _share(folder))
+            claim = cls(folder, _Lock(folder), _lock_folder(folder))
             found = claim._lock.read()  # after the lock: no other process claims the folder from here on
             if found.get("holder") != holder and (run_id is None or found.get("run") != run_id):
                 claim.release()
@@ -223,11 +223,9 @@ class _Lock:
 
     def is_in_place(self) -> bool:
         """Whether the file that is open is still that of the folder."""
-        try:
-            there = os.stat(self._path)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(there, os.fstat(self._file))
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file))
+        return False
 
     def read(self) -> dict[str, object]:
         """Its content; empty where it is new, or is being written."""
@@ -259,23 +257,13 @@ class _Lock:
             self._instead.close()
 
 
-def _lock_for_writing(folder: Path, lock: _Lock, holder: str) -> int:
-    """Lock the folder, shared, once no other process has, and name the holder meanwhile; returns the descriptor."""
+def _lock_folder(folder: Path, lock: _Lock | None = None, holder: str = "") -> int:
+    """Lock the folder, shared; returns the descriptor. With `lock`: once no other process has, and name the holder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _flock(descriptor, folder, fcntl.LOCK_EX)
-        lock.write({"holder": holder})  # before another process can share the folder: it reads this
-        _flock(descriptor, folder, fcntl.LOCK_SH)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _share(folder: Path) -> int:
-    """Lock the folder, shared; returns the descriptor."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+        if lock is not None:
+            _flock(descriptor, folder, fcntl.LOCK_EX)
+            lock.write({"holder": holder})  # before another process can share the folder: it reads this
         _flock(descriptor, folder, fcntl.LOCK_SH)
     except BaseException:
         os.close(descriptor)

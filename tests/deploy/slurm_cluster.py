@@ -125,19 +125,11 @@ class SlurmCluster:
         for process in suspended:
             _signal(process, signal.SIGKILL)
 
-    def revive(self, node: str) -> None:
-        """Start a killed node's daemon again."""
-        self._start_daemon(node, "slurmd", "-D", "-N", node)
-        wait_for(lambda: self._idle() == len(self.nodes) or self._answers(node), f"{node} to answer")
-
     def on_node(self, node: str) -> list[int]:
         """Processes of jobs on a node."""
         here = f"SLURMD_NODENAME={node}".encode()
         ours = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         return [process for process, variables in _environments() if here in variables and ours in variables]
-
-    def _answers(self, node: str) -> bool:
-        return "*" not in self.slurm("sinfo", "--noheader", "-n", node, "-o", "%t")
 
     def _start(self) -> None:
         (self.folder / "state").mkdir(parents=True)

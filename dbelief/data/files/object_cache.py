@@ -195,11 +195,9 @@ def _removed(path: Path) -> bool:
 
 def _is(path: Path, descriptor: int) -> bool:
     """Whether an open file still has this path."""
-    try:
-        there, own = path.stat(), os.fstat(descriptor)
-    except FileNotFoundError:
-        return False
-    return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
 
 
 def _size(path: Path) -> int:

@@ -27,8 +27,6 @@ class Neurons:
     tensors : mapping of name to array, all of one dtype
         Of all stacks, as `tensor_name` calls them.
     backend : Backend
-    pooled
-        Pooled activations are meant, not the filters'.
 
     Attributes
     ----------
@@ -43,7 +41,6 @@ class Neurons:
         stacks: Sequence[tuple[Eq1, Lcn]],
         tensors: Mapping[str, np.ndarray],
         backend: Backend,
-        pooled: bool = False,
     ) -> None:
         sizes = sizes_of(image, stacks)
         self._stacks = [Stack(size, eq1, lcn, backend) for size, (eq1, lcn) in zip(sizes, stacks, strict=True)]
@@ -51,9 +48,9 @@ class Neurons:
             {own: backend.to_device(tensors[tensor_name(place, own)]) for own in TENSORS}
             for place in range(1, len(stacks) + 1)
         ]
-        self._backend, self._pooled, self.image = backend, pooled, image
+        self._backend, self.image = backend, image
         self.dtype: np.dtype = tensors[tensor_name(1, "weight")].dtype
-        self.shape = sizes[-1].pooled if pooled else sizes[-1].maps
+        self.shape = sizes[-1].maps
         self.count = math.prod(self.shape)
 
     def responses(self, images: np.ndarray) -> np.ndarray:
@@ -73,9 +70,7 @@ class Neurons:
         for place in range(top, -1, -1):
             stack = self._stacks[place]
             if place < top:
-                d = stack.through_contrast(d)
-            if place < top or self._pooled:
-                d = stack.through_pooling(d)
+                d = stack.through_pooling(stack.through_contrast(d))
             d = stack.through_filters(self._views[place], d)
         return values, self._backend.to_host(d).copy()
 
@@ -83,5 +78,4 @@ class Neurons:
         x = self._backend.to_device(np.ascontiguousarray(images, self.dtype))
         for stack, views in zip(self._stacks[:-1], self._views, strict=False):
             x = stack.encode(views, x)
-        z = self._stacks[-1].filters(self._views[-1], x)
-        return self._stacks[-1].pooled(z) if self._pooled else z
+        return self._stacks[-1].filters(self._views[-1], x)

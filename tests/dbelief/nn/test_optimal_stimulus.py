@@ -47,23 +47,8 @@ def test_a_filter_answers_at_its_own_place() -> None:
     np.testing.assert_allclose(w[3, 4, 1, 2:6, 4:8], alpha * pixels / np.linalg.norm(pixels), atol=1e-12)
 
 
-def test_pooled_optimum_is_the_first_eigenvector() -> None:
-    neurons = Neurons(IMAGE, SMALL[:1], drawn(IMAGE, SMALL), CPU, pooled=True)
-    w, (rows, columns, maps), pool = filters(SMALL), neurons.shape, SMALL[0][0].pool
-    chosen = np.array([0, 50, neurons.count - 1])
-    found = optimal_stimuli(neurons.gradients, chosen, STARTS, steps=1000)
-    on_a_map = w.reshape(rows + pool - 1, columns + pool - 1, maps, -1)
-    for unit, image, response in zip(chosen, found.images, found.responses, strict=True):
-        y, x, k = np.unravel_index(unit, neurons.shape)
-        seen = on_a_map[y : y + pool, x : x + pool, k].reshape(pool**2, -1)
-        values, vectors = np.linalg.eigh(seen.T @ seen)
-        assert abs(np.vdot(image, vectors[:, -1])) >= 1 - 1e-6
-        assert response == pytest.approx(np.sqrt(SMALL[0][0].eps + values[-1]), rel=1e-9)
-
-
-@pytest.mark.parametrize("pooled", [False, True])
-def test_stack_gradients_match_central_differences(pooled: bool) -> None:
-    neurons = Neurons(IMAGE, SMALL, drawn(IMAGE, SMALL), CPU, pooled)
+def test_stack_gradients_match_central_differences() -> None:
+    neurons = Neurons(IMAGE, SMALL, drawn(IMAGE, SMALL), CPU)
     chosen = np.random.default_rng(1).integers(neurons.count, size=len(STARTS))
     values, slopes = neurons.gradients(STARTS, chosen)
     np.testing.assert_array_equal(values, neurons.responses(STARTS)[np.arange(len(STARTS)), chosen])
