@@ -202,6 +202,11 @@ class Leases:
         """Number of clocks in so many samples of a lease."""
         return -(-samples // self.batch)
 
+    def even_size(self, replicas: int) -> int:
+        """Samples in a lease of each of so many replicas: a full one, or equally many clocks of the epoch's rest."""
+        left = min(self.left, self.epoch_samples - self.position or self.epoch_samples)
+        return min(self.size, self.steps(-(-left // replicas)) * self.batch)
+
     @property
     def left(self) -> int:
         """Samples of the total that are not leased."""

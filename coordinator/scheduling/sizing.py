@@ -34,12 +34,13 @@ def lease_size(job: Job, shape: DatasetSizes) -> int:
     """Samples in a full lease: whole cycles of fetches and pushes.
 
     By default a quarter of a replica's share of an epoch, so that fast replicas get more and little is lost with a
-    failed one; between 4 and 64 mini-batches, so that requests cost little.
+    failed one; between 4 and 64 mini-batches, so that requests cost little, or of DiLoCo 64 rounds: a push that travels
+    is waited for at a lease's end.
     """
     strategy = _leasing(job)
     cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)
     share = shape.train // (4 * max(1, job.replicas))
-    wanted = strategy.lease or min(64 * strategy.batch, max(4 * strategy.batch, share))
+    wanted = strategy.lease or min(64 * strategy.clock_samples, max(4 * strategy.batch, share))
     return max(1, round(wanted / cycle)) * cycle
 
 

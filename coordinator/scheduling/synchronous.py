@@ -130,9 +130,10 @@ class SynchronousPolicy(SyncPolicy):
         start = self.clock
         self.member_epoch += 1
         stride = len(living) if self.turns else 1
+        size = self.leases.even_size(len(living))
         for turn, (replica, incarnation) in enumerate(sorted(living.items())):
             clock = start + turn * self.turns
-            lease = self.leases.grant(replica, incarnation, None, clock, self.member_epoch, stride)
+            lease = self.leases.grant(replica, incarnation, None, clock, self.member_epoch, stride, size)
             if lease is None:
                 break
             end = clock + (self.leases.steps(lease.samples) - 1) * stride + 1

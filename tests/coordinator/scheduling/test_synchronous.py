@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,14 +117,26 @@ def test_death_of_a_waiting_replica_changes_no_membership() -> None:
 
 
 def test_longest_lease_sets_the_clock_after_its_holder_dies() -> None:
-    block = Block(total=60)
+    block = Block(total=70)
     block.start(1, 2)
     assert block.rounds.fenced(1, 1)
-    assert block.members() == [(0, [2]), (2, []), (4, [])]
+    assert block.members() == [(0, [2]), (3, []), (4, [])]
     block.work(2)
     block.pool.revoke(1, Applied())
     block.start(2)
     assert block.lease(2).clock == 4
+
+
+@pytest.mark.parametrize(
+    ("left", "shares"), [(120, [40, 40, 40]), (119, [40, 40, 39]), (70, [30, 30, 10]), (40, [20, 20]), (5, [5])]
+)
+def test_replicas_share_the_rest_of_an_epoch_in_equal_clocks(left: int, shares: list[int]) -> None:
+    block = Block(epoch=120 + left)
+    block.start(1, 2, 3)
+    for life in (1, 2, 3):
+        block.work(life)
+    block.start(1, 2, 3)
+    assert [block.lease(life).samples for life in range(1, 1 + len(shares))] == shares
 
 
 def test_lost_rounds_resend_finished_members() -> None:
@@ -217,7 +230,7 @@ def test_clocks_are_disjoint_and_all_samples_in_blocks(replicas: int, total: int
 
 
 def test_in_turn_each_clock_is_one_replicas() -> None:
-    block = Block(total=190, turns=True)
+    block = Block(total=160, turns=True)
     block.start(1, 2, 3)
     leases = [block.lease(life) for life in (1, 2, 3)]
     assert [(lease.clock, lease.stride, lease.samples) for lease in leases] == [(0, 3, 40), (1, 3, 40), (2, 3, 40)]
@@ -226,10 +239,10 @@ def test_in_turn_each_clock_is_one_replicas() -> None:
         block.finish(life, lease)
     block.start(1, 2, 3)
     leases = [block.lease(life) for life in (1, 2)]
-    assert [(lease.clock, lease.samples) for lease in leases] == [(12, 40), (13, 30)]
-    owners = {12: 1, 13: 2, 15: 1, 16: 2, 18: 1, 19: 2, 21: 1}
-    whole = [(clock, [owners[clock]] if clock in owners else []) for clock in range(12, 23)]
-    assert block.members() == whole, "the third found no data, and the second's last turn is nobody's"
+    assert [(lease.clock, lease.samples) for lease in leases] == [(12, 20), (13, 20)]
+    owners = {12: 1, 13: 2, 15: 1, 16: 2}
+    whole = [(clock, [owners[clock]] if clock in owners else []) for clock in range(12, 18)]
+    assert block.members() == whole, "the third found no data"
 
 
 def test_turns_of_dead_replicas_are_empty() -> None:
