@@ -33,8 +33,9 @@ SETTLED_S = 2.0
 """After the first progress event, until which the processes warm up."""
 
 
-def diloco(steps: int, **wire: str) -> dict[str, Any]:
-    return {"strategy": {"name": "diloco", "batch": BATCH, "steps": steps, "inner": ADAM}, "wire": wire}
+def diloco(steps: int, delay: int = 0, **wire: str) -> dict[str, Any]:
+    strategy = {"name": "diloco", "batch": BATCH, "steps": steps, "delay": delay, "inner": ADAM}
+    return {"strategy": strategy, "wire": wire}
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -53,7 +54,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "sync-sgd": {"strategy": {"name": "sync-sgd", "form": "shards", "batch": BATCH, "rule": ADAM}},
     "diloco-32": diloco(32),
     "diloco-32-int8": diloco(32, **SMALL),
+    "diloco-32-int8-delay": diloco(32, 32, **SMALL),
     "diloco-128-int8": diloco(128, **SMALL),
+    "diloco-128-int8-delay": diloco(128, 64, **SMALL),
 }
 
 
