@@ -39,6 +39,13 @@ def test_a_lease_is_whole_cycles_of_fetches_and_pushes(a_job: MakeJob, wanted: i
     assert lease_size(job, SHAPE) == samples
 
 
+@pytest.mark.parametrize(("train", "rounds"), [(100, 1), (10_000, 8), (10**6, 64)])
+def test_a_lease_of_diloco_holds_rounds(a_job: MakeJob, train: int, rounds: int) -> None:
+    strategy = {"name": "diloco", "batch": 10, "steps": 32, "inner": {"name": "sgd", "rate": 1}}
+    job = a_job(strategy=strategy, replicas=1)
+    assert lease_size(job, DatasetSizes(train, 0, 0)) == rounds * 10 * 32
+
+
 def test_evaluation_interval_defaults_to_half_an_epoch(a_job: MakeJob) -> None:
     assert progress(a_job(evaluate={}), SHAPE, 1).evaluate_every == 5_000
     assert progress(a_job(evaluate__every=70), SHAPE, 1).evaluate_every == 70
