@@ -33,7 +33,7 @@ SETTLED_S = 2.0
 """After the first progress event, until which the processes warm up."""
 
 
-def diloco(steps: int, delay: int = 0, **wire: str) -> dict[str, Any]:
+def diloco(steps: int, delay: int = 0, /, **wire: str) -> dict[str, Any]:
     strategy = {"name": "diloco", "batch": BATCH, "steps": steps, "delay": delay, "inner": ADAM}
     return {"strategy": strategy, "wire": wire}
 
