@@ -120,6 +120,8 @@ class ScriptJob:
                 epoch = member.drawn.epoch
                 if epoch is not None:
                     yield epoch
+            if not member.drawn.pending:
+                member.settle()
         finally:
             member.by_epoch = False
 
@@ -153,8 +155,11 @@ class ScriptJob:
         """Leave the job. An error of the script is shown with its traceback, and in one line with the script's line."""
         if not isinstance(error, Exception):
             ends = error is None or (isinstance(error, SystemExit) and not error.code)
-            self.close() if ends else self.membership.close(f"{type(error).__name__}: {error}", failed=True)
-            return
+            try:
+                self.close() if ends else self.membership.close(f"{type(error).__name__}: {error}", failed=True)
+                return
+            except Exception as failure:  # the last exchange may fail here
+                error = failure
         own = isinstance(error, DbeliefError)
         line = line_of(error)
         self.membership.close(line, failed=True)

@@ -168,6 +168,7 @@ class Membership:
             elif work == "stop" or reply.supply != wire.SUPPLY_OVER or self.drawn.pending or self.drawn.undrawn:
                 return  # the job may end only when the samples that this script holds are done
             else:
+                self.while_waiting()
                 runtime.sleep(reply.wait_s or 0.01)
 
     # -- the end -----------------------------------------------------------------------------------------
@@ -177,10 +178,14 @@ class Membership:
         if self._session is None:
             return
         session, self._session = self._session, None
-        if not failed:
-            self.settle()
-            self._warn()
-            self.reports.flush()
+        try:
+            if not failed:
+                self.settle()
+                self._warn()
+                self.reports.flush()
+        except Exception as error:  # the others must not wait for this replica until its heartbeat is missed
+            session.close(f"{type(error).__name__}: {error}", failed=True)
+            raise
         session.close(reason, failed)
 
     def _warn(self) -> None:

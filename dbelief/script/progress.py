@@ -32,6 +32,8 @@ class ScriptProgress:
     ----------
     job_samples
         Samples that all replicas have trained, as last known.
+    travels
+        Whether a push is under way: residuals change then, and are not reported.
     """
 
     def __init__(self, session: Session) -> None:
@@ -41,6 +43,7 @@ class ScriptProgress:
         self._every_s = REPORT_EVERY_S
         self._reported = 0  # pushes
         self.job_samples = 0
+        self.travels = False
 
     def acknowledged(self, steps: PushedSteps, pushed: PushResult) -> None:
         """Record an acknowledged push, and report at intervals."""
@@ -75,8 +78,9 @@ class ScriptProgress:
         """Request work, and report with it."""
         self._reported_s = runtime.monotonic()
         self._reported = self._totals.progress.pushes
-        figures = self._session.parameters.figures()
-        report = wire.ReportRequest(progress=self._totals.progress, staleness=self._totals.staleness, wire=figures)
+        report = wire.ReportRequest(
+            progress=self._totals.progress, staleness=self._totals.staleness, wire=self._figures()
+        )
         request = wire.LeaseRequest(last_lease=last_lease, wants=wants, report=report)
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
@@ -89,4 +93,7 @@ class ScriptProgress:
 
     def _report_pushes(self) -> None:
         self._reported = self._totals.progress.pushes
-        self.report(progress=self._totals.progress, wire=self._session.parameters.figures())
+        self.report(progress=self._totals.progress, wire=self._figures())
+
+    def _figures(self) -> wire.WireFigures | None:
+        return None if self.travels else self._session.parameters.figures()

@@ -53,6 +53,8 @@ class Source(Protocol):
         Called with a batch that was drawn and is computed next.
     while_waiting
         Called while the script waits for samples: what has been acknowledged meanwhile is reported.
+    settle
+        Called at the end of the samples: waits for the exchange under way, and continues from what it brings.
     replica
         Number of this replica.
     unguarded
@@ -63,6 +65,7 @@ class Source(Protocol):
     by_epoch: bool
     before_compute: Callable[[DrawnBatch], None]
     while_waiting: Callable[[], None]
+    settle: Callable[[], None]
     replica: int
     unguarded: int
 
@@ -236,6 +239,8 @@ class LeasedBatches:
             self._last = source.request()
             if self._last.supply is Supply.RECEIVED:
                 continue
+            if self._last.supply is Supply.OVER and not drawn.pending:
+                source.settle()  # what follows the loop sees the last exchange
             if self._last.supply is Supply.OVER or (drawn.pending and not self._may_wait()):
                 raise StopIteration
             source.while_waiting()

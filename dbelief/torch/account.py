@@ -55,7 +55,9 @@ class StepAccount:
             self._under_way.append(PushedSteps(row, self._samples, self._steps, self._loss_sum))
             self._sequence, self.last = sequence, None
             self._loss_sum, self._samples, self._steps = 0.0, 0, 0
-        if pushed is None:
+        steps = None if pushed is None else self._under_way.popleft()
+        self._reports.travels = bool(self._under_way)
+        if steps is None or pushed is None:
             self._reports.report_at_intervals()
         else:
-            self._reports.acknowledged(self._under_way.popleft(), pushed)
+            self._reports.acknowledged(steps, pushed)

@@ -35,7 +35,8 @@ class LocalStep(Step):
     """Marks the steps of a script, and exchanges after every `every` of them.
 
     With a `delay` an exchange is made on a thread of its own, of a copy of the values, while the script makes so many
-    more steps at most; then `_merge` joins what it brings with what these steps have changed.
+    more steps at most (or steps of so many samples, see `_travelled`); then `_merge` joins what it brings with what
+    they have changed.
     """
 
     def __init__(self, session: Session, state: ModuleState, every: int, delay: int = 0) -> None:
@@ -44,11 +45,15 @@ class LocalStep(Step):
         state.bind(self.values)
         self._own = OwnSteps(state.trained())
         self._every, self._done, self._samples = every, 0, 0
-        self._delay, self._behind = delay, 0  # steps since the exchange under way was begun
+        self._delay, self._behind = delay, 0  # since the exchange under way was begun
         self._sent = self._room() if delay else self.values
-        self._helper = runtime.executor(1, "exchange") if delay else None
         self._exchanging: Future[PushResult] | None = None
         self._brought = False  # by an exchange, and not merged
+
+    @property
+    def may_fetch(self) -> bool:  # type: ignore[override]
+        """See `Step`: steps that are not pushed yet would be lost."""
+        return not self._done
 
     @property
     def travels(self) -> bool:  # type: ignore[override]
@@ -63,7 +68,7 @@ class LocalStep(Step):
         with located():
             self.left_out = self._own.mark()
         self._done += 1
-        self._behind += 1
+        self._behind += self._travelled(samples)
         self._samples += samples
         due = stepped.position == stepped.lease.samples or self._is_due(stepped)
         before = None
@@ -75,6 +80,10 @@ class LocalStep(Step):
     def _is_due(self, stepped: Stepped) -> bool:
         return self._done >= self._every
 
+    def _travelled(self, samples: int) -> int:
+        """What a step of so many samples is of the delay."""
+        return 1
+
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
         """See `Step.flush`; no exchange may be under way."""
         if not self._done:
@@ -82,13 +91,13 @@ class LocalStep(Step):
         samples, self._done, self._samples = self._samples, 0, 0
         self._state.store()
         exchange = self._exchange(stepped, samples, clock, next_clock)
-        if self._helper is None:
+        if not self._delay:
             pushed = exchange()
             self._brought = True
             self.merge()
             return pushed
         self._sent[:] = self.values
-        self._exchanging, self._behind = self._helper.submit(exchange), 0
+        self._exchanging, self._behind = _begun(exchange), 0
         return None
 
     def answer(self, wait: bool) -> PushResult | None:
@@ -104,7 +113,7 @@ class LocalStep(Step):
         """See `Step.merge`."""
         if self._brought:
             self._brought = False
-            if self._helper is not None:
+            if self._delay:
                 self._state.store()
             self._merge()
             self._load()
@@ -142,10 +151,11 @@ class DifferenceStep(LocalStep):
     def _is_due(self, stepped: Stepped) -> bool:
         return stepped.position % self._round == 0 if self._round else super()._is_due(stepped)
 
+    def _travelled(self, samples: int) -> int:
+        return samples if self._round else 1
+
     def fetch(self, clock: int) -> None:
         """See `Step.fetch`."""
-        if self._done:
-            return  # the difference of steps that are not pushed yet would be lost
         self._session.parameters.pull(self._fetched, self._versions, clock=clock)
         self.clock = clock
         self.values[:] = self._fetched
@@ -201,6 +211,7 @@ class ElasticStep(LocalStep):
         eta = self._strategy.rate * self._factor(stepped.samples_before)
         self._moving_rate = self._strategy.moving_rate(eta, self._session.job.replicas)
         push = self._push(stepped, samples, clock, self._moving_rate)
+        self.clock = next_clock
         return lambda: self._session.parameters.exchange(self._sent, self._centre, self._versions, push)
 
     def _merge(self) -> None:
@@ -209,8 +220,22 @@ class ElasticStep(LocalStep):
         self.values -= self._centre
 
 
+def _begun(exchange: Callable[[], PushResult]) -> Future[PushResult]:
+    """Begin an exchange on a thread that ends with the process: that of a script that fails does not wait for it."""
+    future: Future[PushResult] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(exchange())
+        except BaseException as error:
+            future.set_exception(error)
+
+    runtime.spawn(run, "exchange")
+    return future
+
+
 def _delay(strategy: Downpour | SyncSgd | Diloco | Elastic) -> int:
-    """Steps that a script makes while an exchange travels."""
+    """Steps that a script makes while an exchange travels; of DiLoCo their samples."""
     if isinstance(strategy, Diloco):
-        return strategy.delay
+        return strategy.delay * strategy.batch
     return strategy.n_push if isinstance(strategy, Downpour | Elastic) and strategy.overlap else 0

@@ -36,11 +36,14 @@ class Step(ABC):
         Whether the script's `GradScaler` left out the last step: nothing was trained.
     travels
         Whether an exchange is under way, or its answer is not merged.
+    may_fetch
+        Whether no step of the script would be lost by a fetch.
     """
 
     values: np.ndarray
     left_out: bool = False
     travels: bool = False
+    may_fetch: bool = True
 
     def __init__(self, session: Session, state: ModuleState) -> None:
         self._session, self._state = session, state

@@ -145,7 +145,7 @@ class Sync:
     def _before_compute(self, batch: DrawnBatch) -> None:
         """Prepare for the batch that is computed next: parameters for its clock, and what it draws (dropout)."""
         clock = self._clock(batch.lease, batch.stop)
-        if clock > self._step.clock or (self._job.waited and not self._step.travels):
+        if self._step.may_fetch and (clock > self._step.clock or (self._job.waited and not self._step.travels)):
             self._fetch(clock)
         self._job.waited = False
         self._seed_for(batch)
@@ -239,9 +239,9 @@ class Sync:
             if self._job.lockstep:
                 raise UserError("sync.skip: replicas wait for each other's steps (staleness), so none can be left out")
             batches = self._job.drawn.skip(_whole(samples))
-        if (last := self._account.last) is not None:  # what precedes them must not stay behind
+        self._settle()  # what precedes them must be acknowledged: the samples are reported as done behind it
+        if (last := self._account.last) is not None:
             clock = self._clock(last.lease, last.position)
-            self._settle()
             self._exchanged(self._step.flush(last, clock, clock))
             self._settle()
         self._job.give_back(batches, again)
@@ -304,13 +304,14 @@ class Sync:
         UserError
             `score` returns something else, or a metric that the job does not name.
         """
-        self._settle()
+        self._acknowledge()
         self._job.evaluate(lambda lease: self._evaluate(lease, score, data))
         return self._result
 
     def _evaluate(self, lease: wire.EvaluationLease, score: Score, data: Any) -> None:
         with located():
             self._watch.check()
+        self._acknowledge(wait=True)  # what is covered changes below; parameters change at their step, and not here
         parameters = self._session.parameters
         parameters.locate(lease.placement_epoch)
         evaluated = np.empty(self._state.pushed.size, np.float32)
@@ -364,9 +365,10 @@ class PushedStep:
     Attributes
     ----------
     staleness
-        Updates by other replicas between the fetch and this step's push, in versions: a mean over the segments.
+        Updates by other replicas between the fetch and the push, in versions: a mean over the segments.
     pushed
-        Whether anything was pushed; with a period it is not after each step.
+        Whether a push was acknowledged during the call; with a period it is not in each, and a push that travels is in
+        that of a later step, or while the script waits.
     left_out
         Whether the script's `GradScaler` has left out this step, as a gradient overflowed: nothing was trained. Where
         the script makes its own steps: whether no optimiser has stepped since the last one.

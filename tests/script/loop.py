@@ -22,7 +22,7 @@ import dbelief
 from dbelief.data import permutation
 
 SAMPLES, BATCH, SEED = 400, 20, 3
-DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0, "diloco": 0, "delay": 0}
+DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0, "diloco": 0, "delay": 0, "evaluates": 0}
 Values = list[torch.Tensor]
 Way = Callable[[Values, Values, Values], Values]
 """What weights change by, of what was sent; a centre and a velocity are changed."""
@@ -139,7 +139,7 @@ def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers, epochs, own, elastic, diloco, delay = (
+    accumulate, workers, epochs, own, elastic, diloco, delay, evaluates = (
         int(more.get(name, usual)) for name, usual in DEFAULTS.items()
     )
     torch.manual_seed(SEED)
@@ -176,6 +176,8 @@ def main() -> None:
                         optimizer.step()
                         optimizer.zero_grad()
                     sync.step(loss, samples=accumulate * BATCH)
+                    if evaluates:
+                        sync.evaluate(lambda model, data: 0.0)
                     if schedule is not None:
                         schedule.step()
     torch.save(model.state_dict(), folder / f"{way}.pt")

@@ -27,6 +27,8 @@ class Member:
     def while_waiting(self) -> None:
         """Nothing travels."""
 
+    settle = while_waiting
+
     def before_compute(self, batch: DrawnBatch) -> None:
         """See `Source`."""
 

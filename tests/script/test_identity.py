@@ -83,12 +83,21 @@ def test_elastic_averaging_follows_the_scripts_own_steps(delay: int, tmp_path: P
     check(tmp_path, plain, script, 1e-6)
 
 
-@pytest.mark.parametrize("delay", [0, 1, 3, 4])
-def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(delay: int, tmp_path: Path) -> None:
-    """Also where a round's push travels into the next lease."""
-    outer = "{name: nesterov, rate: 0.7, mu: 0.6}"
-    strategy = f"{{name: diloco, batch: 20, steps: 4, lease: 160, outer: {outer}, delay: {delay}}}"
-    plain, script = run(tmp_path, "groups", strategy, shards=2, own=1, diloco=4, delay=delay)
+@pytest.mark.parametrize(
+    ("cadence", "delay"),
+    [
+        ("batch: 20, steps: 4", 0),
+        ("batch: 20, steps: 4, delay: 3", 3),
+        ("batch: 20, steps: 4, delay: 4", 4),
+        ("batch: 40, steps: 2, delay: 1", 2),
+    ],
+)
+def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(
+    cadence: str, delay: int, tmp_path: Path
+) -> None:
+    """Also where a round's push travels into the next lease, and where the script evaluates meanwhile."""
+    strategy = f"{{name: diloco, {cadence}, lease: 160, outer: {{name: nesterov, rate: 0.7, mu: 0.6}}}}"
+    plain, script = run(tmp_path, "groups", strategy, shards=2, own=1, diloco=4, delay=delay, evaluates=delay)
     check(tmp_path, plain, script, 1e-5)
 
 
