@@ -65,7 +65,8 @@ class Sync:
 
     Notes
     -----
-    Memory: two or three more copies of the parameters. It sets torch's number of threads to the job's `threads`.
+    Memory: two to four more copies of the parameters, most where exchanges travel. It sets torch's number of threads to
+    the job's `threads`.
     """
 
     def __init__(
