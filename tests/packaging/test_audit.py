@@ -1,11 +1,13 @@
-"""What `make audit` makes of the answers of a service; none is asked."""
+"""What `make audit` makes of the answers of services; none is asked."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from deploy.packaging.audit import ask, audit, rounds
 from deploy.packaging.locked import pins
@@ -30,18 +32,34 @@ def test_a_finding_has_an_answer_or_a_line(answers: str, code: int, capsys: pyte
     assert last == f"3 packages, {code} findings without an answer in SECURITY.md, {1 - code} with one"
 
 
-@pytest.mark.parametrize("answer", [[], [{"name": "a", "skip_reason": "not found"}]])
-def test_a_service_without_answer_is_no_clean_audit(
-    answer: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert audit(LOCKED, "", lambda versions: answer) == 2
-    assert capsys.readouterr().err == "not audited: no answer about 3 of 3 packages from the service\n"
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_version_without_answer_is_no_clean_audit(known: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(LOCKED, "", lambda versions: _service(versions)[:known]) == 2
+    unknown = ["a 1", "a 2", "b 3"] if not known else ["b 3"]
+    assert capsys.readouterr().err == f"not audited, {len(unknown)} of 3: {', '.join(unknown)}\n"
+
+
+def _pip_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    (tmp_path / "pip_audit.py").write_text(f"import json, sys\nprint(json.dumps({{'dependencies': [{answer}]}}))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["audit"])
 
 
 def test_each_version_is_a_line_for_pip_audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "pip_audit.py").write_text(
-        "import json, sys\nprint(json.dumps({'dependencies': [{'lines': open(sys.argv[-1]).read().split()}]}))"
+    _pip_audit(
+        tmp_path, monkeypatch, "*({'name': x[0], 'vulns': [x]} for x in open(sys.argv[-1]).read().split())"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["audit"])
-    assert ask({"a": "1", "b": "3"}) == [{"lines": ["a==1", "b==3"]}]
+    assert ask({"a": "1", "b": "3"}) == [{"name": "a", "vulns": ["a==1"]}, {"name": "b", "vulns": ["b==3"]}]
+
+
+def test_a_page_of_a_project_answers_for_its_newest_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _pip_audit(tmp_path, monkeypatch, "{'name': 'a', 'skip_reason': 'no page of a version'}")
+    monkeypatch.setattr(PyPI, "pypi_url", tmp_path.as_uri())
+    finding = {"id": "PYSEC-1", "aliases": [], "fixed_in": ["4"], "summary": None, "details": "reads", "withdrawn": None}
+    withdrawn = {**finding, "withdrawn": "2026-01-01T00:00:00Z"}
+    for name, version in (("a", "1"), ("b", "4")):
+        (tmp_path / name).mkdir()
+        page = {"info": {"version": version}, "vulnerabilities": [finding, withdrawn]}
+        (tmp_path / name / "json").write_text(json.dumps(page))
+    read = {"id": "PYSEC-1", "aliases": [], "fix_versions": ["4"], "description": "reads"}
+    assert ask({"a": "1", "b": "3", "c": "5"}) == [{"name": "a", "version": "1", "vulns": [read]}]
