@@ -33,8 +33,8 @@ class Initialization:
         Form of the data's samples, once a member with data has joined; None before, and where the job has none.
     assigned
         Whether every shard has received its segments.
-    run_id
-        Id of the run: see `JobMachine.run_id`.
+    run_id, first_run_id
+        Id of the run: see `JobMachine.run_id`; and of the run that was started anew, which this one resumes.
     """
 
     def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0, run_id: int = 0) -> None:
@@ -42,6 +42,7 @@ class Initialization:
         self.placement: Placement | None = None
         self.assigned = False
         self.run_id = run_id
+        self.first_run_id = int((resumed or {}).get("first_run_id") or run_id)
         self._shards = shards
         self._resumed = resumed
         self._train_samples = train_samples

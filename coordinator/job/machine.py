@@ -206,6 +206,7 @@ class JobMachine:
             "segments": len(self.placement.spans),
             "nominal_length": self.initialization.nominal_length,
             "shard_epoch": self.shard_epoch,
+            "first_run_id": self.initialization.first_run_id,
             "layout": self.layout.digest(),
             "boxes": self.layout.rows(),  # so that the set is readable without the model's code
             "samples": self.initialization.samples and self.initialization.samples.text,

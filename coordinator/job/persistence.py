@@ -162,6 +162,7 @@ def _sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "resizing": machine.resharding.state(now_s),
         "incarnations": members.incarnations,
         "run_id": machine.run_id,
+        "first_run_id": machine.initialization.first_run_id,
     }
     training = machine.training.state(now_s)
     counts = {part: {name: training[part].pop(name) for name in names} for part, names in _COUNTS.items()}
@@ -300,6 +301,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
     machine.initialization.run_id = state["run_id"]
+    machine.initialization.first_run_id = state.get("first_run_id", state["run_id"])
     machine.trained = state["trained"]
     if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1

@@ -82,6 +82,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 leader_epoch=self._event_loop.leadership.epoch,
                 heartbeat_timeout_s=machine.members.heartbeat_timeout_s(member.kind),
                 run_id=machine.run_id,
+                first_run_id=machine.initialization.first_run_id,
             )
 
     @answers

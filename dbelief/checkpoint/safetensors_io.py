@@ -63,6 +63,17 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return next(name for name, known in _OF_MODELS.items() if known == dtype)
 
 
+def array_of(dtype: str, shape: list[int], data: bytes | bytearray) -> np.ndarray:
+    """A tensor as safetensors reads it.
+
+    Raises
+    ------
+    KeyError, ValueError
+        The element type is none of those that are written here, or there are not so many numbers.
+    """
+    return np.frombuffer(data, _OF_MODELS[dtype]).reshape(shape)
+
+
 class TensorFile:
     """A safetensors file with its header written.
 

@@ -50,6 +50,8 @@ class Membership:
         Called while the script waits for samples: what has been acknowledged meanwhile is reported.
     settle
         Called at the script's end: it waits for the exchange under way.
+    at_end
+        Called at the script's good end, when all exchanges are answered.
     unguarded
         See `unguarded_line`.
     waited
@@ -66,6 +68,7 @@ class Membership:
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
         self.while_waiting: Callable[[], None] = lambda: None
         self.settle: Callable[[], None] = lambda: None
+        self.at_end: Callable[[], None] = lambda: None
         self._task = task
         self._session: Session | None = None
         self._reports: ScriptProgress | None = None
@@ -181,6 +184,7 @@ class Membership:
         try:
             if not failed:
                 self.settle()
+                self.at_end()
                 self._warn()
                 self.reports.flush()
         except Exception as error:  # the others must not wait for this replica until its heartbeat is missed

@@ -24,18 +24,21 @@ class StepAccount:
     ----------
     last
         The last step, where no push is begun that completes it; else None.
+    begun
+        Whether there was a step.
     """
 
     def __init__(self, reports: ScriptProgress, sequence: int) -> None:
         self._reports, self._sequence = reports, sequence
         self.last: Stepped | None = None
+        self.begun = False
         self._loss = self._loss_sum = 0.0
         self._samples = self._steps = 0
         self._under_way: deque[PushedSteps] = deque()
 
     def add(self, stepped: Stepped, samples: int) -> None:
         """Count a step, before it is pushed."""
-        self.last = stepped
+        self.last, self.begun = stepped, True
         self._samples += samples
         self._steps += 1
 

@@ -6,6 +6,7 @@ import inspect
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,16 +17,20 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
 from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
 from dbelief.job.metrics import name_of
+from dbelief.rpc.client.coordinator_client import MembershipClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.script.drawn import DrawnBatch, Stepped
 from dbelief.script.job import ScriptJob
 from dbelief.script.membership import Membership
+from dbelief.script.state_place import state_file
 from dbelief.script.user_code import exit_code_of, line_of, located
 from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .account import StepAccount
-from .local_steps import DifferenceStep, ElasticStep
+from .kept_state import KeptState, check_kept
+from .local_steps import DifferenceStep, ElasticStep, LocalStep
+from .loss import checked_loss
 from .module_state import ModuleState
 from .module_watch import ModuleWatch
 from .optimizer_rule import OTHERS, check_rule
@@ -105,6 +110,7 @@ class Sync:
         )
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._result: Scored | None = None
+        self._kept: KeptState | None = None
 
     def _way(self, own_steps: Exchange | None, optimizer: torch.optim.Optimizer | None) -> Step:
         if own_steps is not None:
@@ -163,6 +169,51 @@ class Sync:
         batch = self._job.lockstep
         return lease.clock + (-(-position // batch) - 1) * lease.stride if batch else 0
 
+    # -- what is kept beside the module ------------------------------------------------------------------
+
+    def state(self, *objects: Any, folder: str | Path | None = None, **named: Any) -> None:
+        """Keep the state of the script's own objects in a file of this replica, and put back what the file holds.
+
+        Called once, after all of them are made, and before the first step. The state is that of the last exchange that
+        was kept: the first, and then one whenever `snapshots.every_s` seconds have passed, and the last at a good end.
+        Memory: one more copy of the state.
+
+        Parameters
+        ----------
+        objects
+            What has `state_dict` and `load_state_dict`: optimisers, schedulers, a `GradScaler`, a module such as an
+            average of the weights. With a rule of the shards neither optimisers nor schedulers. At most 2^34 bytes.
+        folder
+            A folder of this machine that outlasts the script. None: the run's own folder, where it is on this machine.
+        named
+            Further objects, by name.
+
+        Raises
+        ------
+        UserError
+            An object has no such state, or one that is not the script's to keep; or nothing can be written to the
+            folder.
+        ModelError
+            The file holds the state of other objects; it is left as it is.
+        DataError
+            The file is damaged, and an object that must not begin anew, such as a scheduler, is among them; optimisers
+            and loss scalers alone begin anew, with a warning.
+        """
+        with located():
+            if self._kept is not None or self._account.begun:
+                raise UserError("sync.state: call it once, before the first sync.step, with all objects")
+            job = self._job.job
+            kept = {f"argument {number}": one for number, one in enumerate(objects, 1)} | named
+            check_kept(kept, self._module, rule=None if isinstance(self._step, LocalStep) else job.strategy.rule.name)
+            member = self._session.member
+            assert isinstance(member, MembershipClient)
+            path = state_file(folder, job, self._session.client.status().run_folder, self._job.replica)
+            sequence = self._session.sequences.get(PARAMETERS, 0)
+            state = KeptState(kept, path, member.first_run_id, job.snapshots.every_s, sequence)
+            state.restore(self._job.replica)
+        self._kept = state
+        self._job.at_end = lambda: state.end(job.deadlines.progress_s)
+
     # -- a step ------------------------------------------------------------------------------------------
 
     def step(
@@ -196,10 +247,12 @@ class Sync:
         RuntimeFailure
             Shards or coordinator do not answer, or this replica was removed.
         """
+        if self._kept is not None:
+            self._kept.step_begins()
         with located():
             self._watch.check()
             samples = _whole(samples)
-            value = _checked_loss(loss, reduction)
+            value = checked_loss(loss, reduction)
             stepped = self._job.drawn.step(samples)
             self._check_lockstep(stepped, samples)
         if reduction == "sum":
@@ -253,7 +306,10 @@ class Sync:
 
     def _exchanged(self, pushed: PushResult | None) -> None:
         """Record the push that the last step has begun, if any, and the answer that has come."""
-        self._account.exchanged(self._session.sequences.get(PARAMETERS, 0), pushed)
+        sequence = self._session.sequences.get(PARAMETERS, 0)
+        self._account.exchanged(sequence, pushed)
+        if self._kept is not None:
+            self._kept.exchanged(sequence, pushed is not None)
 
     def _check_lockstep(self, stepped: Stepped, samples: int) -> None:
         batch = self._job.lockstep
@@ -441,27 +497,3 @@ def _whole(samples: Any) -> int:
         return operator.index(samples)
     except TypeError:
         raise UserError(f"samples is {samples!r}, must be a whole number: len(x), say") from None
-
-
-def _checked_loss(loss: torch.Tensor | float, reduction: str | None) -> float:
-    if not isinstance(loss, torch.Tensor):
-        return float(loss)
-    if loss.numel() != 1:
-        raise UserError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
-    if reduction is None and _is_sum(loss):
-        raise UserError(
-            "the loss is a sum over the batch, whose gradients grow with its size: give its mean, or "
-            "sync.step(..., reduction='sum'), which divides by the samples"
-        )
-    return float(loss.detach())
-
-
-def _is_sum(loss: torch.Tensor) -> bool:
-    """Whether the last operation of a loss is a sum, as far as autograd tells."""
-    made = loss.grad_fn
-    if made is None:
-        return False
-    try:
-        return type(made).__name__ == "SumBackward0" or made._saved_reduction == 2
-    except (AttributeError, RuntimeError):
-        return False

@@ -72,6 +72,8 @@ else:
 criterion = nn.CrossEntropyLoss(reduction={"sum": "sum", "shape": "none"}.get(FAULT, "mean"))
 with dbelief.join() as job:
     sync = dbelief.torch.Sync(job, model, optimizer)  # FAULT optimizer groups other lacks modules frozen
+    if FAULT == "kept":
+        sync.state(optimizer)  # FAULT kept
     sampler = job.sampler(dataset, batch_size=16)  # FAULT stream
     workers = 1 if FAULT in ("collate", "killed") else 0
     for x, y in DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate):  # FAULT shrinks

@@ -37,6 +37,7 @@ limits: {{epochs: {epochs}}}
         ("stepped", "optimizer.step() was called: sync.step makes the step"),
         ("cycled", "SGD has momentum 0.25 now, and the job's rule keeps 0"),
         ("lacks", "the optimiser lacks parameter 'layer.bias' of the module"),
+        ("kept", "sync.state: argument 1 is an optimiser, whose state the shards keep by the job's rule, sgd"),
         ("unmoved", "the module is as it was before: with rule: {name: add}, elastic averaging and diloco"),
     ],
 )

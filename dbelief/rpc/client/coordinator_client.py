@@ -258,6 +258,7 @@ class MembershipClient(MemberView):
         )
         super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
         self.job = job
+        self.first_run_id: int = reply.first_run_id
         self.timeout_s: float = reply.heartbeat_timeout_s
         self._ended = runtime.event()
         self.beat()

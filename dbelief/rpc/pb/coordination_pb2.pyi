@@ -253,6 +253,7 @@ class JoinReply(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    FIRST_RUN_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """replica number or shard index"""
     incarnation: _builtins.int
@@ -263,6 +264,10 @@ class JoinReply(_message.Message):
     """seconds without a heartbeat after which the member counts as failed"""
     run_id: _builtins.int
     """random id of this run; a new one where the job is restarted or resumed, the same after a"""
+    first_run_id: _builtins.int
+    """failover. Requests of members carry it; members of an earlier run are refused, and exit
+    of the run that was started anew and that this one resumes, once or more often; its own
+    """
     def __init__(
         self,
         *,
@@ -271,10 +276,11 @@ class JoinReply(_message.Message):
         leader_epoch: _builtins.int = ...,
         heartbeat_timeout_s: _builtins.float = ...,
         run_id: _builtins.int = ...,
+        first_run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_timeout_s", b"heartbeat_timeout_s", "id", b"id", "incarnation", b"incarnation", "leader_epoch", b"leader_epoch", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_run_id", b"first_run_id", "heartbeat_timeout_s", b"heartbeat_timeout_s", "id", b"id", "incarnation", b"incarnation", "leader_epoch", b"leader_epoch", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -227,12 +227,12 @@ def test_takeover_before_training_restores_only_numbers(a_world: MakeWorld) -> N
 
 def test_takeover_keeps_the_run_id(a_world: MakeWorld) -> None:
     world = a_world()
-    world.machine.initialization.run_id = 77
+    world.machine.initialization.run_id, world.machine.initialization.first_run_id = 77, 33
     parts = load_unfinished(stored(world.started()))
     assert parts is not None
     machine = JobMachine(world.job, world.shape)
     restore(machine, parts, world.now_s)
-    assert machine.run_id == 77
+    assert (machine.run_id, machine.initialization.first_run_id) == (77, 33)
     assert machine.placement is not None
     assert {place.run_id for place in machine.placement.places} == {77}
 

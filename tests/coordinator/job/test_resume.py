@@ -67,6 +67,15 @@ def test_incarnation_fenced_during_set_is_not_retrained(a_world: MakeWorld) -> N
     assert (successor.applied() == 1).all()
 
 
+def test_runs_that_resume_one_know_its_id(a_world: MakeWorld) -> None:
+    world = interrupted(a_world)
+    assert world.machine.initialization.first_run_id == world.machine.run_id
+    world.machine.initialization.first_run_id = 4
+    state = {**world.disk[max(world.disk)].state, "first_run_id": world.machine.set_state()["first_run_id"]}
+    resumed = JobMachine(world.job, world.shape, ("s", state), run_id=5)
+    assert (resumed.run_id, resumed.initialization.first_run_id) == (5, 4)
+
+
 def test_shard_epochs_and_set_ids_go_on_rising(a_world: MakeWorld) -> None:
     world = interrupted(a_world)
     successor = world.after_crash().started()

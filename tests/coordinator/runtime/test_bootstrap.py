@@ -70,6 +70,7 @@ def test_run_id_is_unique_and_kept_by_takeover(a_job: MakeJob, tmp_path: Path) -
     texts = {**serialize(begun.machine, 0.0), "run": json.dumps(run)}
     stored = {name: text.encode() for name, text in texts.items()}
     assert began(job, stored, tmp_path, resume=False, fresh=False).machine.run_id == begun.machine.run_id
+    assert begun.machine.initialization.first_run_id == begun.machine.run_id
     for resume in (False, True):
         other = began(job, stored, tmp_path, resume=resume, fresh=not resume)
         assert other.machine.run_id != begun.machine.run_id
