@@ -23,7 +23,7 @@ from dbelief.job.metrics import name_of
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 
-from .framework_sync import FrameworkSync, Share
+from .framework_sync import FrameworkSync
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ class TrainerMixin:
     def __init__(self, job: ScriptJob, *args: Any, **kwargs: Any) -> None:
         self.job = job
         self._sync: FrameworkSync | None = None
-        self._shares: Share = None
         super().__init__(*args, **kwargs)
         with located():
             _check(self)
