@@ -13,6 +13,8 @@
                     optimizer.step()
                     optimizer.zero_grad()
                 sync.step(loss)                                                                      # 5
+
+A plain script does not have the numbered lines.
 """
 
 from __future__ import annotations

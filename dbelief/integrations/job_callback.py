@@ -4,6 +4,8 @@
         loader = DataLoader(train, batch_sampler=job.sampler(train, 16))                             # 2
         trainer = Trainer(callbacks=[dbelief.integrations.JobCallback(job)])                         # 3
         trainer.fit(module, loader)
+
+A plain script does not have the numbered lines.
 """
 
 from __future__ import annotations

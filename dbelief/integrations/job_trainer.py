@@ -3,6 +3,8 @@
     with dbelief.join() as job:                                                                      # 1
         trainer = dbelief.integrations.JobTrainer(job, model=model, args=args, train_dataset=train)  # 2
         trainer.train()
+
+A plain script does not have the numbered lines.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class TrainerMixin:
         if given or self.args.lr_scheduler_type in _WITHOUT_END:
             return scheduler
         with located():
-            return _by_progress(scheduler, self.job, num_training_steps, self.args.lr_scheduler_type)
+            return _by_progress(scheduler, self.job, num_training_steps, self.args.lr_scheduler_type.value)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As of the `Trainer`: it returns what a batch adds to the loss of its step."""
@@ -193,9 +195,11 @@ def _check(trainer: Any) -> None:
 def _by_progress(scheduler: Any, job: ScriptJob, steps: int, kind: str) -> Any:
     """Have a schedule's place be the job's progress: a replica makes a share of the job's steps."""
     if not isinstance(scheduler, LambdaLR):
-        raise UserError(f"lr_scheduler_type {kind}: no function of the step; choose linear, cosine or constant, say")
+        raise UserError(f"lr_scheduler_type {kind} is no function of the step; choose linear, cosine or constant, say")
     if job.progress.total is None:
-        raise UserError(f"lr_scheduler_type {kind} needs an end, and the job has no limit of samples: {_WITHOUT_END[0]}")
+        raise UserError(
+            f"lr_scheduler_type {kind} needs an end, and the job has no limit of samples: {' or '.join(_WITHOUT_END)}"
+        )
 
     def at(usual: Any) -> Any:
         return lambda _: usual(round(job.progress.fraction * steps))

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, Dataset
 
 import dbelief
 from dbelief.data import permutation
@@ -85,10 +85,12 @@ def by_transformers(model: nn.Module, train: Dataset, validation: Dataset, accum
         def get_train_dataloader(self) -> DataLoader:
             return DataLoader(train, batch_sampler=list(plain_batches(accumulate)))
 
-    more = {"save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "logging_steps": 2}
+    more: dict[str, Any] = {"save_strategy": "no"}
+    if job is not None:
+        more = {"save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "logging_steps": 2}
     args = TrainingArguments(
         per_device_train_batch_size=BATCH, gradient_accumulation_steps=accumulate, lr_scheduler_type="constant",
-        num_train_epochs=1, use_cpu=True, report_to="none", output_dir="trained", **(more if job else {"save_strategy": "no"}),
+        num_train_epochs=1, use_cpu=True, report_to="none", output_dir="trained", **more,
     )  # fmt: skip
     words: Any = {
         "model": model, "args": args, "train_dataset": train, "eval_dataset": validation,
