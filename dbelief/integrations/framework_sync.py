@@ -18,9 +18,6 @@ from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.torch.sync import PushedStep, Sync
 
-Share = torch.Tensor | float | None
-"""What a micro-batch adds to the loss of its step; None where it has none."""
-
 
 class FrameworkSync:
     """A module that a framework trains by steps of its own, kept in step with the job.
@@ -51,7 +48,7 @@ class FrameworkSync:
         self.sync = Sync(job, module)
         self._drawn = job.membership.drawn
         self._framework = framework
-        self._shares: list[Share] = []
+        self._shares: list[torch.Tensor | float | None] = []
         self._loss: torch.Tensor | float = 0.0
 
     @property
@@ -87,8 +84,8 @@ class FrameworkSync:
                     f"{self.batch.parts}: job.sampler(dataset, batch_size, accumulate={batches})"
                 )
 
-    def add(self, share: Share) -> bool:
-        """Count a micro-batch; whether it was the last one of its step."""
+    def add(self, share: torch.Tensor | float | None) -> bool:
+        """Count a micro-batch, with what it adds to the loss of its step, if it has a loss; whether it was the last."""
         self._shares.append(share)
         return len(self._shares) == self.batch.parts
 

@@ -13,7 +13,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -33,7 +33,10 @@ _WITHOUT_END = ("constant", "constant_with_warmup")
 """Schedules that do not depend on the number of steps."""
 
 
-class TrainerMixin:
+_Base: Any = Trainer if TYPE_CHECKING else object
+
+
+class TrainerMixin(_Base):
     """For a subclass of a `Trainer`: `class OwnTrainer(TrainerMixin, Seq2SeqTrainer)`.
 
     The job decides when training ends, whatever `num_train_epochs` and `max_steps` say, and when it is evaluated, on
@@ -130,7 +133,7 @@ class TrainerMixin:
 
     def evaluate_for_job(self) -> None:
         """Run the evaluations that the job wants of this replica."""
-        if self.eval_dataset is not None and self.job.job.data.validation:
+        if self.eval_dataset is not None and self.job.membership.data.validation:
             assert self._sync is not None, "train has begun"
             self._sync.sync.evaluate(self._score)
 

@@ -91,7 +91,7 @@ def test_a_steps_loss_and_samples_are_those_of_its_batches() -> None:
         steps.append((loss, samples))
         sync._drawn.step(samples)
 
-    sync.sync = SimpleNamespace(step=step)
+    sync.sync = SimpleNamespace(step=step)  # type: ignore[assignment]
     for share in (0.5, 1.5, None, None):
         if sync.add(share):
             sync.step()
