@@ -90,7 +90,20 @@ class AccelerateSync:
         return self._sync.step() if self._sync.add(loss.detach() / batches) else None
 
     def evaluate(self, score: Score, data: Any = None) -> Scored | None:
-        """Run the evaluations that the job wants of this replica. See `dbelief.torch.Sync.evaluate`."""
+        """Run the evaluations that the job wants of this replica.
+
+        Parameters
+        ----------
+        score
+            See `dbelief.torch.Sync.evaluate`.
+        data
+            What `score` takes.
+
+        Returns
+        -------
+        Scored or None
+            See `dbelief.torch.Sync.evaluate`.
+        """
         return self._sync.sync.evaluate(score, data)
 
 
