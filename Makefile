@@ -160,7 +160,7 @@ package: .venv/ready-to-develop ## build and check the source archive, and the w
 lock: .venv-tools/ready ## make deploy/packaging/lock.txt from pyproject.toml; the newest versions: make lock ARGS=--upgrade
 	@.venv-tools/bin/python deploy/packaging/locked.py --all | .venv-tools/bin/uv pip compile --quiet --universal \
 		--python-version 3.11 --generate-hashes --only-binary :all: --custom-compile-command "make lock" \
-		--output-file deploy/packaging/lock.txt $(ARGS) - > /dev/null
+		--override deploy/packaging/left_out.txt --output-file deploy/packaging/lock.txt $(ARGS) - > /dev/null
 
 audit: .venv-tools/ready ## known vulnerabilities of the locked packages; asks the package index: SECURITY.md has the answers
 	@PYTHONPATH=. .venv-tools/bin/python -m deploy.packaging.audit $(ARGS)
@@ -200,6 +200,7 @@ endef
 	$(call install,.venv-extras,build run dev tensorboard mlflow parquet images s3 storage-tests)
 	$(call install-dbelief,.venv-extras)
 	@.venv-extras/bin/pip install -qq $(TORCH) tensorboard
+	$(call install,.venv-extras,trainers)
 	@touch $@
 
 .venv-tools/ready: $(LOCKED)

@@ -2,6 +2,7 @@
 
     dbelief.train("job.yaml")            a complete job on this machine
     dbelief.join()                       a PyTorch script as a replica of a job, with dbelief.torch
+    dbelief.integrations                 the same for trainers of transformers, Lightning and accelerate
     dbelief.connect("host:port")         a member of a job, for a custom training loop
     dbelief.load_model("runs/NAME")      the trained model of a run, for predictions
     dbelief.read_about("runs/NAME")      what its script said of the samples: a vocabulary, names of classes
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import dbelief.process.log  # noqa: F401
 
 if TYPE_CHECKING:
+    from dbelief import integrations as integrations
     from dbelief import torch as torch
     from dbelief.launch.train import train
     from dbelief.script.job import join
@@ -37,16 +39,18 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import an attribute on first access: a role's process must set its environment before gRPC is imported."""
-    if name in ("join", "torch"):  # a script has no command that does so before gRPC is imported
+    if name in ("integrations", "join", "torch"):  # a script has no command that does so before gRPC is imported
         from dbelief.rpc.grpc_settings import set_switches
 
         set_switches()
     if name == "torch":
         return _torch()
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dbelief' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "integrations":
+        return import_module("dbelief.integrations")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dbelief' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -16,11 +16,12 @@ from dbelief.errors import UserError
 
 
 class DrawnBatch(NamedTuple):
-    """Samples from position `start` to `stop` of a lease."""
+    """Samples from position `start` to `stop` of a lease, which a sampler gives in so many `parts`."""
 
     lease: DataLease
     start: int
     stop: int
+    parts: int = 1
 
 
 class Stepped(NamedTuple):
@@ -129,10 +130,10 @@ class DrawnBatches:
         """Epoch of the next sample to be drawn; None where none is leased."""
         return self._open[0].lease.epoch if self._open else None
 
-    def draw(self, most: int) -> DrawnBatch:
+    def draw(self, most: int, parts: int = 1) -> DrawnBatch:
         """Draw the next batch of `most` samples at most, all of one lease; there must be undrawn samples."""
         one = self._open[0]
-        batch = DrawnBatch(one.lease, one.drawn, min(one.lease.samples, one.drawn + most))
+        batch = DrawnBatch(one.lease, one.drawn, min(one.lease.samples, one.drawn + most), parts)
         one.drawn = batch.stop
         if one.drawn == one.lease.samples:
             self._open.popleft()

@@ -74,7 +74,7 @@ class ScriptJob:
         """The job file as the run uses it."""
         return self.membership.job
 
-    def sampler(self, dataset: Sized, batch_size: int) -> LeasedBatchSampler:
+    def sampler(self, dataset: Sized, batch_size: int, accumulate: int = 1) -> LeasedBatchSampler:
         """A batch sampler for a data loader: its batches are leased to this script as they are drawn.
 
         Parameters
@@ -83,6 +83,9 @@ class ScriptJob:
             Map-style, with as many samples as `data.train` says.
         batch_size
             Samples in a batch.
+        accumulate
+            Batches of one step, whose gradients are accumulated: the samples of a step are of one lease then, and the
+            last ones of a lease are as many batches, of fewer samples.
 
         Returns
         -------
@@ -94,7 +97,8 @@ class ScriptJob:
             The dataset is a stream, or has another length; the size of batches does not fit the strategy.
         """
         with located():
-            return LeasedBatchSampler(dataset, batch_size, self.membership.data.train, self.job.seed, self.membership)
+            member = self.membership
+            return LeasedBatchSampler(dataset, batch_size, member.data.train, self.job.seed, member, accumulate)
 
     def epochs(self) -> Iterator[int]:
         """Numbers of the epochs, for loops that do something after each: within, an iteration of a loader ends with it.

@@ -8,6 +8,7 @@ after each of them, and when all are stepped (`ahead`).
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, Self
@@ -110,6 +111,9 @@ class LeasedBatchSampler:
         Samples that the job's `data.train` gives.
     seed
         The job's, which determines each epoch's order.
+    accumulate
+        Batches whose gradients are accumulated for one step: they are drawn as one, and all of one lease. The last
+        samples of a lease are as many batches, of fewer samples.
 
     Raises
     ------
@@ -117,7 +121,9 @@ class LeasedBatchSampler:
         The dataset has no length, or another one than the job says; the size of batches does not fit.
     """
 
-    def __init__(self, dataset: Sized, batch_size: int, size: int, seed: int, source: Source) -> None:
+    def __init__(
+        self, dataset: Sized, batch_size: int, size: int, seed: int, source: Source, accumulate: int = 1
+    ) -> None:
         if not hasattr(dataset, "__len__") or any(own.__name__ == "IterableDataset" for own in type(dataset).__mro__):
             raise DataError(
                 f"{type(dataset).__name__} is a stream: samples are leased by index, and trained by another replica "
@@ -126,18 +132,21 @@ class LeasedBatchSampler:
             )
         if batch_size < 1:
             raise DataError(f"batch_size is {batch_size}, must be at least 1")
-        if source.lockstep and source.lockstep % batch_size:
+        if accumulate < 1:
+            raise DataError(f"accumulate is {accumulate}, must be at least 1")
+        if source.lockstep and source.lockstep % (batch_size * accumulate):
+            times = f"{batch_size}, times accumulate {accumulate}," if accumulate > 1 else f"{batch_size},"
             raise DataError(
-                f"batch_size is {batch_size}, must divide {source.lockstep}: replicas wait for each other after so "
-                "many samples, strategy.batch, or of diloco strategy.batch times strategy.steps"
+                f"batch_size is {times} must divide {source.lockstep}: replicas wait for each other after so many "
+                "samples, strategy.batch, or of diloco strategy.batch times strategy.steps"
             )
-        self.batch_size = batch_size
+        self.batch_size, self.accumulate = batch_size, accumulate
         self._dataset, self._size, self._seed, self._source = dataset, size, seed, source
         self.check_length()
 
     def __len__(self) -> int:
         """Batches of a whole epoch, over all replicas; this replica gets some of them."""
-        return -(-self._size // self.batch_size)
+        return -(-self._size // (self.batch_size * self.accumulate)) * self.accumulate
 
     def __iter__(self) -> LeasedBatches:
         """Batches of leased samples, until the job needs no more; with `job.epochs`, until the epoch's end."""
@@ -156,7 +165,7 @@ class LeasedBatchSampler:
         self._source.drawn.undraw_undelivered()
         batches = LeasedBatches(self, self._source, self._size, self._seed)
         if go_on_after_steps(iterator, batches):
-            self._source.drawn.undelivered = lambda: batches.drawn - batches.delivered
+            self._source.drawn.undelivered = lambda: (batches.drawn - batches.delivered) // self.accumulate
         return batches
 
     def check_length(self) -> None:
@@ -190,6 +199,7 @@ class LeasedBatches:
         self._of_order = -1
         self._order = permutation(0, seed, 0)
         self._last = Answer(Supply.RECEIVED)
+        self._parts: deque[LeasedIndices] = deque()  # of the last batch that was drawn
         self.drawn = self.delivered = 0
 
     def __iter__(self) -> Self:
@@ -205,25 +215,28 @@ class LeasedBatches:
             The dataset's length has changed.
         """
         with located():
-            return self._next()
+            if not self._parts:
+                self._draw()
+            return self._parts.popleft()
 
     @property
     def ready(self) -> bool:
         """Whether a batch can be drawn without a request."""
-        return self._source.drawn.undrawn > 0 and not self._ends_here()
+        return bool(self._parts) or (self._source.drawn.undrawn > 0 and not self._ends_here())
 
     def _ends_here(self) -> bool:
         """Whether the iteration ends before the next sample, which is of another epoch."""
         return self._source.by_epoch and self._epoch is not None and self._source.drawn.epoch != self._epoch
 
-    def _next(self) -> LeasedIndices:
+    def _draw(self) -> None:
         source, drawn = self._source, self._source.drawn
         self._wait_for_samples()
         if self._ends_here():
             raise StopIteration
         self._epoch = drawn.epoch
-        batch = drawn.draw(self._sampler.batch_size)
-        self.drawn += 1
+        parts = self._sampler.accumulate
+        batch = drawn.draw(self._sampler.batch_size * parts, parts)
+        self.drawn += parts
         if drawn.pending == 1:
             source.before_compute(batch)
         if source.lockstep and drawn.open_leases <= 1 and self._last.supply is not Supply.DRAINED:
@@ -231,7 +244,9 @@ class LeasedBatches:
             self._last = source.request()
         start = batch.lease.start
         indices = self._indices(batch.lease.epoch, start + batch.start, start + batch.stop)
-        return LeasedIndices(indices, (self._seed, source.replica, batch.lease.id, batch.start))
+        for first, stop in _bounds(len(indices), parts):
+            key = self._seed, source.replica, batch.lease.id, batch.start + first
+            self._parts.append(LeasedIndices(indices[first:stop], key))
 
     def _wait_for_samples(self) -> None:
         source, drawn = self._source, self._source.drawn
@@ -258,3 +273,10 @@ class LeasedBatches:
             self._of_order, self._order = epoch, permutation(self._size, self._seed, epoch)
         indices: np.ndarray = self._order[start:stop]
         return [int(index) for index in indices]
+
+
+def _bounds(samples: int, parts: int) -> list[tuple[int, int]]:
+    """Where so many parts of a batch begin and stop. Fewer samples than parts are given again: none may be empty."""
+    if samples < parts:
+        return [(part % samples, part % samples + 1) for part in range(parts)]
+    return [(samples * part // parts, samples * (part + 1) // parts) for part in range(parts)]

@@ -63,13 +63,15 @@ def _found(name: str) -> Any:
 
 
 def _public() -> Iterator[tuple[str, Any]]:
-    """Documented names, and the public methods and properties of those that are classes."""
+    """Documented names, and the public methods and properties of those that are classes and are shown with them."""
+    without_methods = re.findall(r"^::: ([\w.]+)\n.*members: \[\]", API.read_text(), re.MULTILINE)
     for name in _documented():
-        if name.startswith("dbelief.torch.") and importlib.util.find_spec("torch") is None:
+        needed = {"dbelief.torch": "torch", "dbelief.integrations": "transformers"}.get(".".join(name.split(".")[:2]))
+        if needed and importlib.util.find_spec(needed) is None:
             continue
         found = _found(name)
         yield name, found
-        for method, value in vars(found).items() if inspect.isclass(found) else ():
+        for method, value in vars(found).items() if inspect.isclass(found) and name not in without_methods else ():
             if not method.startswith("_") and (callable(value) or isinstance(value, property)):
                 yield f"{name}.{method}", value
 

@@ -23,7 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("ps_server", "worker", "coordinator")
 COMMANDS = {"ps", "worker", "coordinator", "train", "status", "evaluate", "export", "job"}
 BUILD = "import sys; sys.path.insert(0, 'deploy/packaging'); import backend; print(backend.build_{}({!r}))"
-EXTRAS = ("dbelief.torch", "dbelief.tools.track.mlflow_sink", "dbelief.tools.track.tensorboard_sink")
+EXTRAS = (
+    "dbelief.integrations.",
+    "dbelief.tools.track.mlflow_sink",
+    "dbelief.tools.track.tensorboard_sink",
+    "dbelief.torch",
+)
 """Modules, and packages, that need an extra."""
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys, dbelief

@@ -42,8 +42,8 @@ class Leases:
         return Answer(Supply.RECEIVED)
 
 
-def sampler(source: Leases, batch: int = 2) -> LeasedBatchSampler:
-    return LeasedBatchSampler(range(SIZE), batch, SIZE, SEED, source)
+def sampler(source: Leases, batch: int = 2, accumulate: int = 1) -> LeasedBatchSampler:
+    return LeasedBatchSampler(range(SIZE), batch, SIZE, SEED, source, accumulate)
 
 
 def test_batches_are_the_leased_ranges_of_each_epochs_order() -> None:
@@ -58,6 +58,23 @@ def test_batches_are_the_leased_ranges_of_each_epochs_order() -> None:
 
 def test_its_length_is_that_of_an_epoch() -> None:
     assert len(sampler(Leases(OVER), batch=5)) == 3
+
+
+def test_batches_of_a_step_are_of_one_lease() -> None:
+    """The last ones of a lease are as many, of fewer samples; none is empty."""
+    source = Leases((0, 0, 9), (0, 9, 10), OVER)
+    order, batches, keys = permutation(SIZE, SEED, 0).tolist(), list[list[int]](), set[tuple[int, ...]]()
+    for batch in sampler(source, 3, accumulate=2):
+        batches.append(batch)
+        keys.add(batch.key)
+        if len(batches) % 2 == 0:
+            oldest = source.drawn.next()
+            assert oldest is not None
+            assert oldest.parts == 2
+            source.drawn.step(oldest.stop - oldest.start)
+    assert batches == [order[0:3], order[3:6], order[6:7], order[7:9], order[9:10], order[9:10]]
+    assert len(keys) == 5, "equal for equal samples alone"
+    assert len(sampler(source, 5, accumulate=2)) == 4
 
 
 def test_without_pending_batches_it_waits_for_samples() -> None:
