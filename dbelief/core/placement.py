@@ -111,8 +111,21 @@ class Parameters(Protocol):
             Seconds until the last shard permitted the read; 0 without a staleness bound.
         """
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
+    def push(
+        self,
+        values: np.ndarray,
+        versions: np.ndarray,
+        push: Push,
+        fetch: Fetch | None = None,
+        *,
+        within: Range | None = None,
+    ) -> PushResult:
         """Send (N,) float32 values computed from `versions`; returns when every segment acknowledged them.
 
-        `fetch`: "w" to be read then, each segment with this push; in the same messages, where that is possible.
+        Parameters
+        ----------
+        fetch
+            "w" to be read then, each segment with this push; in the same messages, where that is possible.
+        within
+            Range of the job's vector, of whole segments, outside which nothing is sent or fetched; None: there is none.
         """

@@ -11,7 +11,7 @@ import numpy as np
 
 from dbelief.arrays.push_source import PushSource
 from dbelief.core.absent import FEW
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResult
 from dbelief.errors import Rejected
@@ -22,6 +22,9 @@ from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.rpc.wire.payloads import Payloads
 
 from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
+
+PushedRange = tuple[str, Range | None]
+"""What a push changes: a named vector, and the range of it, None for all."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class VectorUpload:
         See `Parameters.push`.
     answers
         Codec of an exchange's replies.
+    within
+        See `Parameters.push`.
     """
 
     values: np.ndarray | PushSource
@@ -44,6 +49,7 @@ class VectorUpload:
     rule: segments.Rule
     origin: int
     answers: segments.Codec.ValueType = segments.CODEC_FP32
+    within: Range | None = None
 
 
 class PushCall(ShardCall):
@@ -64,6 +70,11 @@ class PushCall(ShardCall):
         self._first = 0  # segments that were done when the current stream began
         self.pull: PullCall | None = None
         self.staleness = self.duplicates = self.lost = 0
+
+    @property
+    def what(self) -> PushedRange:
+        """What it changes: pushes of the same segments, and no others, have the same."""
+        return self.push.vector, self._upload.within
 
     @property
     def passed(self) -> int:
