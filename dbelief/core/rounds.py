@@ -8,7 +8,7 @@ round of a lease all fragments are exchanged at its end, so that no step of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,10 +51,40 @@ class Rounds:
         return [number for number, at in enumerate(self.offsets) if before - start < at <= position - start]
 
 
-def cut(spans: Sequence[SegmentSpan], whole: Range, count: int) -> list[Range]:
+class Fragment:
+    """A run of whole segments, and the steps since its last push.
+
+    Attributes
+    ----------
+    range
+        Of the job's vector.
+    own
+        The same in the rank's part, which begins at number `origin`.
+    samples, steps
+        Since its last push.
+    untouched
+        Names of the tensors that took part in none of these steps; None: no step yet.
+    """
+
+    def __init__(self, range_: Range, origin: int = 0) -> None:
+        self.range, self.own = range_, slice(range_[0] - origin, range_[1] - origin)
+        self.pushed()
+
+    def stepped(self, samples: int, left_out: Set[str] = frozenset()) -> None:
+        """Count a step."""
+        self.samples, self.steps = self.samples + samples, self.steps + 1
+        self.untouched = left_out if self.untouched is None else self.untouched & left_out
+
+    def pushed(self) -> None:
+        """Count from here."""
+        self.samples = self.steps = 0
+        self.untouched: Set[str] | None = None
+
+
+def cut(spans: Sequence[SegmentSpan], whole: Range, count: int) -> list[Fragment]:
     """Cut a range of whole segments into `count` fragments of about equal size; fewer where it has fewer segments.
 
-    Each fragment has a segment at least. The result depends on the segment table alone: equal for all replicas.
+    The result depends on the segment table alone: equal for all replicas.
     """
     edges = [span.stop for span in spans if whole[0] < span.stop < whole[1]]
     count = min(count, len(edges) + 1)
@@ -62,6 +92,6 @@ def cut(spans: Sequence[SegmentSpan], whole: Range, count: int) -> list[Range]:
     for number in range(1, count):
         wanted = whole[0] + (whole[1] - whole[0]) * number / count
         first = next(i for i, edge in enumerate(edges) if edge > cuts[-1])
-        allowed = edges[first : len(edges) - (count - 1 - number)]
+        allowed = edges[first : len(edges) - (count - 1 - number)]  # at least one segment for each of the others
         cuts.append(min(allowed, key=lambda edge: abs(edge - wanted)))
-    return list(zip(cuts, [*cuts[1:], whole[1]], strict=True))
+    return [Fragment(one, whole[0]) for one in zip(cuts, [*cuts[1:], whole[1]], strict=True)]

@@ -142,10 +142,8 @@ def _copies(job: Job) -> dict[str, int]:
         states = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"})).state
         held = {f"state of {strategy.rule.name}": len(states)} if states else {}
         also = "own weights" if isinstance(strategy, Diloco) else "exchange with the group"
-        pushed = 0
-        if isinstance(strategy, Diloco):
-            pushed = 2 if strategy.delay else int(strategy.blend > 0)
-        return {"parameters": 1, "gradient": 1, also: 1, **({"push under way": pushed} if pushed else {}), **held}
+        travels = {"push that travels": 2} if isinstance(strategy, Diloco) and strategy.delay else {}
+        return {"parameters": 1, "gradient": 1, also: 1, **travels, **held}
     if isinstance(strategy, Elastic):
         if strategy.grouped:
             return {"centre": 1, "own weights": 1, "gradient": 1, "exchange with the group": 2}

@@ -155,7 +155,7 @@ def by_hand(shares: Sequence[Share], inner: Rule, way: Way) -> np.ndarray:
     Means are summed in rising order of learner. In the last round of a lease all fragments are exchanged at its end.
     """
     spans = serve(PROBLEM.start, way.outer, nominal=NOMINAL).placement.spans
-    ranges = [slice(*fragment) for fragment in cut(spans, (0, len(PROBLEM.start)), way.fragments)]
+    ranges = [fragment.own for fragment in cut(spans, (0, len(PROBLEM.start)), way.fragments)]
     servers = [Server(PROBLEM.start[own], way.outer) for own in ranges]
     learners = [ByHand(share, inner, way, ranges) for share in shares]
     every = -(-np.arange(1, len(ranges) + 1) * way.steps // len(ranges))  # ceil((f + 1) H / F)

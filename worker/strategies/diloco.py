@@ -13,7 +13,7 @@ waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,12 @@ from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease
 from dbelief.core.placement import Fetch, Parameters
 from dbelief.core.push import Push, Pusher, PushResult, together
-from dbelief.core.rounds import Rounds, cut
+from dbelief.core.rounds import Fragment, Rounds, cut
 from dbelief.nn import Model, absent_of
 from dbelief.optim import Rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.optim.local_rule import LocalRule
+from dbelief.optim.merge import merge
 from dbelief.process.runtime import runtime
 
 from ..pipeline.batches import BatchSource
@@ -71,36 +72,6 @@ class DilocoSettings:
     weight: Callable[[int, int], int] = lambda samples, steps: samples
 
 
-class Fragment:
-    """A run of segments, and the steps since its last push.
-
-    Attributes
-    ----------
-    start, stop
-        Its range of the job's vector.
-    own
-        The same in the rank's part.
-    samples, steps
-        Since its last push.
-    untouched
-        Names of the tensors that took part in none of these steps; None: no step yet.
-    """
-
-    def __init__(self, start: int, stop: int, origin: int) -> None:
-        self.start, self.stop, self.own = start, stop, slice(start - origin, stop - origin)
-        self.pushed()
-
-    def stepped(self, samples: int, left_out: Set[str]) -> None:
-        """Count a step."""
-        self.samples, self.steps = self.samples + samples, self.steps + 1
-        self.untouched = left_out if self.untouched is None else self.untouched & left_out
-
-    def pushed(self) -> None:
-        """Count from here."""
-        self.samples = self.steps = 0
-        self.untouched: Set[str] | None = None
-
-
 class Diloco:
     """Trains leases on the compute thread, with one thread for pushes that travel.
 
@@ -131,16 +102,14 @@ class Diloco:
         self._pusher, self._batches, self._settings, self._phases = pusher, batches, settings, phases
         self._acknowledged, self._total = acknowledged, total
         spans, allocate = parameters.placement.spans, parameters.array
-        ranges = cut(spans, (part.start, part.stop), settings.rounds.fragments)
-        self._fragments = [Fragment(start, stop, part.start) for start, stop in ranges]
-        self._rounds = replace(settings.rounds, fragments=len(ranges))
+        self._fragments = cut(spans, (part.start, part.stop), settings.rounds.fragments)
+        self._rounds = replace(settings.rounds, fragments=len(self._fragments))
         self._fetched = ParameterBuffer.make(part, len(spans), backend, allocate)
         self._values = backend.zeros(part.size, allocate)
         self._gradient = backend.zeros(part.size, allocate)
         # Without a delay what a round has changed is sent from the gradient's place.
         self._difference = backend.zeros(part.size, allocate) if settings.delay else self._gradient
-        # What was pushed, where it is needed when the answer arrives.
-        self._left = backend.zeros(part.size, allocate) if settings.delay or settings.blend else None
+        self._sent = backend.zeros(part.size, allocate) if settings.delay else None  # values at the last push
         self._helper = runtime.executor(1, "push") if settings.delay else None
         self._answer: Callable[[], None] | None = None
         self._results: list[PushResult] = []  # of the round's fragments so far
@@ -187,9 +156,10 @@ class Diloco:
         """Fetch the parameters of a lease's first round; the others come with the answers of pushes."""
         waited_s = self._shards.pull(self._fetched.host, self._fetched.versions, clock=clock)
         self._phases.end("fetch", waited_s)
+        if self._sent is not None:
+            self._sent[:] = self._values
         for fragment in self._fragments:
-            self._keep(fragment.own)
-            self._merge(fragment.own, self._settings.blend if self._begun else 0.0)
+            self._merge(fragment, self._settings.blend if self._begun else 0.0)
         self._begun = True
         self._phases.end("fetch")
 
@@ -212,7 +182,8 @@ class Diloco:
         fragments = [self._fragments[number] for number in due]
         pushes = [self._push(fragment, closing, position, clock) for fragment in fragments]
         for fragment in fragments:
-            self._keep(fragment.own)
+            if self._sent is not None:
+                self._sent[fragment.own] = self._values[fragment.own]
             fragment.pushed()
         sent: Any = self._backend.push_source(self._difference)
         read, versions = self._fetched.versions.copy(), self._fetched.versions
@@ -220,7 +191,7 @@ class Diloco:
 
         def exchange() -> list[PushResult]:
             return [
-                self._shards.push(sent, read, push, fetch, within=(fragment.start, fragment.stop))
+                self._shards.push(sent, read, push, fetch, within=fragment.range)
                 for fragment, push in zip(fragments, pushes, strict=True)
             ]
 
@@ -228,7 +199,7 @@ class Diloco:
             self._results += results
             if not last:
                 for fragment in fragments:
-                    self._merge(fragment.own, self._settings.blend)
+                    self._merge(fragment, self._settings.blend)
             self._phases.end("push")
             if due[-1] + 1 == len(self._fragments):
                 results, self._results = self._results, []
@@ -264,27 +235,13 @@ class Diloco:
             answer, self._answer = self._answer, None
             answer()
 
-    def _keep(self, own: slice) -> None:
-        """Have in `_left` what is pushed now."""
-        if self._left is not None:
-            self._left[own] = self._values[own]
-
-    def _merge(self, own: slice, blend: float) -> None:
-        """Go on from what a push has brought, with what was computed since; keep a share of the own parameters."""
+    def _merge(self, fragment: Fragment, blend: float) -> None:
+        """Go on from what a push has brought, with what was computed since."""
+        own = fragment.own
         self._fetched.to_device(own)
-        xp, values, arrived = self._backend.xp, self._values[own], self._fetched.device[own]
-        if self._left is None:
-            values[:] = arrived
-            return
-        # First the difference: where nothing was computed since, the sum is what has arrived.
-        merged = xp.subtract(values, self._left[own], out=self._left[own])
-        xp.add(merged, arrived, out=merged)
-        if blend:
-            xp.multiply(merged, np.float32(1 - blend), out=merged)
-            xp.multiply(values, np.float32(blend), out=values)
-            xp.add(values, merged, out=values)
-        else:
-            values[:] = merged
+        sent = self._sent[own] if self._sent is not None else None
+        room = self._difference[own]  # what was sent from there has arrived
+        merge(self._backend.xp, self._values[own], self._fetched.device[own], sent, room, blend)
 
     def close(self) -> None:
         """End the thread; a push that travels is completed first."""
