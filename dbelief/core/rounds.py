@@ -2,8 +2,8 @@
 
 With one fragment everything is exchanged at the end of a round. With several, their exchanges are spread over the
 round, so that a slow link is used all the time (streaming: Douillard et al. 2025, arXiv:2501.18512, section 2.1). A
-fragment is a run of whole segments: each of its segments has one push in each round, as without fragments. In the last
-round of a lease all fragments are exchanged at its end, so that no step of the lease is left without its effect.
+fragment is a number of whole segments: each has one push in each round, as without fragments. In the last round of a
+lease all fragments are exchanged at its end, so that no step of the lease is left without its effect.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+from .absent import joined
 from .layout import Range, SegmentSpan
 
 
@@ -52,22 +53,22 @@ class Rounds:
 
 
 class Fragment:
-    """A run of whole segments, and the steps since its last push.
+    """Some segments of a rank's part, and the steps since their last push.
 
     Attributes
     ----------
-    range
-        Of the job's vector.
-    own
-        The same in the rank's part, which begins at number `origin`.
+    pieces
+        Ranges of the rank's part: rising, no two of them touch.
+    within
+        Indices of its segments; None where these are all of the part.
     samples, steps
         Since its last push.
     untouched
         Names of the tensors that took part in none of these steps; None: no step yet.
     """
 
-    def __init__(self, range_: Range, origin: int = 0) -> None:
-        self.range, self.own = range_, slice(range_[0] - origin, range_[1] - origin)
+    def __init__(self, pieces: Sequence[slice], within: frozenset[int] | None = None) -> None:
+        self.pieces, self.within = pieces, within
         self.pushed()
 
     def stepped(self, samples: int, left_out: Set[str] = frozenset()) -> None:
@@ -82,16 +83,19 @@ class Fragment:
 
 
 def cut(spans: Sequence[SegmentSpan], whole: Range, count: int) -> list[Fragment]:
-    """Cut a range of whole segments into `count` fragments of about equal size; fewer where it has fewer segments.
+    """Cut the segments of a rank's part into `count` fragments; fewer where it has fewer segments.
 
-    The result depends on the segment table alone: equal for all replicas.
+    Segments are dealt in turn, so that each fragment has some at every shard: no shard's link has to carry a fragment
+    alone. The result depends on the segment table only: all replicas have the same.
     """
-    edges = [span.stop for span in spans if whole[0] < span.stop < whole[1]]
-    count = min(count, len(edges) + 1)
-    cuts = [whole[0]]
-    for number in range(1, count):
-        wanted = whole[0] + (whole[1] - whole[0]) * number / count
-        first = next(i for i, edge in enumerate(edges) if edge > cuts[-1])
-        allowed = edges[first : len(edges) - (count - 1 - number)]  # at least one segment for each of the others
-        cuts.append(min(allowed, key=lambda edge: abs(edge - wanted)))
-    return [Fragment(one, whole[0]) for one in zip(cuts, [*cuts[1:], whole[1]], strict=True)]
+    own = [span for span in spans if whole[0] <= span.start and span.stop <= whole[1]]
+    count = min(count, len(own))
+    if count <= 1:
+        return [Fragment([slice(0, whole[1] - whole[0])])]
+    dealt = [own[number::count] for number in range(count)]
+    return [Fragment(_pieces(some, whole[0]), frozenset(span.index for span in some)) for some in dealt]
+
+
+def _pieces(spans: Sequence[SegmentSpan], origin: int) -> list[slice]:
+    pairs = joined((span.start - origin, span.stop - origin) for span in spans)
+    return [slice(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]

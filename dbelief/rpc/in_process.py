@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from dbelief.arrays.backend import aligned_float32
-from dbelief.core.layout import Range
 from dbelief.core.placement import Fetch, Placement
 from dbelief.core.push import PARAMETERS, Push, PushResult
 from dbelief.process.runtime import runtime
@@ -53,12 +52,12 @@ class InProcessParameters:
         *,
         vector: str = PARAMETERS,
         clock: int = 0,
-        within: Range | None = None,
+        within: frozenset[int] | None = None,
     ) -> float:
         """See `Parameters.pull`; `within` as in `Parameters.push`."""
         waited_s = 0.0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
-            run = self.placement.run(place, within)
+            run = self.placement.run(place, within=within)
             began_s = runtime.monotonic()
             shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
             waited_s += runtime.monotonic() - began_s
@@ -76,12 +75,12 @@ class InProcessParameters:
         push: Push,
         fetch: Fetch | None = None,
         *,
-        within: Range | None = None,
+        within: frozenset[int] | None = None,
     ) -> PushResult:
         """See `Parameters.push`."""
         staleness, applied, lost, sent = 0, 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
-            run, staged = self.placement.run(place, within), False
+            run, staged = self.placement.run(place, within=within), False
             sent += len(run)
             for span in run:
                 values_here = values[span.start : span.stop]

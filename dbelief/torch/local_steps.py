@@ -11,7 +11,7 @@ delay the script computes while an exchange travels, also into the next lease.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -47,7 +47,7 @@ class LocalStep(Step):
         state.bind(self.values)
         self._own = OwnSteps(state.trained())
         self._every = every
-        self._fragments = [Fragment((0, len(self.values)))]
+        self._fragments = [Fragment([slice(0, len(self.values))])]
         self._delay, self._behind = delay, 0  # since the exchange under way was begun
         self._sent = self._room() if delay else self.values
         self._exchanging: Future[PushResult | None] | None = None
@@ -105,8 +105,8 @@ class LocalStep(Step):
             self._brought = due
             self.merge()
             return pushed
-        for fragment in due:
-            self._sent[fragment.own] = self.values[fragment.own]
+        for own in _pieces_of(due):
+            self._sent[own] = self.values[own]
         self._exchanging, self._exchanged, self._behind = _begun(exchange), due, 0
         return None
 
@@ -125,8 +125,8 @@ class LocalStep(Step):
             fragments, self._brought = self._brought, ()
             if self._delay:
                 self._state.store()
-            for fragment in fragments:
-                self._merge(fragment.own)
+            for own in _pieces_of(fragments):
+                self._merge(own)
             self._load()
 
     def _load(self) -> None:
@@ -216,7 +216,7 @@ class DilocoStep(DifferenceStep):
 
         def exchange() -> PushResult | None:
             for fragment, push in zip(due, pushes, strict=True):
-                pushed = self._send(self._difference, self._fetched, push, following, within=fragment.range)
+                pushed = self._send(self._difference, self._fetched, push, following, within=fragment.within)
                 self._results.append(pushed)
             if not completes:
                 return None
@@ -227,20 +227,16 @@ class DilocoStep(DifferenceStep):
 
     def _push_of(self, fragment: Fragment, stepped: Stepped, clock: int) -> Push:
         """Have in `_difference` what a fragment has changed, turned round, and the push of it."""
-        own = fragment.own
-        difference = np.subtract(self._fetched[own], self.values[own], out=self._difference[own])
-        check_finite(difference, self._part, "difference", own.start)
-        summed = difference[max(0, self._trained - own.start) :]
-        np.negative(summed, out=summed)  # buffers are behind what is trained, and are added
+        moved: set[str] = set()
+        for own in fragment.pieces:
+            difference = np.subtract(self._fetched[own], self.values[own], out=self._difference[own])
+            check_finite(difference, self._part, "difference", own.start)
+            summed = difference[max(0, self._trained - own.start) :]
+            np.negative(summed, out=summed)  # buffers are behind what is trained, and are added
+            moved |= {name for name, some in self._part.pieces(self._difference, own) if some.any()}
+        # Tensors that no step has changed are left out: the velocity of the outer rule is not to move them.
+        absent = of_tensors(self._part, {box.name for box in self._part.boxes} - moved)
         weight = self._strategy.weight(fragment.samples, fragment.steps)
-        # Trained tensors that no step has changed are left out: the velocity of the outer rule is not to move them.
-        boxes = zip(self._part.boxes, self._part.starts, strict=True)
-        untouched = [
-            box.name
-            for box, start in boxes
-            if not self._difference[max(start, own.start) : min(start + box.size, own.stop)].any()
-        ]
-        absent = of_tensors(self._part, untouched)
         return self._push(stepped, weight, clock, self._strategy.outer.rate, absent, fragment is not self._fragments[0])
 
 
@@ -280,6 +276,11 @@ class ElasticStep(LocalStep):
         np.subtract(self._sent, self._centre, out=self._centre)
         self._centre *= np.float32(self._moving_rate)
         self.values -= self._centre
+
+
+def _pieces_of(fragments: Sequence[Fragment]) -> Iterator[slice]:
+    """The ranges of these fragments."""
+    return (own for fragment in fragments for own in fragment.pieces)
 
 
 def _begun(exchange: Callable[[], PushResult | None]) -> Future[PushResult | None]:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 import numpy as np
 
 from dbelief.core.absent import Ranges
-from dbelief.core.layout import Range
 from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, Push, PushResult
 from dbelief.job import Job
@@ -120,9 +119,9 @@ class Step(ABC):
         push: Push,
         next_clock: int,
         meanwhile: Callable[[], None] = lambda: None,
-        within: Range | None = None,
+        within: frozenset[int] | None = None,
     ) -> PushResult:
-        """Push a vector, or the segments within a range of it, and fetch the parameters with it."""
+        """Push a vector, or some segments of it, and fetch their parameters with it."""
         self._sent_versions[:] = self._versions
         fetch = Fetch(into, self._versions, next_clock)
         pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch, meanwhile, within=within)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.lease import DataLease
 from dbelief.core.push import Pusher, PushResult
-from dbelief.core.rounds import Rounds, cut
+from dbelief.core.rounds import Rounds
 from dbelief.job import Diloco
 from dbelief.optim import Rule, make_rule
 from dbelief.rpc.in_process import InProcessParameters
@@ -114,12 +114,12 @@ def trained(shares: Sequence[Share], inner: Rule, way: Way) -> np.ndarray:
 class ByHand:
     """One learner of `by_hand`: its vector, and what it has sent and fetched."""
 
-    def __init__(self, share: Share, inner: Rule, way: Way, ranges: Sequence[slice]) -> None:
-        self._share, self._way, self._ranges = share, way, ranges
+    def __init__(self, share: Share, inner: Rule, way: Way, dealt: Sequence[np.ndarray]) -> None:
+        self._share, self._way, self._dealt = share, way, dealt
         self._gradient = PROBLEM.gradients()
         self._inner = Server(PROBLEM.start, inner)
         self._fetched, self._left, self._pending = PROBLEM.start.copy(), PROBLEM.start.copy(), list[int]()
-        self._since = [[0, 0] for _ in ranges]
+        self._since = [[0, 0] for _ in dealt]
 
     def step(self, batches: Sequence[tuple[int, int]], servers: Sequence[Server]) -> None:
         """The mini-batches up to an exchange: what the last one brings is merged after `delay` of them, or at the end."""
@@ -132,7 +132,7 @@ class ByHand:
 
     def push(self, fragment: int) -> tuple[np.ndarray, int]:
         """The difference of a fragment, and its weight; what the shards make of it is pending."""
-        own = self._ranges[fragment]
+        own = self._dealt[fragment]
         samples, steps = self._since[fragment]
         self._since[fragment] = [0, 0]
         self._left[own] = self._inner.w[own]
@@ -142,7 +142,7 @@ class ByHand:
     def merge(self, servers: Sequence[Server]) -> None:
         """w <- blend w + (1 - blend) (arrived + (w - sent))."""
         for fragment in self._pending:
-            own, keep = self._ranges[fragment], np.float32(self._way.blend)
+            own, keep = self._dealt[fragment], np.float32(self._way.blend)
             arrived = servers[fragment].w + (self._inner.w[own] - self._left[own])
             self._inner.w[own] = keep * self._inner.w[own] + np.float32(1 - self._way.blend) * arrived
             self._fetched[own] = servers[fragment].w
@@ -155,13 +155,14 @@ def by_hand(shares: Sequence[Share], inner: Rule, way: Way) -> np.ndarray:
     Means are summed in rising order of learner. In the last round of a lease all fragments are exchanged at its end.
     """
     spans = serve(PROBLEM.start, way.outer, nominal=NOMINAL).placement.spans
-    ranges = [fragment.own for fragment in cut(spans, (0, len(PROBLEM.start)), way.fragments)]
-    servers = [Server(PROBLEM.start[own], way.outer) for own in ranges]
-    learners = [ByHand(share, inner, way, ranges) for share in shares]
-    every = -(-np.arange(1, len(ranges) + 1) * way.steps // len(ranges))  # ceil((f + 1) H / F)
+    count = min(way.fragments, len(spans))
+    dealt = [np.concatenate([np.arange(one.start, one.stop) for one in spans[f::count]]) for f in range(count)]
+    servers = [Server(PROBLEM.start[own], way.outer) for own in dealt]
+    learners = [ByHand(share, inner, way, dealt) for share in shares]
+    every = -(-np.arange(1, count + 1) * way.steps // count)  # ceil((f + 1) H / F)
     for leases in zip(*(share.leases(way.steps) for share in shares), strict=True):
         for rounds in zip(*leases, strict=True):
-            ends, due = [way.steps], [list(range(len(ranges)))]
+            ends, due = [way.steps], [list(range(count))]
             if rounds[0] is not leases[0][-1]:
                 ends, due = every.tolist(), [[fragment] for fragment in due[0]]
             for begin, end, fragments in zip([0, *ends[:-1]], ends, due, strict=True):
@@ -179,7 +180,7 @@ def by_hand(shares: Sequence[Share], inner: Rule, way: Way) -> np.ndarray:
                         learner.merge(servers)
         for learner in learners:  # a lease begins with a fetch
             learner.merge(servers)
-    return np.concatenate([server.w for server in servers])
+    return np.concatenate([server.w for server in servers])[np.argsort(np.concatenate(dealt))]
 
 
 @st.composite

@@ -182,8 +182,8 @@ class Diloco:
         fragments = [self._fragments[number] for number in due]
         pushes = [self._push(fragment, closing, position, clock) for fragment in fragments]
         for fragment in fragments:
-            if self._sent is not None:
-                self._sent[fragment.own] = self._values[fragment.own]
+            for own in fragment.pieces if self._sent is not None else ():
+                self._sent[own] = self._values[own]
             fragment.pushed()
         sent: Any = self._backend.push_source(self._difference)
         read, versions = self._fetched.versions.copy(), self._fetched.versions
@@ -191,7 +191,7 @@ class Diloco:
 
         def exchange() -> list[PushResult]:
             return [
-                self._shards.push(sent, read, push, fetch, within=fragment.range)
+                self._shards.push(sent, read, push, fetch, within=fragment.within)
                 for fragment, push in zip(fragments, pushes, strict=True)
             ]
 
@@ -214,10 +214,10 @@ class Diloco:
 
     def _push(self, fragment: Fragment, closing: PushStats, position: int, clock: int) -> Push:
         """Have in `_difference` what a fragment has changed, and the push of it."""
-        own = fragment.own
-        with np.errstate(all="ignore"):  # values that are not finite are reported below
-            self._backend.xp.subtract(self._fetched.device[own], self._values[own], out=self._difference[own])
-        check_finite(self._difference[own], self._part, "difference", own.start)
+        for own in fragment.pieces:
+            with np.errstate(all="ignore"):  # values that are not finite are reported below
+                self._backend.xp.subtract(self._fetched.device[own], self._values[own], out=self._difference[own])
+            check_finite(self._difference[own], self._part, "difference", own.start)
         return Push(
             self._pusher,
             closing.sequence,
@@ -237,11 +237,11 @@ class Diloco:
 
     def _merge(self, fragment: Fragment, blend: float) -> None:
         """Go on from what a push has brought, with what was computed since."""
-        own = fragment.own
-        self._fetched.to_device(own)
-        sent = self._sent[own] if self._sent is not None else None
-        room = self._difference[own]  # what was sent from there has arrived
-        merge(self._backend.xp, self._values[own], self._fetched.device[own], sent, room, blend)
+        for own in fragment.pieces:
+            self._fetched.to_device(own)
+            sent = self._sent[own] if self._sent is not None else None
+            room = self._difference[own]  # what was sent from there has arrived
+            merge(self._backend.xp, self._values[own], self._fetched.device[own], sent, room, blend)
 
     def close(self) -> None:
         """End the thread; a push that travels is completed first."""

@@ -47,7 +47,7 @@ from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .socket_stream import SocketStream
 from .stream_pool import StreamPool
-from .upload_call import ExchangeCall, PushCall, PushedRange, VectorUpload, result_of
+from .upload_call import ExchangeCall, PushCall, Pushed, VectorUpload, result_of
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class ShardedParameterClient:
         self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, logs=leads)
         self._direct = DirectStreams(job, self._streams, direct, logs=leads)
         self.cover(part)
-        self._pushed_in: dict[PushedRange, int] = {}  # placement epoch at the start of the last push
+        self._pushed_in: dict[Pushed, int] = {}  # placement epoch at the start of the last push
 
     def cover(self, part: Range | None) -> None:
         """Set the range that pulls and pushes cover: see `part`; no call is under way."""
@@ -214,7 +214,7 @@ class ShardedParameterClient:
         fetch: Fetch | None = None,
         meanwhile: Callable[[], None] = lambda: None,
         *,
-        within: Range | None = None,
+        within: frozenset[int] | None = None,
     ) -> PushResult:
         """See `Parameters.push`; `values` may also be a source, which is read as messages are made, again on retries.
 
@@ -288,11 +288,11 @@ class ShardedParameterClient:
         self._run(calls)
         return result_of(calls)
 
-    def _runs(self, within: Range | None = None) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
+    def _runs(self, within: frozenset[int] | None = None) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
         """Shards that hold segments in this client's range, each with those segments; `within`: see `Parameters.push`."""
         placement = self.placement
         if within is not None:
-            return _split(placement, within)
+            return _split(placement, within=within)
         if self._known[0] is not placement:
             self._known = placement, _split(placement, self._part)
         return self._known[1]
@@ -503,6 +503,8 @@ class ShardedParameterClient:
         return [*begun, *reports]
 
 
-def _split(placement: Placement, part: Range | None) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
-    runs = ((place, placement.run(place, part)) for place in placement.places)
+def _split(
+    placement: Placement, part: Range | None = None, within: frozenset[int] | None = None
+) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
+    runs = ((place, placement.run(place, part, within)) for place in placement.places)
     return [(place, run) for place, run in runs if run]

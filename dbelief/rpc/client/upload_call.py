@@ -11,7 +11,7 @@ import numpy as np
 
 from dbelief.arrays.push_source import PushSource
 from dbelief.core.absent import FEW
-from dbelief.core.layout import Range, SegmentSpan
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResult
 from dbelief.errors import Rejected
@@ -23,8 +23,8 @@ from dbelief.rpc.wire.payloads import Payloads
 
 from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
 
-PushedRange = tuple[str, Range | None]
-"""What a push changes: a named vector, and the range of it, None for all."""
+Pushed = tuple[str, frozenset[int] | None]
+"""What a push changes: a named vector, and which segments of it; None: all."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class VectorUpload:
     rule: segments.Rule
     origin: int
     answers: segments.Codec.ValueType = segments.CODEC_FP32
-    within: Range | None = None
+    within: frozenset[int] | None = None
 
 
 class PushCall(ShardCall):
@@ -72,7 +72,7 @@ class PushCall(ShardCall):
         self.staleness = self.duplicates = self.lost = 0
 
     @property
-    def what(self) -> PushedRange:
+    def what(self) -> Pushed:
         """What it changes: pushes of the same segments, and no others, have the same."""
         return self.push.vector, self._upload.within
 
