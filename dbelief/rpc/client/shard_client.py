@@ -22,6 +22,7 @@ than copying some hundred kilobytes.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -129,6 +130,7 @@ class ShardedParameterClient:
         self._direct = DirectStreams(job, self._streams, direct, logs=leads)
         self.cover(part)
         self._pushed_in: dict[Pushed, int] = {}  # placement epoch at the start of the last push
+        self._pushed: dict[Pushed, list[PushCall]] = {}  # the last pushes of some segments
 
     def cover(self, part: Range | None) -> None:
         """Set the range that pulls and pushes cover: see `part`; no call is under way."""
@@ -316,6 +318,7 @@ class ShardedParameterClient:
         """
         blocks = self._share([one for call in calls for one in call.together()])
         began_in = self.placement.epoch
+        finished: dict[Pushed, list[PushCall]] = {}
         try:
             for call in calls:
                 self._begin(call)
@@ -347,6 +350,9 @@ class ShardedParameterClient:
             for call in calls:
                 if isinstance(call, PushCall):
                     self._pushed_in[call.what] = began_in
+                    if call.what[1] is not None:
+                        finished.setdefault(call.what, []).append(call)
+            self._pushed |= finished
         finally:
             for call in calls:
                 self._drop(call)
@@ -496,7 +502,9 @@ class ShardedParameterClient:
         else:
             begun = list(call.continued_at(self.placement))
             calls += begun
-        reports = [one for done in calls for one in done.report(self.placement, self._pusher)] if self._pusher else []
+        # Other segments too: those who wait there hold up the round of these.
+        known = [*calls, *itertools.chain.from_iterable(self._pushed.values())]
+        reports = [one for done in known for one in done.report(self.placement, self._pusher)] if self._pusher else []
         calls += reports
         for one in (*begun, *reports):
             self._begin(one)
