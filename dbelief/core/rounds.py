@@ -69,7 +69,8 @@ class Fragment:
 
     def __init__(self, pieces: Sequence[slice], within: frozenset[int] | None = None) -> None:
         self.pieces, self.within = pieces, within
-        self.pushed()
+        self.samples = self.steps = 0
+        self.untouched: Set[str] | None = None
 
     def stepped(self, samples: int, left_out: Set[str] = frozenset()) -> None:
         """Count a step."""
@@ -78,8 +79,7 @@ class Fragment:
 
     def pushed(self) -> None:
         """Count from here."""
-        self.samples = self.steps = 0
-        self.untouched: Set[str] | None = None
+        self.samples, self.steps, self.untouched = 0, 0, None
 
 
 def cut(spans: Sequence[SegmentSpan], whole: Range, count: int) -> list[Fragment]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from worker.strategies.diloco import DilocoSettings
 
 RATE = 0.05
 PROBLEM = network(240)
+Weigh = Literal["samples", "rate", "none"]
 NOMINAL = 7
 """Numbers in a segment: twelve segments."""
 
@@ -40,7 +42,7 @@ class Way:
     outer_rate: float
     fragments: int = 1
     blend: float = 0.0
-    weigh: str = "samples"
+    weigh: Weigh = "samples"
 
     def weight(self, samples: int, steps: int) -> int:
         """Weight of a push in the mean of its round."""
@@ -78,9 +80,7 @@ class Learner:
         self._leases = [[one[0][0][0], one[-1][-1][1], len(one)] for one in share.leases(way.steps)]
         model, part, pusher = PROBLEM.make(), PROBLEM.layout.part(0), Pusher(number, number + 1)
         phases = PhaseTimer()
-        self._replica = replica.Diloco(
-            model, part, HOST, shards, pusher, PROBLEM, settings, phases, self._acknowledged
-        )
+        self._replica = replica.Diloco(model, part, HOST, shards, pusher, PROBLEM, settings, phases, self._acknowledged)
         self.close = self._replica.close
 
     def train(self) -> None:
@@ -107,7 +107,9 @@ def trained(shares: Sequence[Share], inner: Rule, way: Way) -> np.ndarray:
         assert [number for number, _, _ in learner.done] == list(range(1, sum(map(len, leases)) + 1))
         assert sum(samples for _, samples, _ in learner.done) == share.stop - share.start
         ends = [position for _, _, position in learner.done]
-        assert [ends[len(leases[0]) - 1], ends[-1]] == [one[-1][-1][1] - one[0][0][0] for one in (leases[0], leases[-1])]
+        assert [ends[len(leases[0]) - 1], ends[-1]] == [
+            one[-1][-1][1] - one[0][0][0] for one in (leases[0], leases[-1])
+        ]
     return values_of(shards)
 
 
@@ -209,7 +211,7 @@ def schedules(draw: st.DrawFn) -> tuple[list[Share], int, int]:
     st.sampled_from(["samples", "rate", "none"]),
 )
 def test_it_has_the_bits_of_the_algorithm_by_hand(
-    schedule: tuple[list[Share], int, int], inner: str, outer: tuple[str, float], blend: float, weigh: str
+    schedule: tuple[list[Share], int, int], inner: str, outer: tuple[str, float], blend: float, weigh: Weigh
 ) -> None:
     shares, steps, fragments = schedule
     way = Way(steps, make_rule(outer[0], {}), outer[1], fragments, blend, weigh)
@@ -239,7 +241,7 @@ def test_one_learner_is_its_inner_rule_to_rounding(inner: str, delay: int, fragm
 
 
 @pytest.mark.parametrize("weigh", ["samples", "rate", "none"])
-def test_an_outer_step_at_rate_1_is_the_weighted_mean_of_the_learners(weigh: str) -> None:
+def test_an_outer_step_at_rate_1_is_the_weighted_mean_of_the_learners(weigh: Weigh) -> None:
     shares = [Share(0, 12, 2), Share(60, 66, 1), Share(120, 138, 3)]
     ends = [sequential(PROBLEM, [(one.start, one.stop)], one.batch, SGD, RATE) for one in shares]
     weights = {"samples": [12, 6, 18], "rate": [12 * 2, 6 * 1, 18 * 3], "none": [1, 1, 1]}
@@ -249,8 +251,8 @@ def test_an_outer_step_at_rate_1_is_the_weighted_mean_of_the_learners(weigh: str
 
 def test_fragments_that_are_due_at_one_step_are_as_one() -> None:
     one_round = [Share(0, 24, 4), Share(60, 78, 3)]
-    found = [trained(one_round, SGD, Way(6, make_rule("nesterov", {}), 0.7, fragments)) for fragments in (1, 5)]
-    assert np.array_equal(*found)
+    one, five = (trained(one_round, SGD, Way(6, make_rule("nesterov", {}), 0.7, fragments)) for fragments in (1, 5))
+    assert np.array_equal(one, five)
 
 
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0), (1, 3), (2, 2)])

@@ -182,8 +182,9 @@ class Diloco:
         fragments = [self._fragments[number] for number in due]
         pushes = [self._push(fragment, closing, position, clock) for fragment in fragments]
         for fragment in fragments:
-            for own in fragment.pieces if self._sent is not None else ():
-                self._sent[own] = self._values[own]
+            if self._sent is not None:
+                for own in fragment.pieces:
+                    self._sent[own] = self._values[own]
             fragment.pushed()
         sent: Any = self._backend.push_source(self._difference)
         read, versions = self._fetched.versions.copy(), self._fetched.versions

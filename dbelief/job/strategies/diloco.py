@@ -61,7 +61,9 @@ class Diloco(StrategySection):
     @model_validator(mode="after")
     def _arrives_in_its_round(self) -> Self:
         if self.fragments > self.steps:
-            raise refusal("fragments", f"must be at most steps, {self.steps}: each is exchanged after a step of its own")
+            raise refusal(
+                "fragments", f"must be at most steps, {self.steps}: each is exchanged after a step of its own"
+            )
         if self.delay > self.steps // self.fragments:
             each = f"steps / fragments, {self.steps // self.fragments}"
             raise refusal("delay", f"must be at most {each}: a push travels until the next one begins")
