@@ -8,7 +8,7 @@ import numpy as np
 
 
 def merge(xp: Any, values: Any, arrived: Any, sent: Any, room: Any, blend: float) -> None:
-    """w <- blend w + (1 - blend) (arrived + (w - sent)), in place.
+    """Merge in place: w <- blend w + (1 - blend) (arrived + (w - sent)).
 
     Where no step was made since, and `blend` is 0, w becomes what has arrived, to the bit; with 1 it stays as it is.
     Source: Douillard et al. 2025, arXiv:2501.18512, algorithm 2 (alpha); the difference since then is added here.

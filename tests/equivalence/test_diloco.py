@@ -124,7 +124,7 @@ class ByHand:
         self._since = [[0, 0] for _ in dealt]
 
     def step(self, batches: Sequence[tuple[int, int]], servers: Sequence[Server]) -> None:
-        """The mini-batches up to an exchange: what the last one brings is merged after `delay` of them, or at the end."""
+        """Do the mini-batches up to an exchange; what the last one brings is merged after `delay`, or at the end."""
         for number, (start, stop) in enumerate(batches, 1):
             self._inner.push(self._gradient(self._inner.w, start, stop), RATE)
             self._since = [[samples + stop - start, steps + 1] for samples, steps in self._since]
@@ -142,7 +142,7 @@ class ByHand:
         return self._fetched[own] - self._inner.w[own], self._way.weight(samples, steps)
 
     def merge(self, servers: Sequence[Server]) -> None:
-        """w <- blend w + (1 - blend) (arrived + (w - sent))."""
+        """Merge: w <- blend w + (1 - blend) (arrived + (w - sent))."""
         for fragment in self._pending:
             own, keep = self._dealt[fragment], np.float32(self._way.blend)
             arrived = servers[fragment].w + (self._inner.w[own] - self._left[own])

@@ -177,7 +177,7 @@ class Diloco:
     def _exchange(self, due: Sequence[int], closing: PushStats, position: int, clock: int, last: bool) -> None:
         """Push what fragments have changed, as a gradient, and fetch their parameters of the next round with it.
 
-        `closing`: what is done when all fragments of the round are pushed. The last exchange of a lease fetches nothing.
+        `closing`: what is done when all fragments of the round are pushed. At a lease's end nothing is fetched.
         """
         fragments = [self._fragments[number] for number in due]
         pushes = [self._push(fragment, closing, position, clock) for fragment in fragments]

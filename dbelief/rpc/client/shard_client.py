@@ -291,7 +291,7 @@ class ShardedParameterClient:
         return result_of(calls)
 
     def _runs(self, within: frozenset[int] | None = None) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
-        """Shards that hold segments in this client's range, each with those segments; `within`: see `Parameters.push`."""
+        """Shards that hold segments in this client's range, each with those segments; or with those of `within`."""
         placement = self.placement
         if within is not None:
             return _split(placement, within=within)
