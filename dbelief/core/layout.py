@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -174,6 +175,15 @@ class RankPart:
                 index = (slice(start - first, stop - first), *box.index[1:])
                 views[name][start - box.start[0] : stop - box.start[0]] = rows[index]
         return out
+
+    def pieces(self, flat: Any, own: slice) -> Iterator[tuple[str, Any]]:
+        """What a range of (size,) `flat` holds of each box in it, by tensor name, as flat views; at least a number."""
+        first = bisect_right(self.starts, own.start) - 1
+        last = bisect_left(self.starts, own.stop)
+        for box, start in zip(self.boxes[first:last], self.starts[first:last], strict=True):
+            some = flat[max(start, own.start) : min(start + box.size, own.stop)]
+            if some.size:
+                yield box.name, some
 
     def tensor_at(self, position: int) -> str:
         """Name of the tensor that contains number `position` of this vector."""

@@ -65,9 +65,13 @@ class Placement:
         """Number of parameters of the job."""
         return sum(span.length for span in self.spans)
 
-    def run(self, place: ShardPlacement, part: Range | None = None) -> Sequence[SegmentSpan]:
-        """Segments of one shard; with `part` only those of that rank's range."""
+    def run(
+        self, place: ShardPlacement, part: Range | None = None, within: frozenset[int] | None = None
+    ) -> Sequence[SegmentSpan]:
+        """Segments of one shard; with `part` only those of that rank's range, with `within` only these."""
         held = [span for first, count in place.runs for span in self.spans[first : first + count]]
+        if within is not None:
+            return [span for span in held if span.index in within]
         if part is None:
             return held
         first, last = (bisect_left(held, number, key=lambda span: span.start) for number in part)
@@ -111,8 +115,21 @@ class Parameters(Protocol):
             Seconds until the last shard permitted the read; 0 without a staleness bound.
         """
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
+    def push(
+        self,
+        values: np.ndarray,
+        versions: np.ndarray,
+        push: Push,
+        fetch: Fetch | None = None,
+        *,
+        within: frozenset[int] | None = None,
+    ) -> PushResult:
         """Send (N,) float32 values computed from `versions`; returns when every segment acknowledged them.
 
-        `fetch`: "w" to be read then, each segment with this push; in the same messages, where that is possible.
+        Parameters
+        ----------
+        fetch
+            "w" to be read then, each segment with this push; in the same messages, where that is possible.
+        within
+            Indices of the segments that are sent and fetched; None: all.
         """

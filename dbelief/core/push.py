@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -124,6 +125,12 @@ class PushResult:
     staleness: float
     duplicates: int = 0
     lost: int = 0
+
+
+def together(results: Sequence[PushResult]) -> PushResult:
+    """Outcome of pushes of different segments, which are one push of a replica to its shards; at least one."""
+    mean = sum(one.staleness for one in results) / len(results)
+    return PushResult(mean, sum(one.duplicates for one in results), max(one.lost for one in results))
 
 
 STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)

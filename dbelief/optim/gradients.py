@@ -40,8 +40,8 @@ def clip_by_norm(
         xp.multiply(gradient, np.float32(longest / norm), out=gradient)
 
 
-def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient") -> float:
-    """The Euclidean norm of (N,) float32 values of a layout, on the host or a device.
+def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient", start: int = 0) -> float:
+    """The Euclidean norm of (n,) float32 values of a layout, from its number `start` on; on the host or a device.
 
     Raises
     ------
@@ -62,5 +62,5 @@ def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient")
     bad = np.flatnonzero(~np.isfinite(values))
     if not bad.size:  # the squares overflow float32, the numbers do not
         return float(np.linalg.norm(values.astype(np.float64)))
-    name = layout.tensor_at(int(bad[0]))
+    name = layout.tensor_at(start + int(bad[0]))
     raise NonFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")

@@ -45,11 +45,19 @@ class InProcessParameters:
         """See `Parameters.array`."""
         return aligned_float32(size)
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
-        """See `Parameters.pull`."""
+    def pull(
+        self,
+        out: np.ndarray,
+        versions: np.ndarray,
+        *,
+        vector: str = PARAMETERS,
+        clock: int = 0,
+        within: frozenset[int] | None = None,
+    ) -> float:
+        """See `Parameters.pull`; `within` as in `Parameters.push`."""
         waited_s = 0.0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
-            run = self.placement.run(place)
+            run = self.placement.run(place, within=within)
             began_s = runtime.monotonic()
             shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
             waited_s += runtime.monotonic() - began_s
@@ -60,11 +68,20 @@ class InProcessParameters:
                 versions[span.index] = version
         return waited_s
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
+    def push(
+        self,
+        values: np.ndarray,
+        versions: np.ndarray,
+        push: Push,
+        fetch: Fetch | None = None,
+        *,
+        within: frozenset[int] | None = None,
+    ) -> PushResult:
         """See `Parameters.push`."""
-        staleness, applied, lost = 0, 0, 0
+        staleness, applied, lost, sent = 0, 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
-            run, staged = self.placement.run(place), False
+            run, staged = self.placement.run(place, within=within), False
+            sent += len(run)
             for span in run:
                 values_here = values[span.start : span.stop]
                 outcome, late, gone = shard.push(push, span.index, values_here, 0, max(0, int(versions[span.index])))
@@ -75,8 +92,8 @@ class InProcessParameters:
             if staged:  # with staleness bound 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
         if fetch is not None:
-            self.pull(fetch.out, fetch.versions, clock=fetch.clock)
-        return PushResult(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
+            self.pull(fetch.out, fetch.versions, clock=fetch.clock, within=within)
+        return PushResult(staleness / max(1, applied), sent - applied, lost)
 
     def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """See `ShardedParameterClient.exchange`."""

@@ -1,7 +1,7 @@
 """Steps that a script makes by its own optimisers; what they have changed is exchanged with the shards.
 
-    DifferenceStep    after every `n_push` steps the difference since the last fetch is added at the shards; with DiLoCo
-                      their outer rule takes it, turned round, as the gradient of a round
+    DifferenceStep    after every `n_push` steps the difference since the last fetch is added at the shards
+    DilocoStep        in every round their outer rule takes it, turned round, as a gradient
     ElasticStep       after every `period` steps weights and centre move towards each other
 
 At the end of a lease there is an exchange too: no sample of a lease that is done may be without its effect. With a
@@ -11,16 +11,18 @@ delay the script computes while an exchange travels, also into the next lease.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
 
-from dbelief.core.absent import Ranges, of_tensors
+from dbelief.core.absent import of_tensors
 from dbelief.core.layout import Kind
-from dbelief.core.push import PushResult
+from dbelief.core.push import Push, PushResult, together
+from dbelief.core.rounds import Fragment, Rounds, cut
 from dbelief.job import Diloco, Downpour, Elastic, SyncSgd
 from dbelief.optim.gradients import check_finite
+from dbelief.optim.merge import merge
 from dbelief.process.runtime import runtime
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
@@ -44,21 +46,23 @@ class LocalStep(Step):
         self.values = self._room()
         state.bind(self.values)
         self._own = OwnSteps(state.trained())
-        self._every, self._done, self._samples = every, 0, 0
+        self._every = every
+        self._fragments = [Fragment([slice(0, len(self.values))])]
         self._delay, self._behind = delay, 0  # since the exchange under way was begun
         self._sent = self._room() if delay else self.values
-        self._exchanging: Future[PushResult] | None = None
-        self._brought = False  # by an exchange, and not merged
+        self._exchanging: Future[PushResult | None] | None = None
+        self._exchanged: Sequence[Fragment] = ()  # by the last one
+        self._brought: Sequence[Fragment] = ()  # the same, until it is merged
 
     @property
     def may_fetch(self) -> bool:  # type: ignore[override]
         """See `Step`: steps that are not pushed yet would be lost."""
-        return not self._done
+        return not any(fragment.steps for fragment in self._fragments)
 
     @property
     def travels(self) -> bool:  # type: ignore[override]
         """See `Step`."""
-        return self._brought or self._exchanging is not None
+        return bool(self._brought) or self._exchanging is not None
 
     def run(
         self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
@@ -67,18 +71,20 @@ class LocalStep(Step):
         self._state.check_bound()
         with located():
             self.left_out = self._own.mark()
-        self._done += 1
         self._behind += self._travelled(samples)
-        self._samples += samples
-        due = stepped.position == stepped.lease.samples or self._is_due(stepped)
+        for fragment in self._fragments:
+            fragment.stepped(samples)
+        due = self._due(stepped, samples)
         before = None
         if due or self._behind >= self._delay:
             before = self.answer(wait=True)
             self.merge()
-        return (self.flush(stepped, clock, next_clock) if due else None) or before
+        return (self._begin(due, stepped, clock, next_clock) if due else None) or before
 
-    def _is_due(self, stepped: Stepped) -> bool:
-        return self._done >= self._every
+    def _due(self, stepped: Stepped, samples: int) -> Sequence[Fragment]:
+        """What is exchanged after a step."""
+        is_due = self._fragments[0].steps >= self._every or stepped.position == stepped.lease.samples
+        return self._fragments if is_due else ()
 
     def _travelled(self, samples: int) -> int:
         """What a step of so many samples is of the delay."""
@@ -86,18 +92,22 @@ class LocalStep(Step):
 
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
         """See `Step.flush`; no exchange may be under way."""
-        if not self._done:
-            return None
-        samples, self._done, self._samples = self._samples, 0, 0
+        return None if self.may_fetch else self._begin(self._fragments, stepped, clock, next_clock)
+
+    def _begin(self, due: Sequence[Fragment], stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
+        """Begin an exchange; what it answers at once."""
         self._state.store()
-        exchange = self._exchange(stepped, samples, clock, next_clock)
+        exchange = self._exchange(due, stepped, clock, next_clock)
+        for fragment in due:
+            fragment.pushed()
         if not self._delay:
             pushed = exchange()
-            self._brought = True
+            self._brought = due
             self.merge()
             return pushed
-        self._sent[:] = self.values
-        self._exchanging, self._behind = _begun(exchange), 0
+        for own in _pieces_of(due):
+            self._sent[own] = self.values[own]
+        self._exchanging, self._exchanged, self._behind = _begun(exchange), due, 0
         return None
 
     def answer(self, wait: bool) -> PushResult | None:
@@ -106,16 +116,17 @@ class LocalStep(Step):
             return None
         exchanging, self._exchanging = self._exchanging, None
         pushed = exchanging.result()  # bounded: every exchange has a deadline
-        self._brought = True
+        self._brought = self._exchanged
         return pushed
 
     def merge(self) -> None:
         """See `Step.merge`."""
         if self._brought:
-            self._brought = False
+            fragments, self._brought = self._brought, ()
             if self._delay:
                 self._state.store()
-            self._merge()
+            for own in _pieces_of(fragments):
+                self._merge(own)
             self._load()
 
     def _load(self) -> None:
@@ -123,65 +134,110 @@ class LocalStep(Step):
         self._own.loaded()
 
     @abstractmethod
-    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> Callable[[], PushResult]:
-        """Prepare to exchange what `values` holds; what is returned makes the exchange, perhaps on another thread."""
+    def _exchange(
+        self, due: Sequence[Fragment], stepped: Stepped, clock: int, next_clock: int
+    ) -> Callable[[], PushResult | None]:
+        """Prepare to exchange what `values` holds of these fragments.
+
+        What is returned makes the exchange, perhaps on another thread; it returns None where later exchanges complete
+        the same steps.
+        """
 
     @abstractmethod
-    def _merge(self) -> None:
+    def _merge(self, own: slice) -> None:
         """Have in `values` what the exchange of `_sent` has brought, and the steps since then."""
 
 
 class DifferenceStep(LocalStep):
-    """The difference since the last fetch is pushed, and the script goes on with what shards make of it.
-
-    DiLoCo pushes at the end of a round, however many batches of the script that is.
-    """
+    """The difference since the last fetch is pushed, and the script goes on with what shards make of it."""
 
     def __init__(self, session: Session, state: ModuleState) -> None:
         strategy = session.job.strategy
         assert isinstance(strategy, Downpour | SyncSgd | Diloco)
         super().__init__(session, state, strategy.n_push, _delay(strategy))
         self._fetched, self._difference = self._room(), self._room()
-        self._round, self._rate, self._turned = 0, 1.0, self._difference[:0]
-        if isinstance(strategy, Diloco):
-            self._round, self._rate = strategy.clock_samples, strategy.outer.rate
-            trained = sum(box.size for box in self._part.boxes if box.kind is Kind.TRAINED)
-            self._turned = self._difference[:trained]  # buffers behind it are added
-
-    def _is_due(self, stepped: Stepped) -> bool:
-        return stepped.position % self._round == 0 if self._round else super()._is_due(stepped)
-
-    def _travelled(self, samples: int) -> int:
-        return samples if self._round else 1
+        self._blend = 0.0
 
     def fetch(self, clock: int) -> None:
         """See `Step.fetch`."""
         self._session.parameters.pull(self._fetched, self._versions, clock=clock)
         self.clock = clock
-        self.values[:] = self._fetched
+        merge(np, self.values, self._fetched, None, self._difference, self._blend)
         self._load()
 
-    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> Callable[[], PushResult]:
+    def _exchange(
+        self, due: Sequence[Fragment], stepped: Stepped, clock: int, next_clock: int
+    ) -> Callable[[], PushResult | None]:
         np.subtract(self.values, self._fetched, out=self._difference)
-        np.negative(self._turned, out=self._turned)
         check_finite(self._difference, self._part, "difference")
-        push = self._push(stepped, samples, clock, self._rate, self._unchanged())
+        push = self._push(stepped, due[0].samples, clock, 1.0)
         self.clock = next_clock
         return lambda: self._send(self._difference, self._fetched, push, next_clock)
 
-    def _merge(self) -> None:
-        if self._sent is self.values:
-            self.values[:] = self._fetched
-        else:  # first the difference: where nothing has changed since, this is what was fetched, to the bit
-            np.subtract(self.values, self._sent, out=self.values)
-            np.add(self.values, self._fetched, out=self.values)
+    def _merge(self, own: slice) -> None:
+        sent = self._sent[own] if self._delay else None
+        merge(np, self.values[own], self._fetched[own], sent, self._difference[own], self._blend)
 
-    def _unchanged(self) -> Ranges:
-        """Trained tensors that no step of a round has changed: the velocity of the outer rule is not to move them."""
-        if not self._round:
-            return ()
-        views = self._part.views(self._difference)
-        return of_tensors(self._part, [box.name for box in self._part.boxes if not views[box.name].any()])
+
+class DilocoStep(DifferenceStep):
+    """Each fragment is pushed once in a round, by samples, however many batches of the script a round has.
+
+    Pushes of a round have one number. Their steps, up to the first of them, are done when the last one is acknowledged.
+    """
+
+    def __init__(self, session: Session, state: ModuleState) -> None:
+        super().__init__(session, state)
+        strategy = session.job.strategy
+        assert isinstance(strategy, Diloco)
+        self._strategy = strategy
+        self._fragments = cut(session.parameters.placement.spans, (0, len(self.values)), strategy.fragments)
+        self._rounds = Rounds(strategy.batch, strategy.steps, len(self._fragments))
+        self._trained = sum(box.size for box in self._part.boxes if box.kind is Kind.TRAINED)
+        self._results: list[PushResult] = []  # of the round's fragments so far
+
+    def fetch(self, clock: int) -> None:
+        """See `Step.fetch`; from the second time on a share of the script's parameters stays."""
+        super().fetch(clock)
+        self._blend = self._strategy.blend
+
+    def _due(self, stepped: Stepped, samples: int) -> Sequence[Fragment]:
+        due = self._rounds.due(stepped.position - samples, stepped.position, stepped.lease.samples)
+        return [self._fragments[number] for number in due]
+
+    def _travelled(self, samples: int) -> int:
+        return samples
+
+    def _exchange(
+        self, due: Sequence[Fragment], stepped: Stepped, clock: int, next_clock: int
+    ) -> Callable[[], PushResult | None]:
+        pushes = [self._push_of(fragment, stepped, clock) for fragment in due]
+        completes = due[-1] is self._fragments[-1]
+        self.clock = following = max(next_clock, clock + 1)  # within a round the next clock of a fragment is later
+
+        def exchange() -> PushResult | None:
+            for fragment, push in zip(due, pushes, strict=True):
+                pushed = self._send(self._difference, self._fetched, push, following, within=fragment.within)
+                self._results.append(pushed)
+            if not completes:
+                return None
+            results, self._results = self._results, []
+            return together(results)
+
+        return exchange
+
+    def _push_of(self, fragment: Fragment, stepped: Stepped, clock: int) -> Push:
+        """Have in `_difference` what a fragment has changed, turned round, and the push of it."""
+        moved: set[str] = set()
+        for own in fragment.pieces:
+            difference = np.subtract(self._fetched[own], self.values[own], out=self._difference[own])
+            check_finite(difference, self._part, "difference", own.start)
+            summed = difference[max(0, self._trained - own.start) :]
+            np.negative(summed, out=summed)  # buffers are behind what is trained, and are added
+            moved |= {name for name, some in self._part.pieces(self._difference, own) if some.any()}
+        # Tensors that no step has changed are left out: the velocity of the outer rule is not to move them.
+        absent = of_tensors(self._part, {box.name for box in self._part.boxes} - moved)
+        weight = self._strategy.weight(fragment.samples, fragment.steps)
+        return self._push(stepped, weight, clock, self._strategy.outer.rate, absent, fragment is not self._fragments[0])
 
 
 class ElasticStep(LocalStep):
@@ -206,23 +262,30 @@ class ElasticStep(LocalStep):
             self._begun = True
         self.clock = clock
 
-    def _exchange(self, stepped: Stepped, samples: int, clock: int, next_clock: int) -> Callable[[], PushResult]:
+    def _exchange(
+        self, due: Sequence[Fragment], stepped: Stepped, clock: int, next_clock: int
+    ) -> Callable[[], PushResult | None]:
         check_finite(self.values, self._part, "weights")
         eta = self._strategy.rate * self._factor(stepped.samples_before)
         self._moving_rate = self._strategy.moving_rate(eta, self._session.job.replicas)
-        push = self._push(stepped, samples, clock, self._moving_rate)
+        push = self._push(stepped, due[0].samples, clock, self._moving_rate)
         self.clock = next_clock
         return lambda: self._session.parameters.exchange(self._sent, self._centre, self._versions, push)
 
-    def _merge(self) -> None:
+    def _merge(self, own: slice) -> None:
         np.subtract(self._sent, self._centre, out=self._centre)
         self._centre *= np.float32(self._moving_rate)
         self.values -= self._centre
 
 
-def _begun(exchange: Callable[[], PushResult]) -> Future[PushResult]:
+def _pieces_of(fragments: Sequence[Fragment]) -> Iterator[slice]:
+    """The ranges of these fragments."""
+    return (own for fragment in fragments for own in fragment.pieces)
+
+
+def _begun(exchange: Callable[[], PushResult | None]) -> Future[PushResult | None]:
     """Begin an exchange on a thread that ends with the process: that of a script that fails does not wait for it."""
-    future: Future[PushResult] = Future()
+    future: Future[PushResult | None] = Future()
 
     def run() -> None:
         try:

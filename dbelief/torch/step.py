@@ -2,6 +2,7 @@
 
     RuleStep          with a rule of the shards, `sync.step` makes the step: see `rule_step`
     DifferenceStep    the script makes its steps; the difference since the last fetch is added: see `local_steps`
+    DilocoStep        the same, and an outer rule of the shards takes it as a gradient
     ElasticStep       the script makes its steps; weights and centre move towards each other: see `local_steps`
 
 Changes of buffers travel in the same push, and are added once; with elastic averaging buffers are weights.
@@ -93,9 +94,13 @@ class Step(ABC):
         """Continue from what the last exchange has brought, whose answer was given; else nothing is done."""
         return
 
-    def _push(self, stepped: Stepped, samples: int, clock: int, rate: float, absent: Ranges = ()) -> Push:
+    def _push(
+        self, stepped: Stepped, samples: int, clock: int, rate: float, absent: Ranges = (), further: bool = False
+    ) -> Push:
+        """The next push of the steps up to `stepped`; `further`: of other segments, with the number of the last one."""
         session = self._session
-        session.sequences[PARAMETERS] = session.next_sequence()
+        if not further:
+            session.sequences[PARAMETERS] = session.next_sequence()
         return Push(
             session.pusher,
             session.sequences[PARAMETERS],
@@ -114,11 +119,12 @@ class Step(ABC):
         push: Push,
         next_clock: int,
         meanwhile: Callable[[], None] = lambda: None,
+        within: frozenset[int] | None = None,
     ) -> PushResult:
-        """Push a vector, and fetch the parameters with it."""
+        """Push a vector, or some segments of it, and fetch their parameters with it."""
         self._sent_versions[:] = self._versions
         fetch = Fetch(into, self._versions, next_clock)
-        pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch, meanwhile)
+        pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch, meanwhile, within=within)
         self.clock = next_clock
         return pushed
 

@@ -28,8 +28,8 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .account import StepAccount
+from .local_steps import DifferenceStep, DilocoStep, ElasticStep, LocalStep
 from .kept_state import KeptState, check_kept
-from .local_steps import DifferenceStep, ElasticStep, LocalStep
 from .loss import checked_loss
 from .module_state import ModuleState
 from .module_watch import ModuleWatch
@@ -451,7 +451,9 @@ def _own_steps(job: Job) -> Exchange | None:
     """How the script's own steps are exchanged; None where the shards make its steps by their rule."""
     if isinstance(job.strategy, Elastic):
         return ElasticStep
-    if isinstance(job.strategy, Downpour | SyncSgd | Diloco) and isinstance(job.strategy.rule, AddRule):
+    if isinstance(job.strategy, Diloco):
+        return DilocoStep
+    if isinstance(job.strategy, Downpour | SyncSgd) and isinstance(job.strategy.rule, AddRule):
         return DifferenceStep
     return None
 

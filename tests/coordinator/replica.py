@@ -15,7 +15,7 @@ from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Moved, Unavailable
-from dbelief.job import Job, Sandblaster
+from dbelief.job import Diloco, Job, Sandblaster
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -34,7 +34,7 @@ def next_token() -> int:
 def schedule(job: Job) -> FetchPushSchedule:
     """When the replicas of this job fetch and push."""
     strategy = job.strategy
-    assert not isinstance(strategy, Sandblaster), "it trains no leases"
+    assert not isinstance(strategy, Sandblaster | Diloco), "it has another schedule"
     return FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
 
 

@@ -1,12 +1,13 @@
 """Effects of a failing push or fetch on its replica (DistBelief, section 4.1)."""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dbelief.core.placement import Fetch
-from dbelief.core.push import PARAMETERS, Push, PushResult
+from dbelief.core.push import Push, PushResult
 from dbelief.errors import Unavailable
 from dbelief.optim import make_rule
 from dbelief.rpc.in_process import InProcessParameters
@@ -29,17 +30,19 @@ class Breaking(InProcessParameters):
         self.error = error
         self.pushes, self.pulls = push, pull
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None) -> PushResult:
+    def push(
+        self, values: np.ndarray, versions: np.ndarray, push: Push, fetch: Fetch | None = None, **named: Any
+    ) -> PushResult:
         self.pushes -= 1
         if self.pushes == 0:
             raise self.error
-        return super().push(values, versions, push, fetch)
+        return super().push(values, versions, push, fetch, **named)
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
+    def pull(self, out: np.ndarray, versions: np.ndarray, **named: Any) -> float:
         self.pulls -= 1
         if self.pulls == 0:
             raise self.error
-        return super().pull(out, versions, vector=vector, clock=clock)
+        return super().pull(out, versions, **named)
 
 
 @pytest.mark.parametrize("overlap", [False, True])

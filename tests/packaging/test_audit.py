@@ -46,16 +46,21 @@ def _pip_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> 
 
 
 def test_each_version_is_a_line_for_pip_audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _pip_audit(
-        tmp_path, monkeypatch, "*({'name': x[0], 'vulns': [x]} for x in open(sys.argv[-1]).read().split())"
-    )
+    _pip_audit(tmp_path, monkeypatch, "*({'name': x[0], 'vulns': [x]} for x in open(sys.argv[-1]).read().split())")
     assert ask({"a": "1", "b": "3"}) == [{"name": "a", "vulns": ["a==1"]}, {"name": "b", "vulns": ["b==3"]}]
 
 
 def test_a_page_of_a_project_answers_for_its_newest_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _pip_audit(tmp_path, monkeypatch, "{'name': 'a', 'skip_reason': 'no page of a version'}")
     monkeypatch.setattr(PyPI, "pypi_url", tmp_path.as_uri())
-    finding = {"id": "PYSEC-1", "aliases": [], "fixed_in": ["4"], "summary": None, "details": "reads", "withdrawn": None}
+    finding = {
+        "id": "PYSEC-1",
+        "aliases": [],
+        "fixed_in": ["4"],
+        "summary": None,
+        "details": "reads",
+        "withdrawn": None,
+    }
     withdrawn = {**finding, "withdrawn": "2026-01-01T00:00:00Z"}
     for name, version in (("a", "1"), ("b", "4")):
         (tmp_path / name).mkdir()

@@ -22,7 +22,17 @@ import dbelief
 from dbelief.data import permutation
 
 SAMPLES, BATCH, SEED = 400, 20, 3
-DEFAULTS = {"accumulate": 1, "workers": 0, "epochs": 2, "own": 0, "elastic": 0, "diloco": 0, "delay": 0, "evaluates": 0}
+DEFAULTS = {
+    "accumulate": 1,
+    "workers": 0,
+    "epochs": 2,
+    "own": 0,
+    "elastic": 0,
+    "diloco": 0,
+    "delay": 0,
+    "evaluates": 0,
+    "width": 12,
+}
 Values = list[torch.Tensor]
 Way = Callable[[Values, Values, Values], Values]
 """What weights change by, of what was sent; a centre and a velocity are changed."""
@@ -46,12 +56,12 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 class Net(nn.Module):
     """Two layers with BatchNorm, and a tensor under two names; further layers take part in some steps, one in none."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.first = nn.Linear(6, 12)
-        self.norm = nn.BatchNorm1d(12)
-        self.second = nn.Linear(12, 12)
-        self.third = nn.Linear(12, 3)
+        self.first = nn.Linear(6, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.second = nn.Linear(width, width)
+        self.third = nn.Linear(width, 3)
         self.second.bias = self.first.bias
         # Without biases: BatchNorm leaves these a gradient of rounding alone, which Adam makes a step of.
         self.sometimes, self.once, self.never = (nn.Linear(6, 6, bias=False) for _ in range(3))
@@ -98,7 +108,7 @@ def outer_step(
     """DiLoCo's outer step of one replica, Nesterov's momentum, 0.6, at rate 0.7: what weights change by."""
     for own, other, v in zip(sent, centre, velocity, strict=True):
         difference = other - own
-        if difference.any():
+        if difference.abs().max() > 1e-6:  # else it took part in no step: own and other differ by rounding alone
             v.mul_(0.6).add_(difference)
             other -= 0.7 * (difference + 0.6 * v)
     return [other - own for own, other in zip(sent, centre, strict=True)]
@@ -139,13 +149,13 @@ def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers, epochs, own, elastic, diloco, delay, evaluates = (
+    accumulate, workers, epochs, own, elastic, diloco, delay, evaluates, width = (
         int(more.get(name, usual)) for name, usual in DEFAULTS.items()
     )
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    model, dataset, criterion = Net(), data(), nn.CrossEntropyLoss()
+    model, dataset, criterion = Net(width), data(), nn.CrossEntropyLoss()
     optimizer = OPTIMIZERS[kind](model)
     steps = epochs * SAMPLES // (BATCH * accumulate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None

@@ -101,6 +101,22 @@ def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(
     check(tmp_path, plain, script, 1e-5)
 
 
+@pytest.mark.parametrize(
+    "exchanges",
+    [
+        "steps: 4, fragments: 3",
+        "steps: 4, fragments: 4, delay: 1, weigh: rate",
+        "steps: 8, fragments: 3, delay: 2, blend: 0.5",
+        "steps: 5, blend: 1.0",
+    ],
+)
+def test_fragments_of_one_replica_leave_its_own_steps_as_they_are(exchanges: str, tmp_path: Path) -> None:
+    """The outer rule makes the replica's parameters the shards'. The module has six segments and more."""
+    strategy = f"{{name: diloco, batch: 20, {exchanges}, outer: {{name: sgd, rate: 1}}}}"
+    plain, script = run(tmp_path, "momentum", strategy, shards=2, own=1, width=72)
+    check(tmp_path, plain, script, 1e-5)
+
+
 def test_synchronous_sgd_of_one_replica(tmp_path: Path) -> None:
     strategy = "{name: sync-sgd, form: shards, batch: 20, rule: {name: momentum, rate: 1, mu: 0.9}}"
     plain, script = run(tmp_path, "momentum", strategy, workers=2)

@@ -15,6 +15,8 @@ import numpy as np
 from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.core.layout import RankPart
 
+ALL = slice(None)
+
 
 @dataclass
 class ParameterBuffer:
@@ -44,10 +46,10 @@ class ParameterBuffer:
             self.versions[:] = -1
             self.locally_modified = False
 
-    def to_device(self) -> None:
-        """Copy the fetched parameters to the device."""
+    def to_device(self, part: slice = ALL) -> None:
+        """Copy the fetched parameters, or a contiguous part of them, to the device."""
         if self.device is not self.host:
-            self.device.set(self.host)
+            self.device[part].set(self.host[part])
 
 
 @dataclass(kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 from dbelief import job
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Push, PushResult
+from dbelief.core.rounds import Rounds
 from dbelief.data import Samples
 from dbelief.nn import Model
 from dbelief.optim import make_rule
@@ -55,11 +56,20 @@ def pushing(
             strategy.clip_norm,
         )
         return Elastic(*first, settings, *last)
-    cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     if isinstance(strategy, job.Diloco):
         inner = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-        rounds = DilocoSettings(cadence, inner, rate, strategy.outer.rate, strategy.clip_norm, strategy.delay)
+        rounds = DilocoSettings(
+            Rounds(strategy.batch, strategy.steps, strategy.fragments),
+            inner,
+            rate,
+            strategy.outer.rate,
+            strategy.clip_norm,
+            strategy.delay,
+            strategy.blend,
+            strategy.weight,
+        )
         return Diloco(*first, rounds, phases, acknowledged, session.ranks.total)
+    cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
     return Downpour(*first, local, *last)
 

@@ -4,10 +4,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dbelief.job.document.section import Lease, Positive, StrategySection, Whole, refusal
+from dbelief.job.document.section import Lease, Positive, Share, StrategySection, Whole, refusal
 
 from .rules import AdamRule, AddRule, MomentumRule, Rule, SgdRule
 
+MOST_FRAGMENTS = 64
 Outer = Annotated[SgdRule | MomentumRule | AdamRule, Field(discriminator="name")]
 
 
@@ -15,7 +16,7 @@ class Diloco(StrategySection):
     """DiLoCo (Douillard et al. 2023, algorithm 1): inner steps at each replica, outer steps at the shards.
 
     In a round each replica makes `steps` steps of its own from the shards' parameters, w to w_i. Shards wait for all,
-    and apply the outer rule to the mean of w - w_i by samples. What the inner rule keeps stays at the replica.
+    and apply the outer rule to the weighted mean of w - w_i. What the inner rule keeps stays at the replica.
     """
 
     name: Literal["diloco"] = Field(description="Which strategy this is")
@@ -34,23 +35,43 @@ class Diloco(StrategySection):
         default=None,
         description="Longest gradient of a mini-batch, as a Euclidean norm in gradient units; null for any",
     )
+    fragments: Annotated[Whole, Field(ge=1, le=MOST_FRAGMENTS)] = Field(
+        default=1,
+        description="Parts of the parameters that are exchanged at different steps of a round; a segment at least each",
+    )
     delay: Whole = Field(
         default=0,
         ge=0,
-        description="Mini-batches that a replica computes while a round's push and fetch travel; 0 waits for them",
+        description="Mini-batches that a replica computes while a push and its fetch travel; 0 waits for them",
+    )
+    blend: Share = Field(
+        default=0.0,
+        description="Share of its own parameters that a replica keeps where those of the shards arrive",
+    )
+    weigh: Literal["samples", "rate", "none"] = Field(
+        default="samples",
+        description="Weight of a replica in a round's mean: its samples; these times its samples a step; or all alike",
     )
     lease: Lease = None
 
     staleness: ClassVar[Literal[0]] = 0
     staleness_aware: ClassVar[bool] = False
-    literal: ClassVar[bool] = False
     warm_start: ClassVar[None] = None
 
     @model_validator(mode="after")
     def _arrives_in_its_round(self) -> Self:
-        if self.delay > self.steps:
-            raise refusal("delay", f"must be at most steps, {self.steps}: a round's push travels during the next round")
+        if self.fragments > self.steps:
+            raise refusal(
+                "fragments", f"must be at most steps, {self.steps}: each is exchanged after a step of its own"
+            )
+        if self.delay > self.steps // self.fragments:
+            each = f"steps / fragments, {self.steps // self.fragments}"
+            raise refusal("delay", f"must be at most {each}: a push travels until the next one begins")
         return self
+
+    def weight(self, samples: int, steps: int) -> int:
+        """Weight of a push in the mean of its round (rate: Decoupled DiLoCo, 2026, arXiv:2604.21428)."""
+        return {"samples": samples, "rate": samples * max(1, samples // steps), "none": 1}[self.weigh]
 
     @property
     def n_push(self) -> int:

@@ -22,6 +22,7 @@ than copying some hundred kilobytes.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,7 +48,7 @@ from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .socket_stream import SocketStream
 from .stream_pool import StreamPool
-from .upload_call import ExchangeCall, PushCall, VectorUpload, result_of
+from .upload_call import ExchangeCall, PushCall, Pushed, VectorUpload, result_of
 from .watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -128,12 +129,13 @@ class ShardedParameterClient:
         self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, logs=leads)
         self._direct = DirectStreams(job, self._streams, direct, logs=leads)
         self.cover(part)
-        self._pushed_in: dict[str, int] = {}  # by vector: placement epoch at the start of the last push
+        self._pushed_in: dict[Pushed, int] = {}  # placement epoch at the start of the last push
+        self._pushed: dict[Pushed, list[PushCall]] = {}  # the last pushes of some segments
 
     def cover(self, part: Range | None) -> None:
         """Set the range that pulls and pushes cover: see `part`; no call is under way."""
         self._part, self._origin = part, part[0] if part is not None else 0
-        self._split: tuple[Placement | None, list[tuple[ShardPlacement, Sequence[SegmentSpan]]]] = None, []
+        self._known: tuple[Placement | None, list[tuple[ShardPlacement, Sequence[SegmentSpan]]]] = None, []
 
     def close(self) -> None:
         """Close all channels."""
@@ -213,6 +215,8 @@ class ShardedParameterClient:
         push: Push,
         fetch: Fetch | None = None,
         meanwhile: Callable[[], None] = lambda: None,
+        *,
+        within: frozenset[int] | None = None,
     ) -> PushResult:
         """See `Parameters.push`; `values` may also be a source, which is read as messages are made, again on retries.
 
@@ -229,9 +233,9 @@ class ShardedParameterClient:
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        upload = VectorUpload(values, versions, push, self._rule, self._origin)
+        upload = VectorUpload(values, versions, push, self._rule, self._origin, within=within)
         calls, pulls = list[ShardCall](), list[ShardCall]()
-        for place, run in self._runs():
+        for place, run in self._runs(within):
             call = PushCall(self.job, place, run, upload, self._payloads(push))
             calls.append(call)
             if fetch is not None:
@@ -286,13 +290,14 @@ class ShardedParameterClient:
         self._run(calls)
         return result_of(calls)
 
-    def _runs(self) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
-        """Shards that hold segments in this client's range, each with those segments."""
+    def _runs(self, within: frozenset[int] | None = None) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
+        """Shards that hold segments in this client's range, each with those segments; or with those of `within`."""
         placement = self.placement
-        if self._split[0] is not placement:
-            runs = ((place, placement.run(place, self._part)) for place in placement.places)
-            self._split = placement, [(place, run) for place, run in runs if run]
-        return self._split[1]
+        if within is not None:
+            return _split(placement, within=within)
+        if self._known[0] is not placement:
+            self._known = placement, _split(placement, self._part)
+        return self._known[1]
 
     def _payloads(self, push: Push) -> Payloads:
         """Payload encoder of a push, with the residual of its vector where the codec keeps one."""
@@ -313,6 +318,7 @@ class ShardedParameterClient:
         """
         blocks = self._share([one for call in calls for one in call.together()])
         began_in = self.placement.epoch
+        finished: dict[Pushed, list[PushCall]] = {}
         try:
             for call in calls:
                 self._begin(call)
@@ -343,7 +349,10 @@ class ShardedParameterClient:
                     self._finished(call)
             for call in calls:
                 if isinstance(call, PushCall):
-                    self._pushed_in[call.push.vector] = began_in
+                    self._pushed_in[call.what] = began_in
+                    if call.what[1] is not None:
+                        finished.setdefault(call.what, []).append(call)
+            self._pushed |= finished
         finally:
             for call in calls:
                 self._drop(call)
@@ -379,7 +388,7 @@ class ShardedParameterClient:
         if isinstance(call, PushCall):
             # In a new placement epoch, a shard may have failed and lost its state, including segments that were
             # migrated to this shard since. The push's own number as base lets the shard report that loss.
-            moved = self._pushed_in.get(call.push.vector) != self.placement.epoch and call.push.sequence > 1
+            moved = self._pushed_in.get(call.what) != self.placement.epoch and call.push.sequence > 1
             call.begin(call.push.sequence if moved else call.push.base)
         self._refer(call)
         call.route = call.method
@@ -493,8 +502,17 @@ class ShardedParameterClient:
         else:
             begun = list(call.continued_at(self.placement))
             calls += begun
-        reports = [one for done in calls for one in done.report(self.placement, self._pusher)] if self._pusher else []
+        # Other segments too: those who wait there hold up the round of these.
+        known = [*calls, *itertools.chain.from_iterable(self._pushed.values())]
+        reports = [one for done in known for one in done.report(self.placement, self._pusher)] if self._pusher else []
         calls += reports
         for one in (*begun, *reports):
             self._begin(one)
         return [*begun, *reports]
+
+
+def _split(
+    placement: Placement, part: Range | None = None, within: frozenset[int] | None = None
+) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
+    runs = ((place, placement.run(place, part, within)) for place in placement.places)
+    return [(place, run) for place, run in runs if run]

@@ -23,6 +23,9 @@ from dbelief.rpc.wire.payloads import Payloads
 
 from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
 
+Pushed = tuple[str, frozenset[int] | None]
+"""What a push changes: a named vector, and which segments of it; None: all."""
+
 
 @dataclass(frozen=True)
 class VectorUpload:
@@ -36,6 +39,8 @@ class VectorUpload:
         See `Parameters.push`.
     answers
         Codec of an exchange's replies.
+    within
+        See `Parameters.push`.
     """
 
     values: np.ndarray | PushSource
@@ -44,6 +49,7 @@ class VectorUpload:
     rule: segments.Rule
     origin: int
     answers: segments.Codec.ValueType = segments.CODEC_FP32
+    within: frozenset[int] | None = None
 
 
 class PushCall(ShardCall):
@@ -64,6 +70,11 @@ class PushCall(ShardCall):
         self._first = 0  # segments that were done when the current stream began
         self.pull: PullCall | None = None
         self.staleness = self.duplicates = self.lost = 0
+
+    @property
+    def what(self) -> Pushed:
+        """What it changes: pushes of the same segments, and no others, have the same."""
+        return self.push.vector, self._upload.within
 
     @property
     def passed(self) -> int:

@@ -99,7 +99,7 @@ class Observer:
         self._versions_of: defaultdict[int, np.ndarray] = defaultdict(lambda: np.full(ROWS, -1, np.int64))  # by reader
         self._pushers: dict[Pusher, int] = {}  # the process of each
         self._sums: dict[tuple[Pusher, int], float] = {}  # samples up to a push
-        self._rows: dict[tuple[Pusher, int], LedgerRow] = {}  # of each push
+        self._rows: dict[tuple[Pusher, int], list[LedgerRow]] = {}  # of each push; one of each fragment
         self._contents: dict[tuple[int, int], int] = {}  # by segment and version
         self._appliers: dict[tuple[int, int], int] = {}
         self._answered_s: dict[Task, float] = {}  # when the coordinator answered last, or was called first
@@ -182,8 +182,13 @@ class Observer:
             return real(client, out, versions, **named)
 
     @contextmanager
-    def _reading(self, out: np.ndarray, versions: np.ndarray, own: int = 0) -> Iterator[None]:
-        """Check what is read in the `with` block; `own`: samples of a push that the reader completes before."""
+    def _reading(
+        self, out: np.ndarray, versions: np.ndarray, own: int = 0, within: frozenset[int] | None = None
+    ) -> Iterator[None]:
+        """Check what is read in the `with` block, of all segments or of some.
+
+        `own`: samples of a push that the reader completes before.
+        """
         floor, known, restored = self.acknowledged.copy(), self._versions.copy(), self.restored
         floor[self._process] += own
         mine = self._versions_of[self._process].copy()
@@ -193,7 +198,8 @@ class Observer:
         self._saw(out, floor if complete else None)
         # A leader that has no follower, and was restored elsewhere while it was suspended, answers those who do not
         # know that yet: after a restore, versions rise for each reader, not across readers.
-        self._saw_versions(versions, known if restored == self.restored == 0 else mine)
+        read = sorted(within) if within is not None else list(range(ROWS))
+        self._saw_versions(versions, known if restored == self.restored == 0 else mine, read)
 
     def _saw(self, out: np.ndarray, floor: np.ndarray | None) -> None:
         if not self._job.counts:
@@ -211,12 +217,12 @@ class Observer:
                 f"{floor[of]:g} were acknowledged before it began"
             )
 
-    def _saw_versions(self, versions: np.ndarray, known: np.ndarray) -> None:
-        if (versions < known).any():
-            row = int(np.argmax(versions < known))
-            self.violation(f"segment {row} has version {versions[row]}, and {known[row]} was read before")
-        for highest in (self._versions, self._versions_of[self._process]):
-            np.maximum(highest, versions, out=highest)
+    def _saw_versions(self, versions: np.ndarray, known: np.ndarray, read: list[int]) -> None:
+        for row in read:
+            if versions[row] < known[row]:
+                self.violation(f"segment {row} has version {versions[row]}, and {known[row]} was read before")
+            for highest in (self._versions, self._versions_of[self._process]):
+                highest[row] = max(highest[row], versions[row])
 
     def _push(
         self,
@@ -226,6 +232,8 @@ class Observer:
         versions: np.ndarray,
         push: Push,
         fetch: Fetch | None = None,
+        *,
+        within: frozenset[int] | None = None,
     ) -> Any:
         if push.assign or push.vector != PARAMETERS or push.bundle is not None:
             result = real(client, values, versions, push)
@@ -237,10 +245,11 @@ class Observer:
         self.begun += 1
         self._pushers[push.pusher] = number
         self._sums[push.pusher, push.sequence] = self.sent[number]
-        self._rows[push.pusher, push.sequence] = push.row
+        self._rows.setdefault((push.pusher, push.sequence), []).append(push.row)
         restored, placed = self.restored, client.placement.epoch
-        with self._reading(fetch.out, fetch.versions, push.samples) if fetch is not None else nullcontext():
-            result = real(client, values, versions, push, fetch)
+        reads = nullcontext() if fetch is None else self._reading(fetch.out, fetch.versions, push.samples, within)
+        with reads:
+            result = real(client, values, versions, push, fetch, within=within)
         self.acknowledged[number] += push.samples
         self.pushes += 1
         self._lost[number] += result.lost
@@ -278,11 +287,11 @@ class Observer:
 
     def _check_row(self, pusher: Pusher, row: LedgerRow, where: str) -> None:
         """A ledger's row names the lease and the position of its push; of lost pushes it has the number alone."""
-        sent = self._rows.get((pusher, row.sequence), row)
-        if row != sent:
+        sent = self._rows.get((pusher, row.sequence), [row])
+        if row not in sent:
             self.violation(
                 f"{where} has lease {row.lease} and position {row.position} for push {row.sequence} of process "
-                f"{self._pushers[pusher]}, which sent {sent.lease} and {sent.position}"
+                f"{self._pushers[pusher]}, which sent {sent}"
             )
 
     def _count(self, real: Callable[..., Any], segment: Segment) -> None:

@@ -22,7 +22,6 @@ from safetensors.numpy import load_file
 from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
 from dbelief.checkpoint.set_storage import LocalSets
-from dbelief.core.placement import Fetch
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
@@ -58,10 +57,10 @@ class StoredSets:
             commit(sets, set_id, job, state)
             self._check(sets.where / set_id, state)
 
-        def pushed(client: Any, values: Any, versions: Any, header: Push, fetch: Fetch | None = None) -> Any:
+        def pushed(client: Any, values: Any, versions: Any, header: Push, *rest: Any, **named: Any) -> Any:
             if header.vector == PARAMETERS and not header.assign:
                 self._clocks[header.pusher, header.sequence] = header.clock
-            return push(client, values, versions, header, fetch)
+            return push(client, values, versions, header, *rest, **named)
 
         def received(shard: Shard, header: Push, index: int, *rest: Any, **named: Any) -> SegmentResult:
             segment = shard.segments.get(index)

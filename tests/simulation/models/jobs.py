@@ -115,7 +115,7 @@ JOBS = {
         "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}"
     ),
     "diloco": SimulatedJob(
-        "name: diloco, batch: 2, steps: 2, delay: 1, inner: {name: sgd, rate: 0.1}, "
+        "name: diloco, batch: 2, steps: 2, fragments: 2, delay: 1, inner: {name: sgd, rate: 0.1}, "
         "outer: {name: nesterov, rate: 0.7, mu: 0.5}"
     ),
     "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}", best=True),
