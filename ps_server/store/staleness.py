@@ -39,9 +39,9 @@ class ClockMembers:
         row = bisect.bisect_right(self.rounds, clock, key=lambda row: row[0]) - 1
         return self.rounds[row][1] if row >= 0 else frozenset()
 
-    def any_after(self, clock: int) -> bool:
-        """Whether a later clock has members."""
-        return any(first > clock and replicas for first, replicas in reversed(self.rounds))
+    def knows(self, clock: int) -> bool:
+        """Whether the members of a clock are known; those of the last row's clocks are not, where it has none."""
+        return bool(self.rounds) and (clock < self.rounds[-1][0] or bool(self.at(clock)))
 
     def ever(self) -> frozenset[int]:
         """All replicas that are members of some clock."""
@@ -165,14 +165,11 @@ class StalenessBarrier:
             with segment.lock:
                 if segment.moved_to:
                     continue  # it migrated before the lock was acquired: its round closes at its new owner
-                while self._has_members_from(segment.rounds) and segment.close_round(self._expected(segment)):
+                # A round may have no members: all are done, and this shard has lost it.
+                while self._membership.knows(segment.rounds) and segment.close_round(self._expected(segment)):
                     pass
         with self._changed:
             self._changed.notify_all()
-
-    def _has_members_from(self, clock: int) -> bool:
-        """Whether this round or a later one has members: otherwise its members are not known yet."""
-        return bool(self._membership.at(clock)) or self._membership.any_after(clock)
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""

@@ -166,6 +166,13 @@ def test_rounds_without_members_pass_without_a_step(make: Make) -> None:
     assert subject.shard.versions() == [1, 1, 1]
 
 
+def test_a_round_that_all_have_done_passes_before_the_next_block_is_known(make: Make) -> None:
+    """A shard that was restored has lost it: a replica that reports its clock waits here before it asks for a lease."""
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, []), (1, [])])
+    subject.shard.wait_for_clock([0, 1, 2], 1, 0.0)
+
+
 def test_after_the_last_members_a_round_stays_open(make: Make) -> None:
     """The coordinator names the next block's members before anybody computes it."""
     subject = make(staleness=0)
