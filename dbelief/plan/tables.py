@@ -183,7 +183,8 @@ def _volume_rows(cost: Communication) -> list[tuple[str, str]]:
     times = f"{of.data_bytes / of.weight_bytes:.3g} |W|"
     computed = f"{si(of.step_flop, 'flop')} in a step, {si(of.samples * of.flop, 'flop')} on a replica"
     if cost.compute_s is not None:
-        computed += f": {short_time(cost.compute_s)} at {si(speeds.flops or 0, 'flop')} a second"
+        computed += f": {short_time(cost.compute_s)}"
+        computed += f" at {si(speeds.flops, 'flop')} a second" if speeds.step_s is None and speeds.flops else ", as given"
     return [
         ("|W|", f"{megabytes(of.weight_bytes)}: gradients"),
         ("|D|", f"{megabytes(of.data_bytes)}, {times}: inputs of layers with weights, of {samples}"),
