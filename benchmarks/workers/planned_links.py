@@ -100,7 +100,7 @@ def measured(setting: str, alone: dict[int, tuple[float, float]], seconds: float
 
 
 def fit(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Round trips, and multiples of the bytes' time, that make the exchanges: least squares of their relative errors."""
+    """Round trips, and multiples of the bytes' time, of an exchange: least squares of relative errors."""
     terms = np.array([[row["round_trip_s"], row["bytes_s"]] for row in rows])
     found = np.array([row["exchange_s"] for row in rows])
     (trips, slowdown), *_ = np.linalg.lstsq(terms / found[:, None], np.ones(len(rows)), rcond=None)

@@ -102,8 +102,8 @@ def _planned(
         return make_plan(job, memory_gib, speeds)
     if parameters is None:
         raise UserError(
-            f"{what}: the number of parameters is known once the model is built: give --parameters, such as 25M, or a run "
-            "folder of the job in place of its file"
+            f"{what}: the number of parameters is known once the model is built: give --parameters, such as 25M, "
+            "or a run folder of the job in place of its file"
         )
     if memory_gib is not None or speeds.flops is not None:
         wrong = "--memory" if speeds.flops is None else "--flops"

@@ -21,9 +21,11 @@ from .shard_traffic import fetched_bytes, pushed_bytes
 from .speeds import Speeds
 
 ROUND_TRIPS, SLOWDOWN = 3.0, 1.6
-"""What TCP adds, as measured by `benchmarks/workers/planned_links.py`: round trips of an exchange, since windows grow
-after a pause, and the time of its bytes as a multiple of that at the link's rate, since packets are lost where a queue is
-short and all replicas wait for the slowest exchange."""
+"""What TCP adds, fitted to exchanges that `benchmarks/workers/planned_links.py` measures.
+
+Round trips of an exchange, as windows grow after a pause; and the time of its bytes as a multiple of that at the link's
+rate, as packets are lost where a queue is short, and all replicas wait for the slowest exchange.
+"""
 ENOUGH = 0.95
 """Share of computing that a number of steps is recommended for."""
 
@@ -76,8 +78,8 @@ class Exchange:
     computed_s, waited_s
         Seconds that the replica computes, and waits for exchanges; None where the time of a mini-batch is not known.
     steps_enough, steps_hidden
-        Smallest `steps` of DiLoCo with this wire that leave `ENOUGH` of the time for computing without a delay, and that
-        hide the travel behind a delay of as many mini-batches; None where the time of a mini-batch is not known.
+        Smallest `steps` of DiLoCo with this wire that leave `ENOUGH` of the time for computing without a delay, and
+        that hide the travel behind a delay of as many mini-batches; None where the time of one is not known.
     """
 
     replicas: int
@@ -109,7 +111,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class _Cycle:
-    """Mini-batches of a replica after which its exchanges repeat, and seconds on a link: of one push, and of one fetch."""
+    """What a replica exchanges until it repeats: pushes, fetches, and seconds on a link of all bytes of one of them."""
 
     pushes: int
     fetches: int
@@ -128,7 +130,9 @@ class _Cycle:
     def link_s(self, hosts: Hosts) -> float:
         """Seconds that the busiest direction of a link is in use."""
         pushed_s, fetched_s = self.pushes * self.push_s, self.fetches * self.fetch_s
-        served_s = max(hosts.served * fetched_s + hosts.beside * pushed_s, hosts.served * pushed_s + hosts.beside * fetched_s)
+        served_s = max(
+            hosts.served * fetched_s + hosts.beside * pushed_s, hosts.served * pushed_s + hosts.beside * fetched_s
+        )
         return max(served_s, hosts.own * max(pushed_s, fetched_s))
 
 
@@ -156,9 +160,7 @@ def exchange_of(job: Job, parameters: int, speeds: Speeds, step_s: float | None)
     )
     hosts = Hosts.of(job.replicas, job.shards)
     samples, travel_s = steps * strategy.batch, cycle.travel_s(hosts.busiest)
-    known = Exchange(
-        job.replicas, steps, cycle.pushes * pushed / samples, cycle.fetches * fetched / samples, travel_s
-    )
+    known = Exchange(job.replicas, steps, cycle.pushes * pushed / samples, cycle.fetches * fetched / samples, travel_s)
     if step_s is None:
         return known
     return replace(

@@ -184,7 +184,9 @@ def _volume_rows(cost: Communication) -> list[tuple[str, str]]:
     computed = f"{si(of.step_flop, 'flop')} in a step, {si(of.samples * of.flop, 'flop')} on a replica"
     if cost.compute_s is not None:
         computed += f": {short_time(cost.compute_s)}"
-        computed += f" at {si(speeds.flops, 'flop')} a second" if speeds.step_s is None and speeds.flops else ", as given"
+        computed += (
+            f" at {si(speeds.flops, 'flop')} a second" if speeds.step_s is None and speeds.flops else ", as given"
+        )
     return [
         ("|W|", f"{megabytes(of.weight_bytes)}: gradients"),
         ("|D|", f"{megabytes(of.data_bytes)}, {times}: inputs of layers with weights, of {samples}"),
@@ -214,7 +216,7 @@ def _exchange_rows(exchange: Exchange) -> list[tuple[str, str]]:
     rows.append(
         (
             "diloco",
-            f"with this wire, steps: {exchange.steps_enough:,} is the smallest that leaves {100 * ENOUGH:g} % without a "
+            f"with this wire, steps: {exchange.steps_enough:,} is the smallest that leaves {100 * ENOUGH:g} % without "
             f"delay; steps and delay: {exchange.steps_hidden:,} the smallest that hides the travel whole",
         )
     )

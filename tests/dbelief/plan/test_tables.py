@@ -150,7 +150,10 @@ limits: {samples: 1}
         (("plan", "nowhere.yaml"), "nowhere.yaml: no such file*"),
         (("zoo", "vgg"), "vgg: no network of the zoo (*); did you mean vgg19?"),
         (("zoo", "googlenet"), "googlenet has branches*dbelief plan googlenet counts it"),
-        (("plan", "nin", "--memory", "3"), "nin is a network of the zoo: --set, --memory and --parameters are for a job*"),
+        (
+            ("plan", "nin", "--memory", "3"),
+            "nin is a network of the zoo: --set, --memory and --parameters are for a job*",
+        ),
         (
             ("plan", "nin", "--bandwidth", "fast"),
             "*'fast' is no rate: wanted bytes a second, or a unit such as 200Mbit*",
