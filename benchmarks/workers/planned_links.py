@@ -52,12 +52,15 @@ def way_of(steps: int, wire: str, width: int, round_s: float, seconds: float) ->
 
 
 def shares(summary: dict[str, Any]) -> tuple[float, float, float]:
-    """Of a replica: samples a second, seconds of a mini-batch, and seconds of a round beside computing."""
+    """Of a replica: samples a second, seconds of a mini-batch, and seconds of a round in which it pushes.
+
+    Without its first fetch, and what it waits for at the begin and the end.
+    """
     times = summary["phase_seconds"].values()
     computed_s = sum(one["compute"] + one["data"] for one in times)
-    whole_s = sum(sum(one.values()) for one in times)
-    rate = summary["samples"] / whole_s
-    return rate, computed_s / summary["steps"], (whole_s - computed_s) / summary["pushes"]
+    pushed_s = sum(one["push"] for one in times)
+    rate = summary["samples"] / (computed_s + pushed_s)
+    return rate, computed_s / summary["steps"], pushed_s / summary["pushes"]
 
 
 def planned(way: dict[str, Any], link: tuple[float, float], step_s: float) -> tuple[Job, Any]:
