@@ -71,11 +71,13 @@ def planned(way: dict[str, Any], link: tuple[float, float], step_s: float) -> tu
     return job, make_plan(job, speeds=speeds).communication.exchange
 
 
-def measured(setting: str, alone: dict[int, tuple[float, float]], seconds: float, hostnet: Path) -> dict[str, Any]:
+def measured(
+    setting: str, alone: dict[int, tuple[float, float]], wait_s: float, seconds: float, hostnet: Path
+) -> dict[str, Any]:
     """One row, and the terms of its exchange."""
     rate, delay, steps, wire, width = setting.split(":")
     if int(width) not in alone:
-        way = way_of(32, "plain", int(width), 1.0, seconds)
+        way = way_of(8, "plain", int(width), 8 * wait_s, seconds)
         alone[int(width)] = shares(slow_links.finished(way, 1, seconds, None, ())[1])[:2]
     rate_alone, step_s = alone[int(width)]
     job, exchange = planned(way_of(int(steps), wire, int(width), 1.0, 1.0), (float(rate), float(delay)), step_s)
@@ -124,7 +126,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     alone: dict[int, tuple[float, float]] = {}
     for setting in arguments.settings:
-        rows.append(measured(setting, alone, arguments.seconds, arguments.hostnet))
+        rows.append(measured(setting, alone, arguments.wait, arguments.seconds, arguments.hostnet))
         report.progress(rows[-1])
     table = Table("link", "steps", "wire", "parameters", "planned", "measured", "planned computing", "computing")
     for row in rows:
