@@ -5,8 +5,9 @@
 
 A setting is MBIT:MS:H:WIRE:WIDTH: links and hosts as in slow_links.py, without loss; DiLoCo with H steps, whose wire is
 float32 (plain) or int8 and bf16 (small), of a network with two hidden layers of WIDTH. Each network is first trained by
-one host alone, and the plan has the time of a mini-batch from that run. All are multiples of one host's samples a
-second. `computing` is the share of the replicas' time; `exchange_s` the seconds of a round that they did not compute.
+one host alone, and the plan has the time of a mini-batch from that run: `planned` and `measured` are multiples of its
+samples a second. `computing` is the share of the replicas' time, and `planned_computing` that with the mini-batches of
+the same run, which take another time where processors are shared; `exchange_s` the seconds of a round beside computing.
 The least squares of these over all settings are the constants of dbelief/plan/exchange.py.
 """
 
@@ -84,6 +85,7 @@ def measured(
     way = way_of(int(steps), wire, int(width), exchange.computed_s + exchange.waited_s, seconds)
     summary = slow_links.finished(way, HOSTS, seconds, hostnet, (rate, delay, "0"))[1]
     found, own_step_s, exchange_s = shares(summary)
+    _, at_own_step = planned(way, (float(rate), float(delay)), own_step_s)
     size = sum(of(job.wire, summary["parameters"]) for of in (pushed_bytes, fetched_bytes))
     return {
         "link": f"{rate} Mbit/s, {delay} ms",
@@ -95,7 +97,7 @@ def measured(
         "rounds": summary["pushes"] // HOSTS,
         "planned": round(exchange.gain, 3),
         "measured": round(HOSTS * found / rate_alone, 3),
-        "planned_computing": round(exchange.share, 3),
+        "planned_computing": round(at_own_step.share, 3),
         "computing": round(own_step_s * int(steps) / (own_step_s * int(steps) + exchange_s), 3),
         "planned_exchange_s": round(exchange.travel_s, 4),
         "exchange_s": round(exchange_s, 4),
