@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,13 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def job_of(way: str, count: int, seconds: float) -> dict[str, Any]:
+def job_of(way: Mapping[str, Any], count: int, seconds: float) -> dict[str, Any]:
     """The job file of a way, for so many hosts."""
     return {
         "name": "links",
         "model": MODEL,
         "data": DATA,
-        **WAYS[way],
+        **way,
         "limits": {"wall_s": seconds},
         "evaluate": {"every": 10**12, "keep": "last"},
         "shards": count,
@@ -74,8 +74,18 @@ def job_of(way: str, count: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def one(way: str, count: int, seconds: float, hostnet: Path | None, link: Sequence[str]) -> float:
+def one(way: Mapping[str, Any], count: int, seconds: float, hostnet: Path | None, link: Sequence[str]) -> float:
     """Samples a second of a run; on loopback where there is no link."""
+    events, _ = finished(way, count, seconds, hostnet, link)
+    settled = [event for event in events if event["elapsed_s"] >= events[0]["elapsed_s"] + SETTLED_S]
+    first, last = settled[0], settled[-1]
+    return float((last["samples"] - first["samples"]) / (last["elapsed_s"] - first["elapsed_s"]))
+
+
+def finished(
+    way: Mapping[str, Any], count: int, seconds: float, hostnet: Path | None, link: Sequence[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Progress events and the summary of a run; on loopback where there is no link."""
     prefix = f"dbl{os.getpid() % 10_000}"
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(runs.temporary_run("links"))
@@ -104,9 +114,7 @@ def one(way: str, count: int, seconds: float, hostnet: Path | None, link: Sequen
         events = [event for event in read_events(run.run / "events.jsonl") if event["event"] == "progress"]
         if left := run.end():
             raise SystemExit(f"{len(left)} processes were left")
-    settled = [event for event in events if event["elapsed_s"] >= events[0]["elapsed_s"] + SETTLED_S]
-    first, last = settled[0], settled[-1]
-    return float((last["samples"] - first["samples"]) / (last["elapsed_s"] - first["elapsed_s"]))
+        return events, run.summary()
 
 
 def main() -> None:
@@ -124,11 +132,11 @@ def main() -> None:
     os.environ |= {"DBELIEF_INSECURE": "1", "DBELIEF_COMPUTE_WAIT": str(arguments.wait)}
     rows: list[dict[str, Any]] = []
     for link in arguments.links:
-        alone = one("diloco-32", 1, arguments.seconds, None, ())
+        alone = one(WAYS["diloco-32"], 1, arguments.seconds, None, ())
         for way in arguments.ways:
             row: dict[str, Any] = {"link": link.replace(":", ", "), "way": way, "alone": round(alone, 1)}
             for count in arguments.hosts:
-                found = one(way, count, arguments.seconds, arguments.hostnet, link.split(":"))
+                found = one(WAYS[way], count, arguments.seconds, arguments.hostnet, link.split(":"))
                 row[f"hosts_{count}"] = round(found / alone, 3)
             report.progress(row)
             rows.append(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -218,21 +218,25 @@ def _listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
-def _rate(ctx: click.Context, param: click.Parameter, text: str) -> float:
-    """Parse a rate in bytes a second, optionally with a unit."""
-    from dbelief.cli.plan import bytes_per_s
+def _quantity(name: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Callback that parses an option by a function of `quantities`; an option that is not given is None."""
 
-    try:
-        return bytes_per_s(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+    def parse(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
+        from dbelief.cli import quantities
+
+        try:
+            return None if text is None else getattr(quantities, name)(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return parse
 
 
 POSITIVE = click.FloatRange(0, min_open=True)
 
 
 @main.command("plan")
-@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|NETWORK", shell_complete=job_files)
+@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|RUN|NETWORK", shell_complete=job_files)
 @set_option()
 @click.option("--replicas", type=click.IntRange(1), help="Number of replicas; default: the job's, for a network 32.")
 @click.option(
@@ -241,25 +245,53 @@ POSITIVE = click.FloatRange(0, min_open=True)
     help="Samples of each replica's mini-batch; default: the job's, for a network 32.",
 )
 @click.option("--memory", "memory_gib", type=POSITIVE, metavar="GIB", help="Memory of each rank.")
-@click.option("--latency", default=1e-4, show_default=True, type=click.FloatRange(0), help="Seconds of a message.")
+@click.option(
+    "--parameters",
+    callback=_quantity("count"),
+    help="Number of parameters of a script's or a Python model, such as 25M; default: those of the RUN.",
+)
+@click.option(
+    "--step",
+    "step_s",
+    callback=_quantity("step_seconds"),
+    help="Time that a replica computes a mini-batch, such as 0.2s; default: as measured in the RUN.",
+)
+@click.option(
+    "--latency",
+    default="0.1ms",
+    show_default=True,
+    callback=_quantity("seconds"),
+    help="Time of a message from one machine to another: seconds, or a time such as 5ms.",
+)
 @click.option(
     "--bandwidth",
+    "--link",
+    "bandwidth",
     default="1Gbit",
     show_default=True,
-    callback=_rate,
-    help="Bandwidth of each link: bytes a second, or a rate such as 200Mbit.",
+    callback=_quantity("bytes_per_s"),
+    help="Bandwidth of each link, in each direction: bytes a second, or a rate such as 200Mbit.",
 )
 @click.option("--flops", type=POSITIVE, help="Operations per second of a replica, to estimate its computing time.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 def plan_command(
-    what: Path, overrides: tuple[str, ...], latency: float, bandwidth: float, flops: float | None, **more: Any
+    what: Path,
+    overrides: tuple[str, ...],
+    latency: float,
+    bandwidth: float,
+    flops: float | None,
+    step_s: float | None,
+    **more: Any,
 ) -> None:
-    """Report what a job or a zoo network needs: parameters, memory, traffic. Nothing is built."""
+    """Report what a job or a zoo network needs: parameters, memory, traffic, and what its links leave for computing.
+
+    Nothing is built. Of a RUN the job is planned, with the parameters and the time of a mini-batch that it measured.
+    """
     from dbelief.cli.plan import plan_job
     from dbelief.plan import Speeds
 
     with cli_errors():
-        plan_job(what, parse_overrides(overrides), speeds=Speeds(latency, bandwidth, flops), **more)
+        plan_job(what, parse_overrides(overrides), speeds=Speeds(latency, bandwidth, flops, step_s), **more)
 
 
 @main.command("zoo")

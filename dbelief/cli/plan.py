@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from dbelief.errors import JobError, UserError
-from dbelief.job import load_job, nearest
+from dbelief.job import PythonModel, ScriptModel, load_job, nearest
 from dbelief.job.document.yaml_document import to_yaml
 from dbelief.job.zoo import NETWORKS, Network
-from dbelief.plan import NetworkPlan, Plan, Speeds, make_plan, plan_network
+from dbelief.plan import NetworkPlan, Plan, SizedPlan, Speeds, make_plan, plan_network, plan_sized
+from dbelief.plan.measured import measured
 from dbelief.plan.tables import planned, zoo_listing
 from dbelief.rundir.json_values import plain
 
 REPLICAS, BATCH = 32, 32
 """Batch of a network without a job: the 1,024 samples of FireCaffe's Table 1, on its 32 GPUs."""
-
-_RATE = re.compile(r"([0-9.]+(?:e[-+]?[0-9]+)?) *(?:([kMGT]?)(bit|B)(?:/s)?)?", re.ASCII)
 
 
 def plan_job(
@@ -30,27 +29,34 @@ def plan_job(
     *,
     replicas: int | None = None,
     batch: int | None = None,
+    parameters: int | None = None,
     memory_gib: float | None = None,
     speeds: Speeds,
     as_json: bool = False,
 ) -> None:
-    """Print the plan of a job file, or of a zoo network given by name.
+    """Print the plan of a job file, of a run's job, or of a zoo network given by name.
 
     Raises
     ------
     JobError
         There is neither such a file nor such a network, or the job is invalid.
     UserError
-        It cannot be planned, or an option was given that does not apply to a network.
+        It cannot be planned, or an option was given that does not apply to it.
+    RuntimeFailure
+        It is a run that has no summary, and whose coordinator does not answer.
     """
+    if speeds.flops is not None and speeds.step_s is not None:
+        raise UserError("--flops and --step both give the time of a mini-batch: give one of them")
     network = None if what.exists() else _network(str(what))
-    plan: Plan | NetworkPlan
+    plan: Plan | NetworkPlan | SizedPlan
     if network is None:
         given = {"replicas": replicas, "strategy.batch": batch}
         more = {field: str(value) for field, value in given.items() if value is not None}
-        plan = make_plan(load_job(what, {**overrides, **more}), memory_gib, speeds)
-    elif overrides or memory_gib is not None:
-        raise UserError(f"{what} is a network of the zoo: --set and --memory are for a job that trains it")
+        plan = _planned(what, {**overrides, **more}, parameters, memory_gib, speeds)
+    elif overrides or memory_gib is not None or parameters is not None:
+        raise UserError(
+            f"{what} is a network of the zoo: --set, --memory and --parameters are for a job that trains it"
+        )
     else:
         plan = plan_network(network, replicas or REPLICAS, batch or BATCH, speeds)
     if as_json:
@@ -80,20 +86,29 @@ def print_zoo(name: str | None) -> None:
     print(to_yaml({"model": {"layers": network.chain, "loss": network.loss}}), end="")
 
 
-def bytes_per_s(text: str) -> float:
-    """A rate: bytes a second, or with a unit such as 200Mbit, 1Gbit, 125MB.
-
-    Raises
-    ------
-    ValueError
-        The text is not a rate above 0.
-    """
-    found = _RATE.fullmatch(text.strip())
-    rate = float(found[1]) if found is not None and found[1].count(".") < 2 else 0.0
-    if found is None or not rate or not math.isfinite(rate):
-        raise ValueError(f"{text!r} is no rate: wanted bytes a second, or a unit such as 200Mbit, 1Gbit or 125MB")
-    factor = 1e3 ** " kMGT".index(found[2] or " ")
-    return rate * factor / (8 if found[3] == "bit" else 1)
+def _planned(
+    what: Path, fields: Mapping[str, str], parameters: int | None, memory_gib: float | None, speeds: Speeds
+) -> Plan | SizedPlan:
+    """The plan of a job file, or of the job of a run with what the run has measured."""
+    run = what if what.is_dir() else None
+    job = load_job(what if run is None else run / "job.yaml", fields)
+    sized = parameters is not None or isinstance(job.model, ScriptModel | PythonModel)
+    if run is not None and (speeds.step_s is None or (sized and parameters is None)):
+        found = measured(run)
+        parameters = found.parameters if sized and parameters is None else parameters
+        if speeds.step_s is None and speeds.flops is None and job.samples_at_once == found.samples:
+            speeds = replace(speeds, step_s=found.step_s)
+    if not sized:
+        return make_plan(job, memory_gib, speeds)
+    if parameters is None:
+        raise UserError(
+            f"{what}: the number of parameters is known once the model is built: give --parameters, such as 25M, "
+            "or a run folder of the job in place of its file"
+        )
+    if memory_gib is not None or speeds.flops is not None:
+        wrong = "--memory" if speeds.flops is None else "--flops"
+        raise UserError(f"{wrong} needs the layers of a model, and {what} has none; the time of a mini-batch is --step")
+    return plan_sized(job, parameters, speeds)
 
 
 def _network(name: str) -> Network | None:

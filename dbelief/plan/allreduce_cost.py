@@ -48,17 +48,3 @@ def tree_seconds(tree: Shape, size: float, link: Link, chunks: int = 1) -> float
 def ring_seconds(ranks: int, size: float, link: Link, chunks: int = 1) -> float:
     """Seconds of a `RingAllreduce` of `size` bytes, with each rank's piece in `chunks` chunks."""
     return 2 * (ranks - 1) * chunks * link.seconds(size / ranks / chunks)
-
-
-def shards_seconds(
-    replicas: int, shards: int, sizes: tuple[float, float], link: Link, *, fetches: float, pushes: float, in_step: bool
-) -> float:
-    """Lower bound of the time of one mini-batch of each replica, where all fetch and push through sharded servers.
-
-    Each shard has its share of the bytes of a fetch and of a push (`sizes`), and one link of its own. Each replica
-    fetches and pushes the given number of times per mini-batch. In synchronous mode a fetch follows all pushes;
-    otherwise both directions overlap, and the busier one is the limit.
-    """
-    sharing = max(replicas / shards, 1) * link.beta_s
-    once = [times * (link.alpha_s + sharing * size) for times, size in zip((fetches, pushes), sizes, strict=True)]
-    return sum(once) if in_step else max(once)

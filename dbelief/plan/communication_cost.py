@@ -10,10 +10,11 @@ from typing import Any
 from dbelief.core.reduction_tree import named
 from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
 from dbelief.monitor.format import short_time
-from dbelief.plan.allreduce_cost import Link, ring_seconds, shards_seconds, tree_seconds
+from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
 
+from .exchange import Exchange, exchange_of
 from .memory import FLOAT32
-from .shard_traffic import fetched_bytes, pushed_bytes
+from .speeds import Speeds
 from .volumes import Volumes
 
 CHUNK = 65_536
@@ -21,34 +22,6 @@ CHUNK = 65_536
 
 WAYS = ("server", "tree", "ring")
 """Names in a job file (`strategy.reduction.way`)."""
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """Speeds of the machines that a job is planned for.
-
-    Attributes
-    ----------
-    latency_s
-        Seconds for a message of no bytes.
-    bandwidth
-        Of each machine's link, in each direction: bytes a second.
-    flops
-        Of one replica: floating-point operations a second; None where it was not given.
-    """
-
-    latency_s: float = 1e-4
-    bandwidth: float = 125e6
-    flops: float | None = None
-
-    @property
-    def link(self) -> Link:
-        """The same as the formulas' `Link`."""
-        return Link(self.latency_s, 1 / self.bandwidth)
-
-
-GIGABIT = Speeds()
-"""Default speeds."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +68,8 @@ class Communication:
         Methods to sum a gradient over the replicas.
     advice
         Recommendations with reasons, a sentence each.
+    exchange
+        Exchanges of the job through its shards; None of a network, and where the job makes none.
     """
 
     volumes: Volumes
@@ -102,6 +77,7 @@ class Communication:
     compute_s: float | None
     sums: Sequence[Sum]
     advice: Sequence[str]
+    exchange: Exchange | None = None
 
     def described(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -111,19 +87,22 @@ class Communication:
             "compute_s": self.compute_s,
             "sums": [asdict(one) for one in self.sums],
             "advice": list(self.advice),
+            "exchange": None if self.exchange is None else self.exchange.described(),
         }
 
 
 def communication(volumes: Volumes, speeds: Speeds, job: Job | None = None) -> Communication:
     """Predict the communication of a step; `job` None: of a network without a job."""
-    compute_s = None if speeds.flops is None else volumes.samples * volumes.flop / speeds.flops
+    compute_s = speeds.compute_s(volumes.samples * volumes.flop)
     found = sums(volumes.replicas, volumes.parameters, speeds.link)
     advice = [_parallel(volumes), _fastest(volumes, found)]
     if compute_s is not None and volumes.replicas > 1:
         advice.append(_bound(compute_s, found))
-    if job is not None and volumes.replicas:
-        advice.append(_moved(job, volumes, speeds.link))
-    return Communication(volumes, speeds, compute_s, found, advice)
+    if job is None:
+        return Communication(volumes, speeds, compute_s, found, advice)
+    advice += _moved(job, volumes, speeds.link)
+    exchange = exchange_of(job, volumes.parameters, speeds, compute_s)
+    return Communication(volumes, speeds, compute_s, found, advice, exchange)
 
 
 def megabytes(count: float) -> str:
@@ -163,27 +142,18 @@ def _bound(compute_s: float, found: Sequence[Sum]) -> str:
     )
 
 
-def _moved(job: Job, volumes: Volumes, link: Link) -> str:
-    """Description of the traffic of the job's own strategy: among the workers, or through the shards."""
-    strategy, shards = job.strategy, job.shards
+def _moved(job: Job, volumes: Volumes, link: Link) -> list[str]:
+    """Description of the traffic of the job's own strategy where it is not exchanges through the shards."""
+    strategy = job.strategy
     said = f"{strategy.name} as this job has it"
+    if not volumes.replicas:
+        return []
     if isinstance(strategy, Sandblaster):
-        return f"{said} moves |W| to each replica in an iteration, and |W| back with each bundle of portions."
+        return [f"{said} moves |W| to each replica in an iteration, and |W| back with each bundle of portions."]
     if isinstance(strategy, SyncSgd | Elastic) and strategy.grouped:
         reduction, numbers = strategy.reduction, volumes.parameters
         size = volumes.weight_bytes // (1 if reduction.wire is None else 2)
         way, chunk = reduction.way, reduction.chunk
         one = predict(way, volumes.replicas, size, numbers, link, chunk, reduction.arity)
-        return f"{said} sums {megabytes(size)} by {one}, in a step: {short_time(one.seconds)} on these links."
-    fetches, pushes = 1 / strategy.n_fetch, 1 / strategy.n_push
-    fetched, pushed = (of(job.wire, volumes.parameters) for of in (fetched_bytes, pushed_bytes))
-    in_step, most = strategy.staleness == 0, "at most " if job.wire.push.name == "threshold" else ""
-    least = shards_seconds(
-        volumes.replicas, shards, (fetched, pushed), link, fetches=fetches, pushes=pushes, in_step=in_step
-    )
-    moved = f"{most}{megabytes(fetched * fetches + pushed * pushes)}"
-    return (
-        f"{said} moves {moved} for each mini-batch of a replica through {shards} "
-        f"{'shard' if shards == 1 else 'shards'}: on these links one takes "
-        f"{short_time(least)}{' beside computing' if in_step else ', or computing where that is longer'}."
-    )
+        return [f"{said} sums {megabytes(size)} by {one}, in a step: {short_time(one.seconds)} on these links."]
+    return []

@@ -16,12 +16,13 @@ from dbelief.job import Job, Sandblaster
 from dbelief.partition import Grid
 from dbelief.partition.traffic import Passage
 
-from .communication_cost import GIGABIT, Communication, Speeds, communication
+from .communication_cost import Communication, communication
 from .layers import PlannedLayer, reading_sparse
 from .memory import RankMemory, exchange_bytes, machine_bytes, process_bytes, rank_memory, shard_memory
 from .model_shapes import sketch
 from .sample import sample_of
 from .shard_traffic import fetched_bytes, pushed_bytes
+from .speeds import GIGABIT, Speeds
 from .volumes import Volumes
 
 GIB = 1 << 30

@@ -12,8 +12,9 @@ from dbelief.job import Layer
 from dbelief.job.zoo import Branches, Head, Network, Words
 from dbelief.nn import build_layer, stages
 
-from .communication_cost import GIGABIT, Communication, Speeds, communication
+from .communication_cost import Communication, communication
 from .layers import PlannedLayer, Shape, planned_layers
+from .speeds import GIGABIT, Speeds
 from .volumes import Volumes
 
 

@@ -13,10 +13,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.monitor.format import short_time, si, size
+from dbelief.monitor.format import plural, short_time, si, size
 from dbelief.monitor.status_table import facts_of
-from dbelief.plan import Communication, NetworkPlan, Plan
+from dbelief.plan import Communication, NetworkPlan, Plan, SizedPlan, Speeds
 from dbelief.plan.communication_cost import megabytes
+from dbelief.plan.exchange import ENOUGH, Exchange
 from dbelief.plan.job_plan import PlannedRank
 from dbelief.plan.layers import PlannedLayer
 
@@ -27,8 +28,10 @@ MANY = 4
 """Largest number of a layer's tensors that are listed singly."""
 
 
-def planned(plan: Plan | NetworkPlan) -> RenderableType:
+def planned(plan: Plan | NetworkPlan | SizedPlan) -> RenderableType:
     """The complete report of a plan."""
+    if isinstance(plan, SizedPlan):
+        return _sized(plan)
     return _network(plan) if isinstance(plan, NetworkPlan) else _job(plan)
 
 
@@ -58,6 +61,16 @@ def _job(plan: Plan) -> RenderableType:
     if plan.replicas > 1:
         blocks.append(_sums_table(plan.communication))
     return _apart(blocks)
+
+
+def _sized(plan: SizedPlan) -> RenderableType:
+    rows = [
+        ("parameters", f"{plan.parameters:,} trained"),
+        ("replicas", f"{plan.exchange.replicas}, mini-batches of {plan.samples}"),
+        _links(plan.speeds),
+        *_exchange_rows(plan.exchange),
+    ]
+    return facts_of(plan.job, rows)
 
 
 def _network(plan: NetworkPlan) -> RenderableType:
@@ -170,14 +183,49 @@ def _volume_rows(cost: Communication) -> list[tuple[str, str]]:
     times = f"{of.data_bytes / of.weight_bytes:.3g} |W|"
     computed = f"{si(of.step_flop, 'flop')} in a step, {si(of.samples * of.flop, 'flop')} on a replica"
     if cost.compute_s is not None:
-        computed += f": {short_time(cost.compute_s)} at {si(speeds.flops or 0, 'flop')} a second"
+        computed += f": {short_time(cost.compute_s)}"
+        computed += (
+            f" at {si(speeds.flops, 'flop')} a second" if speeds.step_s is None and speeds.flops else ", as given"
+        )
     return [
         ("|W|", f"{megabytes(of.weight_bytes)}: gradients"),
         ("|D|", f"{megabytes(of.data_bytes)}, {times}: inputs of layers with weights, of {samples}"),
         ("computed", computed),
-        ("links", f"{short_time(speeds.latency_s)} a message, {megabytes(speeds.bandwidth)} a second each way"),
+        _links(speeds),
         *[("advice", sentence) for sentence in cost.advice],
+        *(_exchange_rows(cost.exchange) if cost.exchange is not None else []),
     ]
+
+
+def _links(speeds: Speeds) -> tuple[str, str]:
+    return "links", f"{short_time(speeds.latency_s)} a message, {megabytes(speeds.bandwidth)} a second each way"
+
+
+def _exchange_rows(exchange: Exchange) -> list[tuple[str, str]]:
+    """Rows of names and sentences."""
+    pushed, fetched = (si(size, "B") for size in (exchange.pushed_per_sample, exchange.fetched_per_sample))
+    travels = f"; a push with a fetch travels for {short_time(exchange.travel_s)}" * (exchange.replicas > 1)
+    rows = [("exchanged", f"{pushed} pushed and {fetched} fetched for each sample{travels}")]
+    if exchange.share is None or exchange.computed_s is None or exchange.waited_s is None:
+        return [*rows, ("computing", "its share is not known: give the time of a mini-batch by --step, such as 0.2s")]
+    computed = f"{plural(exchange.steps, 'mini-batch', 'mini-batches')}: {short_time(exchange.computed_s)}"
+    waited = f"then {short_time(exchange.waited_s)} waited: {100 * exchange.share:.3g} % of the time is computing"
+    rows.append(("computing", f"{computed}, {waited}"))
+    if exchange.replicas == 1:
+        return rows
+    rows.append(
+        (
+            "diloco",
+            f"with this wire, steps: {exchange.steps_enough:,} is the smallest that leaves {100 * ENOUGH:g} % without "
+            f"delay; steps and delay: {exchange.steps_hidden:,} the smallest that hides the travel whole",
+        )
+    )
+    return [*rows, ("machines", _gain(exchange.replicas, exchange.gain or 0.0))]
+
+
+def _gain(replicas: int, gain: float) -> str:
+    trained = f"{replicas} replicas train {gain:.3g} times the samples of one alone in a second"
+    return trained if gain > 1 else f"{trained}: on these links one machine alone is faster"
 
 
 def _sums_table(cost: Communication) -> RenderableType:

@@ -20,7 +20,7 @@ ARGUMENTS: Mapping[str, str] = {
     "FILE": "Path of a comparison file: see [Job file](job_file.md#comparison-file).",
     "HOST:PORT": "Address of a coordinator or a shard; if omitted, the variable `DBELIEF_LISTEN`.",
     "JOB": "Path of a [job file](job_file.md).",
-    "JOB|NETWORK": "Path of a [job file](job_file.md), or the name of a network of the zoo (`dbelief zoo`).",
+    "JOB|RUN|NETWORK": "Path of a [job file](job_file.md), a run folder, or a network of the zoo (`dbelief zoo`).",
     "RUN": "A run folder.",
     "WHAT": "`workers`, or `ps` for shards.",
     "[HOST:PORT | RUN]": "Address of the job's coordinator, or a run folder.",

@@ -6,17 +6,18 @@ import json
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dbelief.cli.main import main
-from dbelief.cli.plan import bytes_per_s
 from dbelief.job import LayersModel, ZooModel, load_job, parse_job
 from dbelief.job.zoo import NETWORKS
 from dbelief.monitor.format import size
 from dbelief.plan import make_plan
 from dbelief.plan.tables import planned
+from dbelief.rundir.summary import Summary, write_summary
 from tests.terminal import shown
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -149,7 +150,10 @@ limits: {samples: 1}
         (("plan", "nowhere.yaml"), "nowhere.yaml: no such file*"),
         (("zoo", "vgg"), "vgg: no network of the zoo (*); did you mean vgg19?"),
         (("zoo", "googlenet"), "googlenet has branches*dbelief plan googlenet counts it"),
-        (("plan", "nin", "--memory", "3"), "nin is a network of the zoo: --set and --memory are for a job*"),
+        (
+            ("plan", "nin", "--memory", "3"),
+            "nin is a network of the zoo: --set, --memory and --parameters are for a job*",
+        ),
         (
             ("plan", "nin", "--bandwidth", "fast"),
             "*'fast' is no rate: wanted bytes a second, or a unit such as 200Mbit*",
@@ -163,15 +167,113 @@ def test_wrong_words(words: tuple[str, ...], error: str) -> None:
     assert fnmatch(done.output, f"Error: {error}\n".replace("[", "[[]"))
 
 
+SCRIPT = """
+name: gpt
+model: {source: script}
+data: {source: script, train: 100000}
+strategy: {name: diloco, batch: 8, steps: 32}
+wire: {push: int8, pull: bf16}
+limits: {epochs: 1}
+shards: 2
+replicas: 2
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """The job file of a script."""
+    path = tmp_path / "job.yaml"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+SLOW = ("--link", "50Mbit", "--latency", "5ms")
+
+
+def test_a_script_by_its_number_of_parameters(script: str) -> None:
+    text = command("plan", script, "--parameters", "25M", "--step", "0.2s", *SLOW)
+    assert "parameters 25,000,000 trained" in text
+    assert "links 5 ms a message, 6.25 MB a second each way" in text
+    assert "exchanged 99.2 kB pushed and 195 kB fetched for each sample; a push with a fetch travels for" in text
+    assert "computing 32 mini-batches: 6.4 s, then " in text
+    assert "one alone in a second: on these links one machine alone is faster" in text
+    hidden = command("plan", script, "--parameters", "25M", "--step", "1s", "--set", "strategy.delay=32", *SLOW)
+    assert "computing 32 mini-batches: 32 s, then 0 ms waited: 100 % of the time is computing" in hidden
+    assert hidden.endswith("machines 2 replicas train 2 times the samples of one alone in a second")
+    unknown = command("plan", script, "--parameters", "25M")
+    assert "computing its share is not known: give the time of a mini-batch by --step, such as 0.2s" in unknown
+    assert json.loads(command("plan", script, "--parameters", "25M", "--json"))["exchange"]["share"] is None
+
+
+def test_a_jobs_own_model_has_the_same_rows() -> None:
+    text = command("plan", str(EXAMPLES / "digits.yaml"), "--step", "2ms", "--link", "10Mbit")
+    assert "on a replica: 2 ms, as given" in text
+    assert "exchanged 1.2 kB pushed and 1.2 kB fetched for each sample; a push with a fetch travels for" in text
+    assert "one machine alone is faster" in text
+
+
+def run_of(folder: Path, job: str, **fields: Any) -> str:
+    """A run folder with a summary."""
+    (folder / "job.yaml").write_text(job)
+    named = dict.fromkeys(name for name, field in Summary.model_fields.items() if field.is_required())
+    counts = {"samples", "steps", "pushes", "replicas", "shards", "members_lost", "seed", "epochs", "wall_s"}
+    empty = {"samples_per_replica": {}, "job": "x", "reason": "", "parameters": 356_170, "pushes_trained_twice": 0}
+    write_summary(folder / "summary.json", {**named, **dict.fromkeys(counts, 0), **empty, **fields})
+    return str(folder)
+
+
+TIMES = {"0": {"compute": 3.0, "data": 1.0, "push": 9.0}, "1": {"compute": 4.0, "wait": 5.0}}
+
+
+def test_a_run_has_parameters_and_step(tmp_path: Path) -> None:
+    run = run_of(tmp_path, SCRIPT, steps=40, phase_seconds=TIMES)
+    found = json.loads(command("plan", run, "--json"))
+    assert (found["parameters"], found["step_s"]) == (356_170, 0.2)  # 8 s of computing
+    other = json.loads(command("plan", run, "--parameters", "1k", "--step", "3s", "--json"))
+    assert (other["parameters"], other["step_s"]) == (1000, 3.0)
+    larger = json.loads(command("plan", run, "--batch", "16", "--json"))
+    assert larger["step_s"] is None  # the run's mini-batches have another size
+
+
+def test_a_run_of_a_script_that_has_no_times(tmp_path: Path) -> None:
+    text = command("plan", run_of(tmp_path, SCRIPT, steps=40, phase_seconds={"0": {}}))
+    assert "parameters 356,170 trained" in text
+    assert "give the time of a mini-batch by --step" in text
+
+
+def test_a_run_of_a_jobs_own_model(tmp_path: Path) -> None:
+    run = run_of(tmp_path, (EXAMPLES / "digits.yaml").read_text(), steps=40, phase_seconds=TIMES)
+    assert "on a replica: 200 ms, as given" in command("plan", run)
+
+
 @pytest.mark.parametrize(
-    ("text", "rate"),
-    [("1e6", 1e6), ("200Mbit", 25e6), ("10 Gbit/s", 1.25e9), ("125MB", 125e6), ("8bit", 1.0), ("1.5kB/s", 1500.0)],
+    ("words", "error"),
+    [
+        ((), "*the number of parameters is known once the model is built: give --parameters, such as 25M*"),
+        (("--parameters", "25"), ""),
+        (("--parameters", "1.5"), "*'1.5' is no number of parameters*"),
+        (("--parameters", "5", "--step", "0"), "*'0' is no time of a mini-batch*"),
+        (("--parameters", "5", "--step", "1", "--flops", "1"), "--flops and --step both give*"),
+        (("--parameters", "5", "--flops", "1"), "--flops needs the layers of a model, and *job.yaml has none*"),
+        (("--parameters", "5", "--memory", "1"), "--memory needs the layers of a model, and *job.yaml has none*"),
+        (("--parameters", "5", "--set", "model={layers: [relu], loss: softmax_cross_entropy}"), "*"),
+    ],
 )
-def test_rates(text: str, rate: float) -> None:
-    assert bytes_per_s(text) == rate
+def test_wrong_words_for_a_script(script: str, words: tuple[str, ...], error: str) -> None:
+    done = CliRunner().invoke(main, ["plan", script, *words])
+    assert done.exit_code == (2 if error else 0)
+    assert not error or fnmatch(done.output, f"Error: {error}\n")
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "1.2.3", "3x", "1e999", "Mbit", "nan"])
-def test_invalid_rate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no rate"):
-        bytes_per_s(text)
+def test_a_model_with_layers_has_its_own_parameters() -> None:
+    done = CliRunner().invoke(main, ["plan", str(EXAMPLES / "digits.yaml"), "--parameters", "5M"])
+    assert done.exit_code == 2
+    assert done.output.startswith("Error: --parameters is for the model of a script or of Python code")
+
+
+def test_a_run_in_progress_whose_coordinator_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(SCRIPT)
+    done = CliRunner().invoke(main, ["plan", str(tmp_path)])
+    assert done.exit_code != 0
+    assert "there is no summary.json" in done.output
+    assert "25 trained" in command("plan", str(tmp_path), "--parameters", "25", "--step", "1")
