@@ -77,6 +77,13 @@ class Placement:
         first, last = (bisect_left(held, number, key=lambda span: span.start) for number in part)
         return held[first:last]
 
+    def split(
+        self, part: Range | None = None, within: frozenset[int] | None = None
+    ) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
+        """The shards that hold some of these segments, each with those; see `run`."""
+        runs = ((place, self.run(place, part, within)) for place in self.places)
+        return [(place, run) for place, run in runs if run]
+
 
 @dataclass(frozen=True)
 class Fetch:

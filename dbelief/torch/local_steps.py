@@ -20,7 +20,7 @@ from dbelief.core.absent import of_tensors
 from dbelief.core.layout import Kind
 from dbelief.core.push import Push, PushResult, together
 from dbelief.core.rounds import Fragment, Rounds, cut
-from dbelief.job import Diloco, Downpour, Elastic, SyncSgd
+from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.optim.merge import merge
 from dbelief.process.runtime import runtime
@@ -276,6 +276,21 @@ class ElasticStep(LocalStep):
         np.subtract(self._sent, self._centre, out=self._centre)
         self._centre *= np.float32(self._moving_rate)
         self.values -= self._centre
+
+
+Exchange = type[DifferenceStep] | type[ElasticStep]
+"""How a script's own steps are exchanged."""
+
+
+def exchange_of(job: Job) -> Exchange | None:
+    """How the script's own steps are exchanged; None where the shards make its steps by their rule."""
+    if isinstance(job.strategy, Elastic):
+        return ElasticStep
+    if isinstance(job.strategy, Diloco):
+        return DilocoStep
+    if isinstance(job.strategy, Downpour | SyncSgd) and isinstance(job.strategy.rule, AddRule):
+        return DifferenceStep
+    return None
 
 
 def _pieces_of(fragments: Sequence[Fragment]) -> Iterator[slice]:

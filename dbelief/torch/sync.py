@@ -15,7 +15,7 @@ import torch
 from dbelief.core.push import PARAMETERS, PushResult
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import ModelError, Rejected, UserError
-from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
+from dbelief.job import Diloco
 from dbelief.job.metrics import name_of
 from dbelief.rpc.client.coordinator_client import MembershipClient
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -28,8 +28,8 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .account import StepAccount
-from .local_steps import DifferenceStep, DilocoStep, ElasticStep, LocalStep
 from .kept_state import KeptState, check_kept
+from .local_steps import ElasticStep, Exchange, LocalStep, exchange_of
 from .loss import checked_loss
 from .module_state import ModuleState
 from .module_watch import ModuleWatch
@@ -37,9 +37,6 @@ from .optimizer_rule import OTHERS, check_rule
 from .rule_step import RuleStep
 from .scores import Score, Scored, checked_score
 from .step import Step
-
-Exchange = type[DifferenceStep] | type[ElasticStep]
-"""How a script's own steps are exchanged."""
 
 
 class Sync:
@@ -86,7 +83,7 @@ class Sync:
         with located():
             if not isinstance(module, torch.nn.Module):
                 raise ModelError(f"Sync: a torch module is wanted, not a {type(module).__name__}")
-            own_steps = _own_steps(member.job)
+            own_steps = exchange_of(member.job)
             if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
                 raise ModelError(f"Sync: a torch optimiser is wanted, not a {type(optimizer).__name__}")
             if own_steps is None:
@@ -445,17 +442,6 @@ def _form(about: Mapping[str, Any] | None) -> SampleForm | None:
         return None if about is None else SampleForm.of_script(about)
     except ValueError as error:
         raise UserError(f"Sync: {error}") from None
-
-
-def _own_steps(job: Job) -> Exchange | None:
-    """How the script's own steps are exchanged; None where the shards make its steps by their rule."""
-    if isinstance(job.strategy, Elastic):
-        return ElasticStep
-    if isinstance(job.strategy, Diloco):
-        return DilocoStep
-    if isinstance(job.strategy, Downpour | SyncSgd) and isinstance(job.strategy.rule, AddRule):
-        return DifferenceStep
-    return None
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None, member: Membership) -> None:

@@ -22,7 +22,6 @@ than copying some hundred kilobytes.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -129,8 +128,8 @@ class ShardedParameterClient:
         self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, logs=leads)
         self._direct = DirectStreams(job, self._streams, direct, logs=leads)
         self.cover(part)
-        self._pushed_in: dict[Pushed, int] = {}  # placement epoch at the start of the last push
-        self._pushed: dict[Pushed, list[PushCall]] = {}  # the last pushes of some segments
+        # The last push: the placement's epoch when it began, and its calls where it was of some segments.
+        self._pushed: dict[Pushed, tuple[int, list[PushCall]]] = {}
 
     def cover(self, part: Range | None) -> None:
         """Set the range that pulls and pushes cover: see `part`; no call is under way."""
@@ -149,10 +148,7 @@ class ShardedParameterClient:
         return self._sharing.array(size)
 
     def figures(self) -> WireFigures:
-        """Traffic with the shards so far, and the 1-norm of the residuals that later pushes will send.
-
-        Call it only while no push is running. Cost: one pass over each residual.
-        """
+        """Traffic so far, and the 1-norm of the residuals, in a pass over each; call it while no push is running."""
         residual = sum(float(compiled("norm1")(kept)) for kept in self._residuals.values())
         shared = {"shared_sent": self.shared_sent, "shared_received": self.shared_received}
         return WireFigures(sent=self.sent, received=self.received, residual=residual, **shared)
@@ -283,20 +279,17 @@ class ShardedParameterClient:
         if isinstance(values, np.ndarray) and np.may_share_memory(values, out):
             raise ValueError("the weights that are sent and the array for the centre overlap")
         upload = VectorUpload(values, versions, push, self._rule, self._origin, self._codecs.asked)
-        payloads = self._payloads(push)
-        calls: list[ShardCall] = [
-            ExchangeCall(self.job, place, run, upload, payloads, out) for place, run in self._runs()
-        ]
+        sent = upload, self._payloads(push), out
+        calls: list[ShardCall] = [ExchangeCall(self.job, place, run, *sent) for place, run in self._runs()]
         self._run(calls)
         return result_of(calls)
 
     def _runs(self, within: frozenset[int] | None = None) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
         """Shards that hold segments in this client's range, each with those segments; or with those of `within`."""
-        placement = self.placement
         if within is not None:
-            return _split(placement, within=within)
-        if self._known[0] is not placement:
-            self._known = placement, _split(placement, self._part)
+            return self.placement.split(within=within)
+        if self._known[0] is not self.placement:
+            self._known = self.placement, self.placement.split(self._part)
         return self._known[1]
 
     def _payloads(self, push: Push) -> Payloads:
@@ -318,7 +311,6 @@ class ShardedParameterClient:
         """
         blocks = self._share([one for call in calls for one in call.together()])
         began_in = self.placement.epoch
-        finished: dict[Pushed, list[PushCall]] = {}
         try:
             for call in calls:
                 self._begin(call)
@@ -347,12 +339,8 @@ class ShardedParameterClient:
                     left.append(call)
                 else:
                     self._finished(call)
-            for call in calls:
-                if isinstance(call, PushCall):
-                    self._pushed_in[call.what] = began_in
-                    if call.what[1] is not None:
-                        finished.setdefault(call.what, []).append(call)
-            self._pushed |= finished
+            if pushed := [call for call in calls if isinstance(call, PushCall)]:
+                self._pushed[pushed[0].what] = began_in, pushed if pushed[0].what[1] is not None else []
         finally:
             for call in calls:
                 self._drop(call)
@@ -388,7 +376,7 @@ class ShardedParameterClient:
         if isinstance(call, PushCall):
             # In a new placement epoch, a shard may have failed and lost its state, including segments that were
             # migrated to this shard since. The push's own number as base lets the shard report that loss.
-            moved = self._pushed_in.get(call.what) != self.placement.epoch and call.push.sequence > 1
+            moved = self._pushed.get(call.what, (None,))[0] != self.placement.epoch and call.push.sequence > 1
             call.begin(call.push.sequence if moved else call.push.base)
         self._refer(call)
         call.route = call.method
@@ -503,16 +491,9 @@ class ShardedParameterClient:
             begun = list(call.continued_at(self.placement))
             calls += begun
         # Other segments too: those who wait there hold up the round of these.
-        known = [*calls, *itertools.chain.from_iterable(self._pushed.values())]
+        known = [*calls, *(call for _, earlier in self._pushed.values() for call in earlier)]
         reports = [one for done in known for one in done.report(self.placement, self._pusher)] if self._pusher else []
         calls += reports
         for one in (*begun, *reports):
             self._begin(one)
         return [*begun, *reports]
-
-
-def _split(
-    placement: Placement, part: Range | None = None, within: frozenset[int] | None = None
-) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
-    runs = ((place, placement.run(place, part, within)) for place in placement.places)
-    return [(place, run) for place, run in runs if run]
