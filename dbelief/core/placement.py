@@ -68,7 +68,7 @@ class Placement:
     def run(
         self, place: ShardPlacement, part: Range | None = None, within: frozenset[int] | None = None
     ) -> Sequence[SegmentSpan]:
-        """Segments of one shard; with `part` only those of that rank's range, with `within` only these."""
+        """Segments of one shard; with `part` only those of that rank's range, or with `within` only these."""
         held = [span for first, count in place.runs for span in self.spans[first : first + count]]
         if within is not None:
             return [span for span in held if span.index in within]

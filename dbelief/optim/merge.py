@@ -24,6 +24,6 @@ def merge(xp: Any, values: Any, arrived: Any, sent: Any, room: Any, blend: float
     if not blend:
         values[:] = arrived
         return
-    xp.multiply(arrived, np.float32(1 - blend), out=room)
-    xp.multiply(values, np.float32(blend), out=values)
+    xp.subtract(arrived, values, out=room)  # 0 where nothing has changed, which no rounding may
+    xp.multiply(room, np.float32(1 - blend), out=room)
     xp.add(values, room, out=values)

@@ -33,7 +33,7 @@ class ScriptProgress:
     job_samples
         Samples that all replicas have trained, as last known.
     travels
-        Whether a push is under way: residuals change then, and are not reported.
+        Whether pushes are under way, or some of a round's follow: residuals change then, and are not reported.
     """
 
     def __init__(self, session: Session) -> None:

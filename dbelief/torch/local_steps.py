@@ -194,11 +194,12 @@ class DilocoStep(DifferenceStep):
         self._rounds = Rounds(strategy.batch, strategy.steps, len(self._fragments))
         self._trained = sum(box.size for box in self._part.boxes if box.kind is Kind.TRAINED)
         self._results: list[PushResult] = []  # of the round's fragments so far
+        self._exchanges = False  # before the first exchange nothing is the replica's own
 
     def fetch(self, clock: int) -> None:
-        """See `Step.fetch`; from the second time on a share of the script's parameters stays."""
-        super().fetch(clock)
-        self._blend = self._strategy.blend
+        """See `Step.fetch`; after an exchange, which has brought those of its clock, only for a later one."""
+        if clock > self.clock or not self._exchanges:
+            super().fetch(clock)
 
     def _due(self, stepped: Stepped, samples: int) -> Sequence[Fragment]:
         due = self._rounds.due(stepped.position - samples, stepped.position, stepped.lease.samples)
@@ -212,7 +213,9 @@ class DilocoStep(DifferenceStep):
     ) -> Callable[[], PushResult | None]:
         pushes = [self._push_of(fragment, stepped, clock) for fragment in due]
         completes = due[-1] is self._fragments[-1]
-        self.clock = following = max(next_clock, clock + 1)  # within a round the next clock of a fragment is later
+        # A fetch for a later clock would wait for others, who wait for this round's other fragments.
+        self.clock = following = max(next_clock, clock + 1) if len(self._fragments) == 1 else clock + 1
+        self._blend, self._exchanges = self._strategy.blend, True
 
         def exchange() -> PushResult | None:
             for fragment, push in zip(due, pushes, strict=True):
@@ -227,15 +230,19 @@ class DilocoStep(DifferenceStep):
 
     def _push_of(self, fragment: Fragment, stepped: Stepped, clock: int) -> Push:
         """Have in `_difference` what a fragment has changed, turned round, and the push of it."""
+        held: set[str] = set()
         moved: set[str] = set()
         for own in fragment.pieces:
             difference = np.subtract(self._fetched[own], self.values[own], out=self._difference[own])
             check_finite(difference, self._part, "difference", own.start)
             summed = difference[max(0, self._trained - own.start) :]
             np.negative(summed, out=summed)  # buffers are behind what is trained, and are added
-            moved |= {name for name, some in self._part.pieces(self._difference, own) if some.any()}
+            for name, some in self._part.pieces(self._difference, own):
+                held.add(name)
+                if some.any():
+                    moved.add(name)
         # Tensors that no step has changed are left out: the velocity of the outer rule is not to move them.
-        absent = of_tensors(self._part, {box.name for box in self._part.boxes} - moved)
+        absent = of_tensors(self._part, held - moved)
         weight = self._strategy.weight(fragment.samples, fragment.steps)
         return self._push(stepped, weight, clock, self._strategy.outer.rate, absent, fragment is not self._fragments[0])
 

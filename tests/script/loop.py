@@ -13,6 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ DEFAULTS = {
     "delay": 0,
     "evaluates": 0,
     "width": 12,
+    "keeps": 0,
 }
 Values = list[torch.Tensor]
 Way = Callable[[Values, Values, Values], Values]
@@ -115,10 +117,14 @@ def outer_step(
 
 
 class Exchanges:
-    """Exchanges of one replica: each begins after `every` steps, and changes the weights `delay` steps later."""
+    """Exchanges of one replica: each begins after `every` steps, and changes the weights `delay` steps later.
 
-    def __init__(self, model: nn.Module, way: Way, every: int, delay: int) -> None:
+    `keeps`: per cent of its own weights that stay.
+    """
+
+    def __init__(self, model: nn.Module, way: Way, every: int, delay: int, keeps: int) -> None:
         self._model, self._way, self._every, self._delay = model, way, every, delay
+        self._takes = 1 - keeps / 100
         self._centre, self._velocity = ([p.detach() * factor for p in model.parameters()] for factor in (1, 0))
         self._behind, self._changes = 0, list[torch.Tensor]()
 
@@ -141,15 +147,28 @@ class Exchanges:
     def _arrive(self) -> None:
         with torch.no_grad():
             for own, change in zip(self._model.parameters(), self._changes, strict=False):
-                own += change
+                own += self._takes * change
         self._changes = []
+
+
+def pushes_of(sync: Any) -> list[list[Any]]:
+    """Clock, weight and segments of each push that follows."""
+    parameters, pushes = sync._session.parameters, list[list[Any]]()
+    push = parameters.push
+
+    def counted(values: Any, versions: Any, header: Any, *rest: Any, within: Any = None, **named: Any) -> Any:
+        pushes.append([header.clock, header.samples, sorted(within or ())])
+        return push(values, versions, header, *rest, within=within, **named)
+
+    parameters.push = counted
+    return pushes
 
 
 def main() -> None:
     """Train, and write the outcome."""
     way, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     more = dict(text.split("=") for text in sys.argv[4:])
-    accumulate, workers, epochs, own, elastic, diloco, delay, evaluates, width = (
+    accumulate, workers, epochs, own, elastic, diloco, delay, evaluates, width, keeps = (
         int(more.get(name, usual)) for name, usual in DEFAULTS.items()
     )
     torch.manual_seed(SEED)
@@ -160,7 +179,7 @@ def main() -> None:
     steps = epochs * SAMPLES // (BATCH * accumulate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if "cosine" in more else None
     losses = []
-    exchanges = Exchanges(model, exchange if elastic else outer_step, elastic or diloco or steps + 1, delay)
+    exchanges = Exchanges(model, exchange if elastic else outer_step, elastic or diloco or steps + 1, delay, keeps)
     if way == "plain":
         for number, (x, y) in enumerate(DataLoader(dataset, batch_sampler=list(plain_batches(epochs)))):
             loss = criterion(model(x), y) / accumulate
@@ -176,6 +195,7 @@ def main() -> None:
     else:
         with dbelief.join() as job:
             sync = dbelief.torch.Sync(job, model, *[] if own else [optimizer])
+            pushes = pushes_of(sync) if "pushes" in more else []
             loader = DataLoader(dataset, batch_sampler=job.sampler(dataset, BATCH), num_workers=workers)
             for number, (x, y) in enumerate(loader):
                 loss = criterion(model(x), y) / accumulate
@@ -190,6 +210,7 @@ def main() -> None:
                         sync.evaluate(lambda model, data: 0.0)
                     if schedule is not None:
                         schedule.step()
+        (folder / "pushes.json").write_text(json.dumps(pushes))
     torch.save(model.state_dict(), folder / f"{way}.pt")
     (folder / f"{way}.json").write_text(json.dumps(losses))
 

@@ -15,7 +15,7 @@ LOGGED = Path(__file__).with_name("logged.py")
 TOGETHER = """
 name: together
 model: {{source: script}}
-data: {{source: script, train: 230}}
+data: {{source: script, train: 210}}
 strategy: {strategy}
 limits: {{epochs: 3}}
 deadlines: {{progress_s: 10}}
@@ -31,6 +31,7 @@ deadlines: {{progress_s: 10}}
         "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3}",
         "{name: diloco, batch: 10, steps: 3}",
         "{name: diloco, batch: 10, steps: 3, delay: 2}",
+        "{name: diloco, batch: 10, steps: 3, lease: 60, fragments: 2}",
         "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3, overlap: true}",
         "{name: sync-easgd, batch: 10, rate: 0.05, overlap: true}",
     ],
@@ -39,8 +40,8 @@ def test_with_loaders_that_draw_ahead(strategy: str, tmp_path: Path) -> None:
     """The leases of a block differ in length, and the loaders have processes of their own."""
     job = TOGETHER.format(strategy=strategy)
     own = ["own"] * any(word in strategy for word in ("add", "easgd", "diloco"))
-    summary = launch(tmp_path, job, 2, LOGGED, str(tmp_path / "steps"), "0", "230", *own)
-    assert summary["samples"] == 3 * 230
+    summary = launch(tmp_path, job, 2, LOGGED, str(tmp_path / "steps"), "0", "210", *own)
+    assert summary["samples"] == 3 * 210
     assert summary["died"] == []
 
 

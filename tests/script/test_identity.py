@@ -101,20 +101,26 @@ def test_diloco_of_one_replica_steps_by_what_the_scripts_steps_have_changed(
     check(tmp_path, plain, script, 1e-5)
 
 
-@pytest.mark.parametrize(
-    "exchanges",
-    [
-        "steps: 4, fragments: 3",
-        "steps: 4, fragments: 4, delay: 1, weigh: rate",
-        "steps: 8, fragments: 3, delay: 2, blend: 0.5",
-        "steps: 5, blend: 1.0",
-    ],
-)
-def test_fragments_of_one_replica_leave_its_own_steps_as_they_are(exchanges: str, tmp_path: Path) -> None:
-    """The outer rule makes the replica's parameters the shards'. The module has six segments and more."""
-    strategy = f"{{name: diloco, batch: 20, {exchanges}, outer: {{name: sgd, rate: 1}}}}"
-    plain, script = run(tmp_path, "momentum", strategy, shards=2, own=1, width=72)
+def test_diloco_keeps_a_share_of_the_scripts_parameters(tmp_path: Path) -> None:
+    strategy = "{name: diloco, batch: 20, steps: 4, delay: 2, blend: 0.3, outer: {name: nesterov, rate: 0.7, mu: 0.6}}"
+    plain, script = run(tmp_path, "momentum", strategy, shards=2, own=1, diloco=4, delay=2, keeps=30)
     check(tmp_path, plain, script, 1e-5)
+
+
+def test_fragments_of_one_replica_leave_its_own_steps_as_they_are(tmp_path: Path) -> None:
+    """The outer rule makes the replica's parameters the shards'. Each fragment has one push in each round."""
+    strategy = "{name: diloco, batch: 20, steps: 4, fragments: 3, delay: 1, weigh: rate, lease: 160, OUTER}"
+    strategy = strategy.replace("OUTER", "outer: {name: sgd, rate: 1}")
+    plain, script = run(tmp_path, "momentum", strategy, shards=2, own=1, width=72, pushes=1)
+    check(tmp_path, plain, script, 1e-5)
+    pushes = json.loads((tmp_path / "pushes.json").read_text())
+    fragments = [within for _, _, within in pushes[:3]]
+    assert sorted(segment for within in fragments for segment in within) == list(range(sum(map(len, fragments))))
+    assert min(map(len, fragments)) > 1
+    assert [within for _, _, within in pushes] == fragments * (len(pushes) // 3)
+    assert [clock for clock, _, _ in pushes] == [number // 3 for number in range(len(pushes))]
+    # Samples times samples a step, over those of a mini-batch: after 2, 3 and 4 steps, then of a lease's last round.
+    assert [weight for _, weight, _ in pushes[:6]] == [40, 60, 80, 120, 100, 80]
 
 
 def test_synchronous_sgd_of_one_replica(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ class Diloco(StrategySection):
 
     def weight(self, samples: int, steps: int) -> int:
         """Weight of a push in the mean of its round (rate: Decoupled DiLoCo, 2026, arXiv:2604.21428)."""
-        return {"samples": samples, "rate": samples * max(1, samples // steps), "none": 1}[self.weigh]
+        rate = max(1, samples * samples // (steps * self.batch))  # in mini-batches a step, so that it is small
+        return {"samples": samples, "rate": rate, "none": 1}[self.weigh]
 
     @property
     def n_push(self) -> int:

@@ -148,7 +148,7 @@ class ShardedParameterClient:
         return self._sharing.array(size)
 
     def figures(self) -> WireFigures:
-        """Traffic so far, and the 1-norm of the residuals, in a pass over each; call it while no push is running."""
+        """Traffic so far, and the 1-norm of the residuals, in a pass over each; only while no push is running."""
         residual = sum(float(compiled("norm1")(kept)) for kept in self._residuals.values())
         shared = {"shared_sent": self.shared_sent, "shared_received": self.shared_received}
         return WireFigures(sent=self.sent, received=self.received, residual=residual, **shared)
