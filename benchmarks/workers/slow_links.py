@@ -19,8 +19,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.table import Table
 
@@ -121,7 +122,8 @@ def speed(events: Events, round_samples: int) -> float:
     return float((last - first) * round_samples / (ended_s - began_s))
 
 
-class Hosts(NamedTuple):
+@dataclass(frozen=True)
+class Hosts:
     """The hosts of a run: those of a network, or, where its prefix is empty, all this machine."""
 
     count: int
