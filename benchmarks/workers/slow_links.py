@@ -77,6 +77,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "diloco-128": diloco(128),
     "diloco-128-int8": diloco(128, **SMALL),
     "diloco-128-int8-delay": diloco(128, 64, **SMALL),
+    "diloco-128-int8-delay-128": diloco(128, 128, **SMALL),
 }
 
 
