@@ -1,9 +1,10 @@
 """DiLoCo's quality: a character GPT by four learners that exchange every H steps, beside DDP and one learner alone.
 
     DBELIEF_DATA=... python -m benchmarks.accuracy.diloco [--seeds 0] [--ways ddp,alone,simulated-8,job-8] [--steps 488]
+        [--rate 0.001]
 
-The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) on tiny Shakespeare: AdamW at 0.003,
-mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the same windows in the same order:
+The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) on tiny Shakespeare: AdamW at a
+constant rate, mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the same windows in the same order:
 
     ddp            one process, mini-batches of 32: the steps of four synchronous ranks
     alone          one learner in the same time: as many steps, of 8
@@ -23,7 +24,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -40,7 +41,21 @@ STEPS = 488
 """Two epochs."""
 
 
-def job_fields(seed: int, steps: int, inner_steps: int) -> dict[str, Any]:
+class Setting(NamedTuple):
+    """What all ways of a run have: the text's path, seed, steps of a learner, and rate of AdamW."""
+
+    source: str
+    seed: int
+    steps: int
+    rate: float
+
+    @property
+    def words(self) -> list[str]:
+        """First words of the script."""
+        return [self.source, str(self.seed), str(TRAIN), str(self.rate)]
+
+
+def job_fields(setting: Setting, inner_steps: int) -> dict[str, Any]:
     """The job file for rounds of so many inner steps, H."""
     outer = {"name": "nesterov", "rate": 0.7, "mu": 0.6}
     return {
@@ -48,45 +63,45 @@ def job_fields(seed: int, steps: int, inner_steps: int) -> dict[str, Any]:
         "model": {"source": "script"},
         "data": {"source": "script", "train": TRAIN, "validation": 1},
         "strategy": {"name": "diloco", "batch": BATCH, "steps": inner_steps, "outer": outer},
-        "limits": {"samples": steps * LEARNERS * BATCH},
+        "limits": {"samples": setting.steps * LEARNERS * BATCH},
         "evaluate": {"every": 10**9, "keep": "last"},
         "snapshots": {"every_s": None},
         "deadlines": {"beat_s": PATIENCE_S, "progress_s": PATIENCE_S},
         "replicas": LEARNERS,
-        "seed": seed,
+        "seed": setting.seed,
     }
 
 
-def in_one_process(source: str, seed: int, *words: str) -> Figures:
+def in_one_process(setting: Setting, *words: str) -> Figures:
     """Figures that the script prints."""
-    command = [sys.executable, SCRIPT, source, str(seed), str(TRAIN), *words]
+    command = [sys.executable, SCRIPT, *setting.words, *words]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     loss, accuracy = json.loads(ended.stdout)
     return {"loss": loss, "accuracy": accuracy}
 
 
-def plain(batch: int, source: str, seed: int, steps: int) -> Figures:
+def plain(batch: int, setting: Setting) -> Figures:
     """Figures of one learner without exchanges."""
-    return in_one_process(source, seed, "plain", str(batch), str(steps))
+    return in_one_process(setting, "plain", str(batch), str(setting.steps))
 
 
-def simulated(inner_steps: int, source: str, seed: int, steps: int) -> Figures:
+def simulated(inner_steps: int, setting: Setting) -> Figures:
     """Figures of the algorithm in one process."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.yaml"
-        file.write_text(json.dumps(job_fields(seed, steps, inner_steps)))
-        return in_one_process(source, seed, "simulated", str(file))
+        file.write_text(json.dumps(job_fields(setting, inner_steps)))
+        return in_one_process(setting, "simulated", str(file))
 
 
-def job(inner_steps: int, source: str, seed: int, steps: int) -> Figures:
+def job(inner_steps: int, setting: Setting) -> Figures:
     """Figures of a job."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "job.yaml").write_text(json.dumps(job_fields(seed, steps, inner_steps)))
-        runs.dbelief(folder, "run", "--quiet", "--job", "job.yaml", SCRIPT, source, str(seed), str(TRAIN))
+        (Path(folder) / "job.yaml").write_text(json.dumps(job_fields(setting, inner_steps)))
+        runs.dbelief(folder, "run", "--quiet", "--job", "job.yaml", SCRIPT, *setting.words)
         return figures_of(json.loads((Path(folder) / "runs/diloco/summary.json").read_text()))
 
 
-WAYS: dict[str, Callable[[str, int, int], Figures]] = {
+WAYS: dict[str, Callable[[Setting], Figures]] = {
     "ddp": partial(plain, LEARNERS * BATCH),
     "alone": partial(plain, BATCH),
     **{f"simulated-{steps}": partial(simulated, steps) for steps in ROUNDS},
@@ -115,6 +130,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=options.numbers, default=[0])
     parser.add_argument("--ways", type=options.words, default=list(WAYS))
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--rate", type=float, default=0.001)
     arguments = parser.parse_args()
     if unknown := set(arguments.ways) - WAYS.keys():
         parser.error(f"no way is called {min(unknown)!r}, only {', '.join(WAYS)}")
@@ -123,7 +139,7 @@ def main() -> None:
     for seed in arguments.seeds:
         row: dict[str, Any] = {"seed": seed}
         for way in arguments.ways:
-            row[way] = WAYS[way](source, seed, arguments.steps)
+            row[way] = WAYS[way](Setting(source, seed, arguments.steps, arguments.rate))
             report.progress({"seed": seed, "way": way, **row[way]})
         rows.append(row)
     means = means_of(rows, arguments.ways)

@@ -1,11 +1,11 @@
 """A character GPT that makes its own steps: a replica of a DiLoCo job, the algorithm in one process, or one learner.
 
-    dbelief run --job JOB diloco_script.py FILE SEED WINDOWS            a replica
-    python diloco_script.py FILE SEED WINDOWS simulated JOB             all learners of the job, in one process
-    python diloco_script.py FILE SEED WINDOWS plain BATCH STEPS         one learner without exchanges
+    dbelief run --job JOB diloco_script.py FILE SEED WINDOWS RATE           a replica
+    python diloco_script.py FILE SEED WINDOWS RATE simulated JOB            all learners of the job, in one process
+    python diloco_script.py FILE SEED WINDOWS RATE plain BATCH STEPS        one learner without exchanges
 
 The model and its windows are those of `examples/scripts/char_gpt.py`; the first WINDOWS are an epoch, the others the
-test set. All ways begin at the parameters of the seed, and take windows in the order of the job's sampler. The last two
+test set; RATE is that of AdamW. All ways begin at the parameters of the seed, and take windows in the order of the job's sampler. The last two
 print loss and accuracy on the test set as JSON.
 """
 
@@ -28,8 +28,7 @@ from dbelief.job import Diloco, Job, load_job
 from dbelief.job.strategies.rules import MomentumRule
 from dbelief.training.schedule import total_samples
 
-RATE = 0.003
-TRAIN, WORDS = int(sys.argv[3]), sys.argv[4:]
+TRAIN, RATE, WORDS = int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]
 
 del sys.argv[3:]  # of what follows FILE and SEED, char_gpt would read more
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "scripts"))

@@ -7,8 +7,8 @@
 A link is MBIT:MS:LOSS, of each host to a switch (hostnet: harness/hosts.py). Each host has a shard and a worker, and
 the first one the coordinator. A worker waits for so long in each mini-batch, in place of computing, so that two cores
 carry all hosts. The model is a network of the job file, or a script: the character GPT (waiting_gpt.py), also by torch
-DDP over gloo, a rank on each host. Samples are counted between two completed rounds, the first two seconds after a
-run's first progress event.
+DDP over gloo, a rank on each host. Completed rounds of all hosts are counted, from two seconds after a run's first
+progress event on: let --seconds be ten rounds or more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import contextlib
 import itertools
 import json
 import os
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ SMALL = {"push": "int8", "pull": "bf16"}
 SETTLED_S = 2.0
 """After the first progress event, until which the processes warm up."""
 DDP = "ddp"
+LEAST_ROUNDS = 5
+"""With a delay, hosts drift by up to a round: ten give the speed to some percent."""
 LAST_LINES = 10
 """Of each process, where one has ended."""
 Events = Sequence[Mapping[str, Any]]
@@ -105,22 +108,21 @@ def job_of(model: str, way: str, count: int) -> dict[str, Any]:
 
 
 def speed(events: Events, round_samples: int) -> float:
-    """Samples a second from the completion of one round of all hosts to that of the last.
+    """Samples a second, by a line through the times at which rounds of all hosts were completed.
 
     Raises
     ------
     SystemExit
-        Fewer than two were completed after `SETTLED_S`.
+        Fewer than `LEAST_ROUNDS` were, after `SETTLED_S`.
     """
     first_seen_s: dict[int, float] = {}  # by number of completed rounds
     for event in events:
         first_seen_s.setdefault(event["samples"] // round_samples, event["elapsed_s"])
     settled_s = events[0]["elapsed_s"] + SETTLED_S
-    seen = [(rounds, at_s) for rounds, at_s in first_seen_s.items() if at_s >= settled_s]
-    if len(seen) < 2:
+    seen = {rounds: at_s for rounds, at_s in first_seen_s.items() if at_s >= settled_s}
+    if len(seen) < LEAST_ROUNDS:
         raise SystemExit(f"{len(seen)} rounds of {round_samples} samples were completed; --seconds must be more")
-    (first, began_s), (last, ended_s) = seen[0], seen[-1]
-    return float((last - first) * round_samples / (ended_s - began_s))
+    return statistics.linear_regression(list(seen.values()), list(seen)).slope * round_samples
 
 
 @dataclass(frozen=True)

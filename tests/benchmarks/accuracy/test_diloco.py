@@ -26,6 +26,6 @@ def test_ratios_are_those_of_means() -> None:
 
 
 def test_the_job_trains_as_many_windows_as_ddp(tmp_path: Path) -> None:
-    job = parse_job(json.dumps(diloco.job_fields(0, diloco.STEPS, 32)), tmp_path, "job")
+    job = parse_job(json.dumps(diloco.job_fields(diloco.Setting("text", 0, diloco.STEPS, 0.001), 32)), tmp_path, "job")
     assert total_samples(job.limits, diloco.TRAIN) == 488 * 32 == 2 * diloco.TRAIN
     assert job.strategy.clock_samples == 32 * 8

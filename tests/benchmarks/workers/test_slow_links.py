@@ -11,18 +11,25 @@ from benchmarks.workers import slow_links
 from dbelief.job import parse_job
 
 
+def events(*reported: tuple[float, int]) -> list[dict[str, float]]:
+    return [{"elapsed_s": 10 + at_s, "samples": samples} for at_s, samples in reported]
+
+
 def test_whole_rounds_are_counted() -> None:
-    # Rounds of 64 samples take 2 s; hosts report them apart, and a part of the third only.
-    reported = [(0.0, 0), (1.9, 32), (3.0, 64), (3.2, 64), (5.0, 128), (6.9, 160), (7.0, 192), (7.1, 224)]
-    events = [{"elapsed_s": 10 + at_s, "samples": samples} for at_s, samples in reported]
-    assert slow_links.speed(events, 64) == 32.0
+    # Rounds of 64 samples take 2 s; two hosts report them apart, and of the last one a half.
+    hosts = [
+        part
+        for number in range(5)
+        for part in ((2.9 + 2 * number, 32 + 64 * number), (3 + 2 * number, 64 + 64 * number))
+    ]
+    found = events((0, 0), *hosts, (11.1, 320), (12.9, 352))
+    assert slow_links.speed(found, 64) == pytest.approx(32)
 
 
-@pytest.mark.parametrize("reported", [[(0.0, 0), (1.0, 64), (9.0, 120)], [(0.0, 0), (1.0, 64), (9.0, 128)]])
-def test_a_run_of_less_than_two_rounds_has_no_speed(reported: list[tuple[float, int]]) -> None:
-    events = [{"elapsed_s": at_s, "samples": samples} for at_s, samples in reported]
-    with pytest.raises(SystemExit, match="rounds of 64 samples were completed; --seconds must be more"):
-        slow_links.speed(events, 64)
+def test_a_run_of_few_rounds_has_no_speed() -> None:
+    found = events((0, 0), (1, 64), *((3 + number, 64 * number) for number in range(2, 6)))
+    with pytest.raises(SystemExit, match="4 rounds of 64 samples were completed; --seconds must be more"):
+        slow_links.speed(found, 64)
 
 
 @pytest.mark.parametrize("model", list(slow_links.MODELS))
