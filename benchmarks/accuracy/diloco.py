@@ -4,7 +4,8 @@
         [--rate 0.001]
 
 The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) on tiny Shakespeare: AdamW at a
-constant rate, mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the same windows in the same order:
+constant rate, mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the same windows in the
+same order:
 
     ddp            one process, mini-batches of 32: the steps of four synchronous ranks
     alone          one learner in the same time: as many steps, of 8

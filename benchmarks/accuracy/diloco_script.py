@@ -5,8 +5,8 @@
     python diloco_script.py FILE SEED WINDOWS RATE plain BATCH STEPS        one learner without exchanges
 
 The model and its windows are those of `examples/scripts/char_gpt.py`; the first WINDOWS are an epoch, the others the
-test set; RATE is that of AdamW. All ways begin at the parameters of the seed, and take windows in the order of the job's sampler. The last two
-print loss and accuracy on the test set as JSON.
+test set; RATE is that of AdamW. All ways begin at the parameters of the seed, and take windows in the order of the
+job's sampler. The last two print loss and accuracy on the test set as JSON.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Learner:
 def train_for_job(learner: Learner, train: Any, test: Any) -> None:
     """Train as a replica."""
     with dbelief.join() as job:
+        strategy: Any = job.job.strategy
         sync = dbelief.torch.Sync(job, learner.module)
-        for indices in job.sampler(train, job.job.strategy.batch):
+        for indices in job.sampler(train, strategy.batch):
             sync.step(learner.step(train, indices), samples=len(indices))
         sync.evaluate(gpt.score, test)
 

@@ -22,11 +22,15 @@ import torch
 
 import dbelief
 
-SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
+WORDS = sys.argv[1:]
 TOKENS, WINDOW = 65, 16
 RATE = 0.001
 EVENT_S = 0.2
 """From one event to the next, as of a job."""
+
+sys.argv[1:] = ["no text"]  # char_gpt reads the name of one
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "scripts"))
+gpt: Any = importlib.import_module("char_gpt")
 
 
 class KnownPart(torch.autograd.Function):
@@ -51,17 +55,12 @@ class WaitingGpt(torch.nn.Module):
 
     def __init__(self, wait_s: float) -> None:
         super().__init__()
-        sys.argv[1:], words = ["no file"], sys.argv[1:]
-        sys.path.append(str(SCRIPTS))
-        gpt = importlib.import_module("char_gpt")
-        sys.argv[1:] = words
         torch.manual_seed(0)
         self.gpt = gpt.Gpt(TOKENS)
         window = torch.randint(TOKENS, (1, WINDOW + 1))
         gpt.loss_of(self.gpt, window[:, :-1], window[:, 1:]).backward()
-        layers = [list(layer.parameters()) for layer in self.gpt.layers]
-        ends = [[*self.gpt.tokens.parameters(), *self.gpt.positions.parameters()], list(self.gpt.norm.parameters())]
-        parts = [ends[0], *layers, ends[1]]
+        modules = [[self.gpt.tokens, self.gpt.positions], *([layer] for layer in self.gpt.layers), [self.gpt.norm]]
+        parts = [[own for module in part for own in module.parameters()] for part in modules]
         self._parts = [(own, [one.grad for one in own]) for own in parts]
         self._wait_s = wait_s / len(parts)
         self.gpt.zero_grad()
@@ -77,9 +76,11 @@ class WaitingGpt(torch.nn.Module):
 def train_for_job(model: WaitingGpt, optimizer: torch.optim.Optimizer) -> None:
     """Train as a replica, with the script's own steps or by the shards' rule."""
     with dbelief.join() as job:
-        own_steps = job.job.strategy.rule.name == "add"
+        strategy: Any = job.job.strategy
+        data: Any = job.job.data
+        own_steps = strategy.rule.name == "add"
         sync = dbelief.torch.Sync(job, model, None if own_steps else optimizer)
-        for batch in job.sampler(range(job.job.data.train), job.job.strategy.batch):
+        for batch in job.sampler(range(data.train), strategy.batch):
             loss = model()
             loss.backward()
             if own_steps:
@@ -110,7 +111,7 @@ def main() -> None:
     model = WaitingGpt(float(os.environ["DBELIEF_COMPUTE_WAIT"]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     if "RANK" in os.environ:
-        train_by_ddp(model, optimizer, int(sys.argv[1]))
+        train_by_ddp(model, optimizer, int(WORDS[0]))
     else:
         train_for_job(model, optimizer)
 
