@@ -135,5 +135,4 @@ def main() -> None:
     print(json.dumps(gpt.score(learner.module, test)))
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -116,5 +116,4 @@ def main() -> None:
         train_for_job(model, optimizer)
 
 
-if __name__ == "__main__":
-    main()
+main()
