@@ -48,8 +48,13 @@ def way_of(steps: int, wire: str, width: int, round_s: float, seconds: float) ->
     return {
         **way,
         "strategy": {**way["strategy"], "lease": lease},
-        "model": {**slow_links.MODEL, "layers": layers},
+        "model": {"layers": layers, "loss": "softmax_cross_entropy"},
     }
+
+
+def job_of(way: dict[str, Any], count: int, seconds: float) -> dict[str, Any]:
+    """The job file of a way, for so many hosts."""
+    return {**slow_links.job_of("network", "diloco-32", count), **way, "limits": {"wall_s": seconds}}
 
 
 def shares(summary: dict[str, Any]) -> tuple[float, float, float]:
@@ -67,7 +72,7 @@ def shares(summary: dict[str, Any]) -> tuple[float, float, float]:
 def planned(way: dict[str, Any], link: tuple[float, float], step_s: float) -> tuple[Job, Any]:
     """The job, and its planned exchanges; the delay of a link is that from host to switch."""
     rate, delay_ms = link
-    job = build_job(slow_links.job_of(way, HOSTS, 1.0), Path(), "job")
+    job = build_job(job_of(way, HOSTS, 1.0), Path(), "job")
     speeds = Speeds(latency_s=2e-3 * delay_ms, bandwidth=rate * 1e6 / 8, step_s=step_s)
     return job, make_plan(job, speeds=speeds).communication.exchange
 
@@ -79,11 +84,11 @@ def measured(
     rate, delay, steps, wire, width = setting.split(":")
     if int(width) not in alone:
         way = way_of(8, "plain", int(width), 8 * wait_s, seconds)
-        alone[int(width)] = shares(slow_links.finished(way, 1, seconds, None, ())[1])[:2]
+        alone[int(width)] = shares(slow_links.finished(job_of(way, 1, seconds), seconds))[:2]
     rate_alone, step_s = alone[int(width)]
     job, exchange = planned(way_of(int(steps), wire, int(width), 1.0, 1.0), (float(rate), float(delay)), step_s)
     way = way_of(int(steps), wire, int(width), exchange.computed_s + exchange.waited_s, seconds)
-    summary = slow_links.finished(way, HOSTS, seconds, hostnet, (rate, delay, "0"))[1]
+    summary = slow_links.finished(job_of(way, HOSTS, seconds), seconds, hostnet, f"{rate}:{delay}:0")
     found, own_step_s, exchange_s = shares(summary)
     _, at_own_step = planned(way, (float(rate), float(delay)), own_step_s)
     size = sum(of(job.wire, summary["parameters"]) for of in (pushed_bytes, fetched_bytes))
