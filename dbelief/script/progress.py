@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
+from dbelief.process.begun import begun
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.push_totals import PushTotals
@@ -28,6 +30,9 @@ class PushedSteps(NamedTuple):
 class ScriptProgress:
     """Totals of one incarnation of a script.
 
+    Reports at intervals travel while the script computes: on a slow link a round trip takes as long as many steps.
+    There is one at a time; one that failed is raised by the next call.
+
     Attributes
     ----------
     job_samples
@@ -42,6 +47,7 @@ class ScriptProgress:
         self._reported_s = runtime.monotonic()
         self._every_s = REPORT_EVERY_S
         self._reported = 0  # pushes
+        self._under_way: Future[wire.ReportReply] | None = None
         self.job_samples = 0
         self.travels = False
 
@@ -62,20 +68,41 @@ class ScriptProgress:
         self.report(progress=progress)
 
     def report_at_intervals(self) -> None:
-        """Report if the last report is old enough: a member without reports is removed."""
+        """Begin a report if the last report is old enough: a member without reports is removed."""
+        if self._under_way is not None and not self._under_way.done():
+            return
+        self._answer()
         if runtime.monotonic() - self._reported_s > self._every_s:
-            self._report_pushes()
+            request = self._request(progress=self._totals.progress, wire=self._figures())
+            self._reported = self._totals.progress.pushes
+            self._under_way = begun(lambda: self._send(request), "report")
 
     def report(self, **fields: Any) -> wire.ReportReply:
-        """Send a report with these fields of `ReportRequest`."""
-        self._reported_s = runtime.monotonic()
-        request = wire.ReportRequest(staleness=self._totals.staleness, **fields)
-        reply: wire.ReportReply = self._session.member.call("Report", request)
+        """Send a report with these fields of `ReportRequest`, and wait for its answer."""
+        self._answer()
+        reply = self._send(self._request(**fields))
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
         return reply
 
+    def _request(self, **fields: Any) -> wire.ReportRequest:
+        self._reported_s = runtime.monotonic()
+        return wire.ReportRequest(staleness=self._totals.staleness, **fields)
+
+    def _send(self, request: wire.ReportRequest) -> wire.ReportReply:
+        reply: wire.ReportReply = self._session.member.call("Report", request)
+        return reply
+
+    def _answer(self) -> None:
+        """Wait for the report under way, if any: the coordinator has the totals in their order."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            reply = under_way.result()  # bounded: every call has a deadline
+            self._every_s = max(REPORT_EVERY_S, reply.report_every_s)
+            self.job_samples = max(self.job_samples, reply.samples)  # some are counted since then
+
     def request_work(self, last_lease: int, wants: wire.Wants.ValueType) -> wire.LeaseReply:
         """Request work, and report with it."""
+        self._answer()
         self._reported_s = runtime.monotonic()
         self._reported = self._totals.progress.pushes
         report = wire.ReportRequest(
@@ -88,6 +115,7 @@ class ScriptProgress:
 
     def flush(self) -> None:
         """Report the progress, where a push is not reported yet."""
+        self._answer()
         if self._totals.progress.pushes > self._reported:
             self._report_pushes()
 

@@ -23,7 +23,7 @@ from dbelief.core.rounds import Fragment, Rounds, cut
 from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.optim.merge import merge
-from dbelief.process.runtime import runtime
+from dbelief.process.begun import begun
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
 from dbelief.training.session import Session
@@ -107,7 +107,7 @@ class LocalStep(Step):
             return pushed
         for own in _pieces_of(due):
             self._sent[own] = self.values[own]
-        self._exchanging, self._exchanged, self._behind = _begun(exchange), due, 0
+        self._exchanging, self._exchanged, self._behind = begun(exchange, "exchange"), due, 0
         return None
 
     def answer(self, wait: bool) -> PushResult | None:
@@ -303,20 +303,6 @@ def exchange_of(job: Job) -> Exchange | None:
 def _pieces_of(fragments: Sequence[Fragment]) -> Iterator[slice]:
     """The ranges of these fragments."""
     return (own for fragment in fragments for own in fragment.pieces)
-
-
-def _begun(exchange: Callable[[], PushResult | None]) -> Future[PushResult | None]:
-    """Begin an exchange on a thread that ends with the process: that of a script that fails does not wait for it."""
-    future: Future[PushResult | None] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(exchange())
-        except BaseException as error:
-            future.set_exception(error)
-
-    runtime.spawn(run, "exchange")
-    return future
 
 
 def _delay(strategy: Downpour | SyncSgd | Diloco | Elastic) -> int:
