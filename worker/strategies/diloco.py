@@ -190,28 +190,30 @@ class Diloco:
         read, versions = self._fetched.versions.copy(), self._fetched.versions
         fetch = None if last else Fetch(self._fetched.host, versions, clock + 1)
 
-        def exchange() -> list[PushResult]:
-            return [
-                self._shards.push(sent, read, push, fetch, within=fragment.within)
-                for fragment, push in zip(fragments, pushes, strict=True)
-            ]
-
-        def arrived(results: list[PushResult]) -> None:
-            self._results += results
-            if not last:
-                for fragment in fragments:
-                    self._merge(fragment, self._settings.blend)
-            self._phases.end("push")
+        def exchange() -> None:
+            for fragment, push in zip(fragments, pushes, strict=True):
+                self._results.append(self._shards.push(sent, read, push, fetch, within=fragment.within))
             if due[-1] + 1 == len(self._fragments):
                 results, self._results = self._results, []
-                self._acknowledged(closing, together(results))
+                self._acknowledged(closing, together(results))  # reported while the replica computes
+
+        def arrived() -> None:
+            for fragment in () if last else fragments:
+                self._merge(fragment, self._settings.blend)
+            self._phases.end("push")
 
         if last or self._helper is None:
-            arrived(exchange())
-        else:
-            under_way = self._helper.submit(exchange)
-            self._answer = lambda: arrived(under_way.result())  # bounded: every push has a deadline
-            self._phases.end("push")
+            exchange()
+            arrived()
+            return
+        under_way = self._helper.submit(exchange)
+
+        def answer() -> None:
+            under_way.result()  # bounded: every push has a deadline
+            arrived()
+
+        self._answer = answer
+        self._phases.end("push")
 
     def _push(self, fragment: Fragment, closing: PushStats, position: int, clock: int) -> Push:
         """Have in `_difference` what a fragment has changed, and the push of it."""
