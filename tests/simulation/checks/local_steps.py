@@ -152,7 +152,7 @@ class LocalStepWatch:
         differs = (own._values.reshape(ROWS, LENGTH) != learner.own).any(axis=1)
         if differs.any():
             self._violation(
-                f"replica {own._pusher.replica} continues from others than what it has fetched and computed, in segments "
+                f"replica {own._pusher.replica} continues from others than what it fetched and computed, in segments "
                 f"{np.flatnonzero(differs).tolist()}"
             )
 

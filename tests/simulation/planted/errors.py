@@ -494,8 +494,8 @@ _CLIENT = (
     Planted(
         "placement_epoch_taken_at_the_end_of_a_push",
         "dbelief/rpc/client/shard_client.py",
-        "self._pushed_in[call.push.vector] = began_in",
-        "self._pushed_in[call.push.vector] = self.placement.epoch",
+        "self._pushed[pushed[0].what] = began_in, pushed if",
+        "self._pushed[pushed[0].what] = self.placement.epoch, pushed if",
         "If a shard is restored from a set after it acknowledged its part of a push that still waits for another "
         "shard, the next push names no base there and is refused as a gap.",
     ),
