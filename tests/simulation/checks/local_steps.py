@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from dbelief.core.lease import DataLease
-from dbelief.core.placement import Fetch
+from dbelief.core.placement import Fetch, Parameters
 from dbelief.core.push import PARAMETERS, Push
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from tests.simulation.models.marks import LENGTH, ROWS, SAMPLES
@@ -75,7 +75,7 @@ class LocalStepWatch:
 
     def __init__(self, rounds: RoundWatch, violation: Callable[[str], None]) -> None:
         self._rounds, self._violation = rounds, violation
-        self._learners: dict[ShardedParameterClient, Learner] = {}
+        self._learners: dict[Parameters, Learner] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
