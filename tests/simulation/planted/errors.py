@@ -625,23 +625,6 @@ _DILOCO = (
         "diloco",
     ),
     Planted(
-        "base_of_a_push_by_its_vector",
-        "dbelief/rpc/client/shard_client.py",
-        "moved = self._pushed.get(call.what, (None,))[0] != self.placement.epoch and call.push.sequence > 1",
-        "moved = self.placement.epoch not in {epoch for epoch, _ in self._pushed.values()} and call.push.sequence > 1",
-        "After a shard was restored, the first push of each later fragment names no base and is refused as a gap.",
-        "diloco",
-    ),
-    Planted(
-        "round_done_with_its_first_fragment",
-        "worker/strategies/diloco.py",
-        "if due[-1] + 1 == len(self._fragments):",
-        "if not due[0]:",
-        "Samples count as done while one fragment alone has them; where the replica fails then, no round of the other "
-        "fragment ever has them.",
-        "diloco",
-    ),
-    Planted(
         "position_at_the_end_of_the_round",
         "worker/strategies/diloco.py",
         """\
@@ -661,15 +644,6 @@ _DILOCO = (
         "clock = lease.clock + before // rounds.samples",
         "clock = lease.clock + position // rounds.samples",
         "What is pushed at the end of a round has the clock of the next one, and no round has all its pushes.",
-        "diloco",
-    ),
-    Planted(
-        "members_known_only_where_there_are_any",
-        "ps_server/store/staleness.py",
-        "return bool(self.rounds) and (clock < self.rounds[-1][0] or bool(self.at(clock)))",
-        "return bool(self.at(clock)) or any(members for first, members in self.rounds if first > clock)",
-        "A round that all members have done never closes at a shard that was restored, where no later one has members "
-        "yet; those who fetch the next round wait.",
         "diloco",
     ),
     Planted(
@@ -775,22 +749,6 @@ _DILOCO = (
 """,
         "",
         "Gradients of closed rounds count as waiting: sets lack them in their ledgers, and a fence withdraws them.",
-        "diloco",
-    ),
-    Planted(
-        "finished_replicas_stay_members",
-        "coordinator/scheduling/synchronous.py",
-        "parts = [(part.replica, part.clocks) for part in self._parts.values() if not part.done]",
-        "parts = [(part.replica, part.clocks) for part in self._parts.values()]",
-        "A restored shard waits for rounds of replicas that have done all of theirs and send them no more.",
-        "diloco",
-    ),
-    Planted(
-        "first_fetch_of_a_lease_for_no_clock",
-        "worker/strategies/diloco.py",
-        "waited_s = self._shards.pull(self._fetched.host, self._fetched.versions, clock=clock)",
-        "waited_s = self._shards.pull(self._fetched.host, self._fetched.versions)",
-        "A lease begins at parameters without the rounds before it, where a shard was restored.",
         "diloco",
     ),
 )
