@@ -64,7 +64,7 @@ def _ways(options: argparse.Namespace) -> Ways:
 
 
 def _planted(names: Sequence[str], seeds: int, processes: int, ways: Ways) -> int:
-    """Search for planted errors; 0 where at least 48 of 50, or all that were named, were found.
+    """Search for planted errors; 0 where all but two, or all that were named, were found.
 
     Messages that go other ways than by default are no part of the model's traces: then it judges none.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.process.runtime import use_runtime
+from ps_server.store.admission import PushAdmission
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 from ps_server.store.staleness import StalenessBarrier
 
 from .checks.lead import LeadWatch
+from .checks.rounds import RoundWatch, Sent
 from .checks.stored_sets import StoredSets
 from .checks.trajectory import trajectory
 from .models.basin import basin, sums
@@ -131,3 +134,30 @@ def test_a_replaced_shard_knows_no_lease_of_the_restored_one() -> None:
         barrier.set_membership(3, [])
         barrier.wait([segment], 12, 0.0)
     assert len(violations) == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "values", "weight", "member", "fenced"])
+def test_a_round_is_the_outer_step_of_all_that_replicas_have_sent(wrong: str) -> None:
+    violations, rng = list[str](), np.random.default_rng(0)
+    watch = RoundWatch(violations.append, lambda: True, lambda: False)
+    segment = Segment(SegmentSpan(0, 0, LENGTH), make_rule("nesterov", {"mu": 0.5}))
+    segment.vectors[PARAMETERS], segment.state = np.zeros(LENGTH, np.float32), (np.zeros(LENGTH, np.float32),)
+    with watch.watching():
+        for replica, samples in enumerate((2, 4, 4)):
+            push, values = Push(Pusher(replica, replica + 1), 1, np.float32(0.7), samples), rng.normal(0, 1, LENGTH)
+            sent = Sent(push, values.astype(np.float32), np.ones(SAMPLES, np.int64))
+            watch.sent(0, sent)
+            watch.acknowledged(0, push)
+            if replica == 2 and wrong in ("member", "fenced"):
+                continue
+            values = sent.values + np.float32(wrong == "values")
+            segment.stage(replace(push, samples=4) if wrong == "weight" else push, values)
+        PushAdmission(0).fence([3] if wrong == "fenced" else [])
+        assert segment.close_round(frozenset())
+    differs = "segment 0 after round 0 is not the outer step of what replicas [0, 1, 2] have sent"
+    texts = {
+        "values": differs,
+        "weight": differs,
+        "member": "segment 0 lacks the pushes of replicas [2] in round 0, which were acknowledged",
+    }
+    assert violations == ([texts[wrong]] if wrong in texts else [])

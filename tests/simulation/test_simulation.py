@@ -74,6 +74,8 @@ def test_every_planted_error_can_be_planted(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["lost_follower_not_waited_for", "promoted_versions_not_above_the_heads"])
+@pytest.mark.parametrize(
+    "name", ["lost_follower_not_waited_for", "promoted_versions_not_above_the_heads", "answer_merged_again"]
+)
 def test_a_planted_error_is_found(name: str) -> None:
     assert search_for(next(one for one in PLANTED if one.name == name), SEEDS, 2)

@@ -17,8 +17,8 @@ knows no rule of the protocol but these:
 * a sample is computed in every epoch, and trained once, unless it is counted as trained twice or lost
 * the result has the loss that its test reports
 
-Beside it, `lead` checks the staleness bound, `trajectory` compares L-BFGS with a run without failures, and
-`stored_sets` checks each snapshot set.
+Beside it, `lead` checks the staleness bound, `rounds` and `local_steps` check DiLoCo, `trajectory` compares L-BFGS with
+a run without failures, and `stored_sets` checks each snapshot set.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ from tests.simulation.world.scheduler import Process, Scheduler, Task
 
 from .copies import Copies
 from .lead import LeadWatch
+from .local_steps import LocalStepWatch
+from .rounds import RoundWatch
 
 TOLERANCE = 1e-3
 
@@ -76,6 +78,8 @@ class Observer:
         Of the segments.
     lead
         Of replicas, at a staleness bound.
+    rounds
+        Of DiLoCo.
     computed
         How often each sample was computed.
     failed, left
@@ -89,6 +93,7 @@ class Observer:
         self._job = job
         self.copies = Copies(process_at)
         self.lead = LeadWatch(self.violation, lambda: not self.restored)
+        self.rounds = RoundWatch(self.violation, lambda: not self.restored, self._is_detached)
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
@@ -133,6 +138,9 @@ class Observer:
         with ExitStack() as stack:
             if "staleness: 2" in self._job.strategy:
                 stack.enter_context(self.lead.watching())
+            if self._job.local_steps:
+                stack.enter_context(self.rounds.watching())
+                stack.enter_context(LocalStepWatch(self.rounds, self.violation).watching())
             for owner, name, wrapper in (
                 (CoordinatorClient, "call", self._call),
                 (ShardedParameterClient, "pull", self._pull),
@@ -426,6 +434,7 @@ class Observer:
         self.restored += 1
         self.leaders.clear()
         self.followers.clear()
+        self.rounds.outage()
         if new_run:
             self._versions[:] = -1
             self._versions_of.clear()
@@ -482,6 +491,8 @@ class Observer:
                 self.violation(f"the result has loss {loss:g}, and its test reports {tested:g}")
         if self._job.counts:
             self._check_counts(marks, summary)
+        if self._job.local_steps:
+            self.rounds.check_end(self._job.epochs)
 
     def _check_counts(self, marks: np.ndarray, summary: Mapping[str, Any]) -> None:
         if summary["pushes"] > self.begun:

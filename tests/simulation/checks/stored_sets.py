@@ -83,7 +83,7 @@ class StoredSets:
             return
         if self._job.counts and not self._job.clients:
             self._check_leases(folder, state, rows)
-        if "staleness: 0" in self._job.strategy:
+        if self._job.rounds:
             self._check_rounds(folder, rows)
 
     def _check_leases(self, folder: Path, state: Mapping[str, Any], rows: list[Row]) -> None:

@@ -74,6 +74,16 @@ class SimulatedJob:
     leases: tuple[int | None, ...] = (None, 64, 64)
 
     @property
+    def rounds(self) -> bool:
+        """Whether gradients wait at the shards for those of all replicas."""
+        return "staleness: 0" in self.strategy or self.local_steps
+
+    @property
+    def local_steps(self) -> bool:
+        """Whether replicas step by themselves, and push what that has changed."""
+        return self.strategy.startswith("name: diloco")
+
+    @property
     def stretch(self) -> float:
         """Mini-batches of this job for each one of most jobs, which have 4 epochs of mini-batches of 4."""
         return self.epochs / EPOCHS * 4 / self.batch

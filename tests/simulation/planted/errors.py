@@ -7,13 +7,17 @@ from typing import NamedTuple
 
 
 class Planted(NamedTuple):
-    """One error; `before` occurs exactly once in `file`, and is replaced by `after`."""
+    """One error; `before` occurs exactly once in `file`, and is replaced by `after`.
+
+    `job`: that of the seeds that are searched; "": all.
+    """
 
     name: str
     file: str
     before: str
     after: str
     breaks: str
+    job: str = ""
 
 
 _SHARDS = (
@@ -490,8 +494,8 @@ _CLIENT = (
     Planted(
         "placement_epoch_taken_at_the_end_of_a_push",
         "dbelief/rpc/client/shard_client.py",
-        "self._pushed_in[call.push.vector] = began_in",
-        "self._pushed_in[call.push.vector] = self.placement.epoch",
+        "self._pushed[pushed[0].what] = began_in, pushed if",
+        "self._pushed[pushed[0].what] = self.placement.epoch, pushed if",
         "If a shard is restored from a set after it acknowledged its part of a push that still waits for another "
         "shard, the next push names no base there and is refused as a gap.",
     ),
@@ -610,4 +614,143 @@ _WORKER = (
     ),
 )
 
-PLANTED = (*_SHARDS, *_SNAPSHOTS, *_COORDINATOR, *_CLIENT, *_WORKER)
+_DILOCO = (
+    Planted(
+        "clocks_of_other_fragments_not_reported",
+        "dbelief/rpc/client/shard_client.py",
+        "known = [*calls, *(call for _, earlier in self._pushed.values() for call in earlier)]",
+        "known = list(calls)",
+        "A restored shard waits for a round of a fragment that a replica had pushed, while the replica waits in the "
+        "push of another fragment for those who wait there.",
+        "diloco",
+    ),
+    Planted(
+        "position_at_the_end_of_the_round",
+        "worker/strategies/diloco.py",
+        """\
+                self._exchange(due, closing, position, clock, last=position == lease.samples)
+""",
+        """\
+                end = min((before // rounds.samples + 1) * rounds.samples, lease.samples)
+                self._exchange(due, closing, end, clock, last=position == lease.samples)
+""",
+        "A fragment that is pushed in the middle of a round counts the samples of the rest of it; where the replica "
+        "fails then, the fragment lacks them.",
+        "diloco",
+    ),
+    Planted(
+        "clock_after_the_step",
+        "worker/strategies/diloco.py",
+        "clock = lease.clock + before // rounds.samples",
+        "clock = lease.clock + position // rounds.samples",
+        "What is pushed at the end of a round has the clock of the next one, and no round has all its pushes.",
+        "diloco",
+    ),
+    Planted(
+        "last_push_of_a_lease_travels",
+        "worker/strategies/diloco.py",
+        "if last or self._helper is None:",
+        "if self._helper is None:",
+        "A replica requests work before its last push is acknowledged, and its lease is never reported as done.",
+        "diloco",
+    ),
+    Planted(
+        "travelling_push_forgotten_at_the_next",
+        "worker/strategies/diloco.py",
+        "if due or behind >= settings.delay:",
+        "if behind > settings.delay:",
+        "Where the next push begins, the one under way is not waited for, and the replica never continues from its "
+        "answer.",
+        "diloco",
+    ),
+    Planted(
+        "answer_merged_again",
+        "worker/strategies/diloco.py",
+        "answer, self._answer = self._answer, None",
+        "answer = self._answer",
+        "What has arrived is merged again after later steps.",
+        "diloco",
+    ),
+    Planted(
+        "all_fragments_merged_with_one",
+        "worker/strategies/diloco.py",
+        """\
+                for fragment in fragments:
+                    self._merge(fragment, self._settings.blend)
+""",
+        """\
+                for fragment in self._fragments:
+                    self._merge(fragment, self._settings.blend)
+""",
+        "Where one fragment arrives, the other one is merged again with what it has brought before.",
+        "diloco",
+    ),
+    Planted(
+        "two_rounds_of_one_number",
+        "worker/strategies/diloco.py",
+        "closing, done = done, PushStats(sequence=done.sequence + 1, lease=lease.id)",
+        "closing, done = done, PushStats(sequence=done.sequence, lease=lease.id)",
+        "Shards take the pushes of a lease's second round for a repetition of those of the first.",
+        "diloco",
+    ),
+    Planted(
+        "difference_from_the_last_push",
+        "worker/strategies/diloco.py",
+        "self._backend.xp.subtract(self._fetched.device[own], self._values[own], out=self._difference[own])",
+        "self._backend.xp.subtract(self._sent[own], self._values[own], out=self._difference[own])",
+        "A push has what changed since the last one was sent, its merge included, and not since what it had brought.",
+        "diloco",
+    ),
+    Planted(
+        "samples_of_a_fragment_not_reset",
+        "worker/strategies/diloco.py",
+        """\
+            fragment.pushed()
+""",
+        "",
+        "The weight of a push in the mean of its round counts all samples of its replica so far.",
+        "diloco",
+    ),
+    Planted(
+        "mean_without_weights",
+        "ps_server/store/segment.py",
+        "mean += one.gradient * np.float32(one.samples / total)",
+        "mean += one.gradient * np.float32(1 / len(counted))",
+        "Rounds in which replicas have made different numbers of steps have another mean.",
+        "diloco",
+    ),
+    Planted(
+        "round_summed_as_it_arrived",
+        "ps_server/store/segment.py",
+        "self._step_together([arrived[pusher] for pusher in sorted(arrived)])",
+        "self._step_together(list(arrived.values()))",
+        "The bits of a round depend on the order in which its pushes arrived.",
+        "diloco",
+    ),
+    Planted(
+        "outer_step_for_each_push",
+        "ps_server/store/segment.py",
+        """\
+            mean += one.gradient * np.float32(one.samples / total)
+        self._step(mean, rate, absent=absent)
+""",
+        """\
+            mean = one.gradient * np.float32(one.samples / total)
+            self._step(mean, rate, absent=absent)
+""",
+        "The outer rule's velocity decays with each replica's push and not once in a round.",
+        "diloco",
+    ),
+    Planted(
+        "applied_gradients_stay_staged",
+        "ps_server/store/segment.py",
+        """\
+            del self.staged[self.rounds]
+""",
+        "",
+        "Gradients of closed rounds count as waiting: sets lack them in their ledgers, and a fence withdraws them.",
+        "diloco",
+    ),
+)
+
+PLANTED = (*_SHARDS, *_SNAPSHOTS, *_COORDINATOR, *_CLIENT, *_WORKER, *_DILOCO)

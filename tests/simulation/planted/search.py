@@ -63,7 +63,8 @@ def search_for(
             shutil.copy2(PROJECT / name, copy / name)
         (copy / "sitecustomize.py").write_text(OWN_PACKAGES)
         plant(error, copy)
-        found = (_search(copy, module, seeds, processes, more) for module in searches)
+        options = [*more, *([f"--job={error.job}"] if error.job else [])]
+        found = (_search(copy, module, seeds, processes, options) for module in searches)
         return next((line for line in found if line), "")
     except RuntimeError as failure:
         raise RuntimeError(f"{error.name}: {failure}") from None
