@@ -674,14 +674,8 @@ _DILOCO = (
     Planted(
         "all_fragments_merged_with_one",
         "worker/strategies/diloco.py",
-        """\
-                for fragment in fragments:
-                    self._merge(fragment, self._settings.blend)
-""",
-        """\
-                for fragment in self._fragments:
-                    self._merge(fragment, self._settings.blend)
-""",
+        "for fragment in () if last else fragments:",
+        "for fragment in () if last else self._fragments:",
         "Where one fragment arrives, the other one is merged again with what it has brought before.",
         "diloco",
     ),
