@@ -68,7 +68,7 @@ def test_a_command_has_its_options_and_the_page_of_its_name() -> None:
     ("name", "message"),
     [
         ("donwpour", "help: no topic or command 'donwpour', did you mean downpour? (`dbelief help` lists the topics)"),
-        ("trian", "help: no topic or command 'trian', did you mean train or track? (`dbelief help` lists the topics)"),
+        ("tracc", "help: no topic or command 'tracc', did you mean track or train? (`dbelief help` lists the topics)"),
         ("qqqq", "help: no topic or command 'qqqq' (`dbelief help` lists the topics)"),
     ],
 )
