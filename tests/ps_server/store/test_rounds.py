@@ -171,6 +171,8 @@ def test_a_round_that_all_have_done_passes_before_the_next_block_is_known(make: 
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, []), (1, [])])
     subject.shard.wait_for_clock([0, 1, 2], 1, 0.0)
+    assert [subject.shard.segment(index).rounds for index in (0, 1, 2)] == [1, 1, 1]
+    assert not subject.read().any()
 
 
 def test_after_the_last_members_a_round_stays_open(make: Make) -> None:
