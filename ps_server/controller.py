@@ -35,6 +35,7 @@ from .replication.migration import Arrival, Migration
 from .replication.sender import FollowerMessages, FollowerSender
 from .replication.wire import encode
 from .store.concurrency import ThreadPool
+from .store.quorum import Quorum
 from .store.shard import Shard
 
 R = TypeVar("R")
@@ -71,6 +72,13 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     warm_up(rule, longest)
     streaming_copy.warm_up(4 * longest)
     Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
+
+
+def _quorum(assignment: wire.Assignment) -> Quorum | None:
+    quorum = assignment.quorum
+    if not assignment.HasField("quorum"):
+        return None
+    return Quorum(quorum.replicas, quorum.grace_s if quorum.HasField("grace_s") else None, quorum.stale)
 
 
 class ShardController:
@@ -417,6 +425,7 @@ class ShardController:
             assignment.staleness_aware,
             assignment.ordered,
             assignment.lock_free,
+            _quorum(assignment),
         )
         self.shard = None  # before the epoch: no call of the new incarnation may reach the segments of an earlier one
         self.epoch = max(self.epoch, request.shard_epoch)

@@ -115,22 +115,27 @@ class PushResult:
     Attributes
     ----------
     staleness
-        Mean over the segments that applied it of (version found - version computed from).
+        Mean over the segments that applied it of (version found - version computed from), or of the rounds that it is
+        late.
     duplicates
         Segments that had applied it before.
     lost
         Pushes of this pusher that were lost with a shard's earlier incarnation.
+    clock
+        With a quorum: the latest open round of its segments; else 0.
     """
 
     staleness: float
     duplicates: int = 0
     lost: int = 0
+    clock: int = 0
 
 
 def together(results: Sequence[PushResult]) -> PushResult:
     """Outcome of pushes of different segments, which are one push of a replica to its shards; at least one."""
     mean = sum(one.staleness for one in results) / len(results)
-    return PushResult(mean, sum(one.duplicates for one in results), max(one.lost for one in results))
+    lost, clock = max(one.lost for one in results), max(one.clock for one in results)
+    return PushResult(mean, sum(one.duplicates for one in results), lost, clock)
 
 
 STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)

@@ -18,7 +18,8 @@ in progress when the set begins, the set holds some numbers, and none of those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,7 +60,7 @@ class Staged:
     """Gradient buffered until its round is complete; a copy: each member of an open round costs one more "w".
 
     `before`: its pusher's ledger row as it was before this push. `absent`: ranges of the segment that took no part,
-    where it is 0. `samples`: 0 where nothing of the whole push took part.
+    where it is 0. `samples`: its weight in the mean; 0 where nothing of the whole push took part.
     """
 
     gradient: np.ndarray
@@ -120,6 +121,8 @@ class Segment:
         Accumulator of the pass whose gradient sum "accrued" holds.
     lock_free
         Whether rules, and copies for an exchange, run concurrently with other pushes.
+    stale
+        With a quorum: factor of a push's weight for each round that it is late; None: there is no quorum.
     busy
         Number of threads that work on the segment without its lock.
     journal
@@ -146,6 +149,7 @@ class Segment:
     sum: BundleAccumulator = field(default_factory=BundleAccumulator)
     ledger: PushLedger = field(init=False)
     lock_free: bool = False
+    stale: float | None = None
     busy: int = 0
     moved_to: str = ""
     journal: Callable[[JournalRecord], None] | None = None
@@ -172,14 +176,18 @@ class Segment:
         return self.filled.get(vector, 0) == self.span.length
 
     def drop_staged(self, incarnations: Collection[int]) -> None:
-        """Drop the staged gradients of these incarnations, and their ledger entries."""
+        """Drop the staged gradients of these incarnations, and their ledger entries.
+
+        One that came after the end of its round is acknowledged: it stays.
+        """
         ended = frozenset(incarnations)
-        if any(pusher.incarnation in ended for round_ in self.staged.values() for pusher in round_):
+        waiting = {clock: round_ for clock, round_ in self.staged.items() if clock >= self.rounds}
+        if any(pusher.incarnation in ended for round_ in waiting.values() for pusher in round_):
             self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, ended))
-        for pusher, before in self._rows_before_staged().items():
+        for pusher, before in _rows_before(waiting.values()).items():
             if pusher.incarnation in ended:
                 self.ledger.withdraw(pusher, before)
-        for clock, round_ in list(self.staged.items()):
+        for clock, round_ in waiting.items():
             for pusher in [pusher for pusher in round_ if pusher.incarnation in ended]:
                 del round_[pusher]
             if not round_:
@@ -260,11 +268,15 @@ class Segment:
         self.version += 1
 
     def stage(self, push: Push, gradient: np.ndarray) -> Outcome:
-        """Hold a gradient until its round is complete."""
+        """Hold a gradient until its round is complete; with a quorum, one whose round is over until the next one is."""
         if not self.ledger.expect(push):
             return Outcome.DUPLICATE
         if push.clock < self.rounds:
-            raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
+            if self.stale is None:
+                raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
+            if not self.stale:
+                self.ledger.record(push)
+                return Outcome.STAGED
         check_limit("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
         waiting = self.staged.setdefault(push.clock, {})
         if push.pusher in waiting:
@@ -303,50 +315,48 @@ class Segment:
             self.filled[name] = self.span.length
             self.version += 1
 
-    def close_round(self, members: frozenset[int]) -> bool:
-        """Apply the next round if every one of `members` (replica numbers) has pushed it.
+    def arrived(self) -> frozenset[int]:
+        """Replica numbers of those that have pushed the next round."""
+        return frozenset(pusher.replica for pusher in self.staged.get(self.rounds, ()))
 
-        The round's gradient is the mean weighted by samples, summed in rising order of replica. Equal sets of pushes
-        thus give the same bits in any order of arrival. Numbers are absent that took part in none of the pushes, and 0
-        in the others' mean that took part in some. A round without members passes without a step.
+    def close_round(self) -> None:
+        """Apply the next round, with what is staged for it and for earlier ones.
+
+        The round's gradient is the mean weighted by samples, summed in rising order of clock and replica; with a
+        quorum, a push's weight is multiplied by `stale` for each round that it is late. Equal sets of pushes thus give
+        the same bits in any order of arrival. Numbers are absent that took part in none of the pushes, and 0 in the
+        others' mean that took part in some. A round without pushes passes without a step.
         """
-        arrived = self.staged.get(self.rounds, {})
-        if not members <= {pusher.replica for pusher in arrived}:
-            return False
         self.append_journal(lambda: RoundRecord(self.span.index, self.version))
+        due = sorted(clock for clock in self.staged if clock <= self.rounds)
+        arrived = [(self.rounds - clock, one) for clock in due for _, one in sorted(self.staged[clock].items())]
         if arrived:
-            self._step_together([arrived[pusher] for pusher in sorted(arrived)])
-            del self.staged[self.rounds]
+            self._step_together(arrived)
+        for clock in due:
+            del self.staged[clock]
         self.rounds += 1
-        return True
 
-    def _step_together(self, arrived: Sequence[Staged]) -> None:
-        rate = arrived[0].rate
+    def _step_together(self, arrived: Sequence[tuple[int, Staged]]) -> None:
+        """Apply the rule to gradients and their ages, in rounds."""
+        rate = arrived[0][1].rate
         if isinstance(self.rule, ElasticMove):  # moves towards each replica's weights: a mean cannot replace them
             w = self.vectors[PARAMETERS]
             self.before_write(w)
-            self.rule.together(np, w, [one.gradient for one in arrived], rate)
+            self.rule.together(np, w, [one.gradient for _, one in arrived], rate)
             self._count()
             return
-        total = sum(one.samples for one in arrived)
-        counted = [one for one in arrived if one.samples]  # none where each of the pushes was without a gradient
-        absent = common(one.absent for one in counted) if counted else (0, self.span.length)
+        weighed = [(one.samples * _decayed(self.stale, age), one) for age, one in arrived]
+        counted = [(weight, one) for weight, one in weighed if weight]  # none where each push was without a gradient
+        absent = common(one.absent for _, one in counted) if counted else (0, self.span.length)
+        total = sum(weight for weight, _ in counted)
         mean = np.zeros(self.span.length, np.float32)
-        for one in counted:
-            mean += one.gradient * np.float32(one.samples / total)
+        for weight, one in counted:
+            mean += one.gradient * np.float32(weight / total)
         self._step(mean, rate, absent=absent)
-
-    def _rows_before_staged(self) -> dict[Pusher, LedgerRow]:
-        """By pusher with staged gradients: its ledger row before the first of them."""
-        rows: dict[Pusher, LedgerRow] = {}
-        for round_ in self.staged.values():
-            for pusher, one in round_.items():
-                rows[pusher] = min(one.before, rows.get(pusher, one.before))
-        return rows
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], LedgerRow]:
         """Ledger that matches the vectors: staged pushes are not counted."""
-        before = {(PARAMETERS, pusher): row for pusher, row in self._rows_before_staged().items()}
+        before = {(PARAMETERS, pusher): row for pusher, row in _rows_before(self.staged.values()).items()}
         return self.ledger.last | before
 
     # -- snapshot sets -----------------------------------------------------------------------------------
@@ -409,3 +419,17 @@ class Segment:
         )
         self.applied, self.missed, self.rounds = stored.applied, stored.missed, stored.rounds
         self.ledger.restore(stored.ledger, stored.lost, stored.lost_of, same_incarnation=again)
+
+
+def _decayed(stale: float | None, age: int) -> float:
+    """Factor of a weight by age, in rounds: products, whose bits are the same on every processor."""
+    return math.prod([1.0 if stale is None else stale] * age)
+
+
+def _rows_before(rounds: Iterable[Mapping[Pusher, Staged]]) -> dict[Pusher, LedgerRow]:
+    """By pusher with staged gradients: its ledger row before the first of them."""
+    rows: dict[Pusher, LedgerRow] = {}
+    for round_ in rounds:
+        for pusher, one in round_.items():
+            rows[pusher] = min(one.before, rows.get(pusher, one.before))
+    return rows
