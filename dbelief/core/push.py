@@ -108,6 +108,21 @@ class Push:
         return LedgerRow(self.sequence, self.lease, self.position)
 
 
+@dataclass(kw_only=True)
+class PushStats:
+    """Statistics of the mini-batches behind one push.
+
+    `sequence`, `lease`, `position`: as in `Push`; a step of a group has no sequence.
+    """
+
+    sequence: int = 0
+    lease: int = 0
+    position: int = 0
+    samples: int = 0
+    steps: int = 0
+    loss_sum: float = 0.0
+
+
 @dataclass(frozen=True)
 class PushResult:
     """Outcome of a push, over all its segments.

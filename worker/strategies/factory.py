@@ -10,20 +10,20 @@ import numpy as np
 
 from dbelief import job
 from dbelief.core.lease import DataLease, FetchPushSchedule
-from dbelief.core.push import Push, PushResult
+from dbelief.core.push import Push, PushResult, PushStats
 from dbelief.core.rounds import Rounds
 from dbelief.data import Samples
 from dbelief.nn import Model
 from dbelief.optim import make_rule
 from dbelief.optim.gradients import check_finite
+from dbelief.training.local_rounds import DilocoSettings
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader
-from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
-from .diloco import Diloco, DilocoSettings
+from .diloco import Diloco
 from .downpour import Downpour, DownpourSettings
 from .elastic import Elastic, ElasticSettings
 from .group import GroupTrainer, ShardAccess
