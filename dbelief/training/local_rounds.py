@@ -31,7 +31,7 @@ from dbelief.core.absent import of_tensors
 from dbelief.core.layout import RankPart, SegmentSpan
 from dbelief.core.lease import DataLease
 from dbelief.core.push import Push, Pusher, PushStats
-from dbelief.core.rounds import Fragment, Rounds, cut
+from dbelief.core.rounds import Fragment, RoundClock, Rounds, cut
 from dbelief.optim import Rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.optim.local_rule import LocalRule
@@ -118,6 +118,8 @@ class LocalRounds:
         Has to hold what a fetch brings, on the host, when `begin` or `merge` is called.
     due
         Fragments to be exchanged after the last step.
+    clock
+        Of its rounds; set where the answers to all pushes of a round are there.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class LocalRounds:
         self._sent = backend.zeros(part.size, allocate) if settings.delay else None  # values at the last push
         self._inner = LocalRule(settings.inner, part, backend)
         self._begun = False
+        self.clock = RoundClock()
         self._lease = DataLease(0, 0, 0, 0, 0)
         self._before = self._position = 0  # samples of the lease before and after the last step
         self._behind = 0  # steps since the last exchange
@@ -206,7 +209,7 @@ class LocalRounds:
         due, last = self.due, self._position == self._lease.samples
         if due[0] is self._fragments[0]:  # what is done up to here is, as soon as the round's last fragment is
             self._closing, self._done = self._done, PushStats(sequence=self._done.sequence + 1, lease=self._lease.id)
-        clock = self._lease.clock + self._before // self._rounds.samples
+        clock = self.clock.of(self._lease.clock + self._before // self._rounds.samples)
         pushes = [(fragment.within, self._push(fragment, clock)) for fragment in due]
         for fragment in due:
             if self._sent is not None:

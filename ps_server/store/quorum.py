@@ -38,7 +38,8 @@ class GracePeriods:
 
     def arrived(self, index: int, round_: int, count: int, now_s: float) -> bool:
         """Whether a segment's round, with `count` pushes now, may end without the others."""
-        opened_s = self._opened_s.setdefault(index, now_s) if count else now_s  # of a shard's first round: its first push
+        # A shard's first round begins with its first push.
+        opened_s = self._opened_s.setdefault(index, now_s) if count else now_s
         if count < self.quorum.replicas:  # perhaps again: that of a failed replica is dropped
             self._ends.pop(index, None)
             return False

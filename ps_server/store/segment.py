@@ -319,6 +319,11 @@ class Segment:
         """Replica numbers of those that have pushed the next round."""
         return frozenset(pusher.replica for pusher in self.staged.get(self.rounds, ()))
 
+    @property
+    def has_late(self) -> bool:
+        """Whether a push waits whose own round is over."""
+        return any(clock < self.rounds for clock in self.staged)
+
     def close_round(self) -> None:
         """Apply the next round, with what is staged for it and for earlier ones.
 

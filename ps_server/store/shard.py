@@ -47,7 +47,8 @@ class Counters:
 class SegmentResult(NamedTuple):
     """Result of one segment of a push.
 
-    `staleness` in versions, with a quorum in rounds; `lost`: earlier pushes of this pusher that were lost with the shard's former incarnation.
+    `staleness` in versions, with a quorum in rounds; `lost`: earlier pushes of this pusher that were lost with the
+    shard's former incarnation.
     """
 
     outcome: Outcome

@@ -7,10 +7,10 @@ pushed. Its pull for clock c also shows that it has passed all clocks below c - 
 than that unpushed (the job file is checked for it). So the slowest member never waits, and some replica always
 proceeds. A new member begins, on this shard, at the highest clock that was ever pushed.
 
-With a quorum (bound 0) a round may end without some of its members: `quorum.py`. A push that comes later is acknowledged
-at once, and waits for the end of the next round. Its replica continues at the round that is open then; its next call
-reports that it has passed the others, so that no segment waits for it there. Pulls wait for nothing: a replica's push has
-waited for the end of its round, and one that is late may be ahead of some segments.
+With a quorum (bound 0) a round may end without some of its members: `quorum.py`. A push that comes later is
+acknowledged at once, and waits for the end of the next round. Its replica continues at the round that is open then, and
+reports that it has passed the others, so that no segment waits for it there. Pulls wait for nothing: a replica's push
+has waited for the end of its round, and one that is late may be ahead of some segments.
 
 A shard that was restored from a snapshot has lost clocks that replicas will not push again. From then on a replica's
 first call reports its clock. With bound 0, rounds that all their members have passed are closed without a step, and the
@@ -178,12 +178,16 @@ class StalenessBarrier:
                 if segment.moved_to:
                     continue  # it migrated before the lock was acquired: its round closes at its new owner
                 # A round may have no members: all are done, and this shard has lost it.
-                while self._membership.knows(segment.rounds) and self._complete(segment):
+                while self._is_due(segment) and self._complete(segment):
                     segment.close_round()
                     if self._grace is not None:
                         self._grace.closed(segment.span.index, runtime.monotonic())
         with self._changed:
             self._changed.notify_all()
+
+    def _is_due(self, segment: Segment) -> bool:
+        """Whether a round's members are known; without any, it has what came too late for the last one's."""
+        return self._membership.knows(segment.rounds) or (self._membership.member_epoch > 0 and segment.has_late)
 
     def _complete(self, segment: Segment) -> bool:
         """Whether all of a round's members have pushed it, or a quorum has and its grace period is over."""

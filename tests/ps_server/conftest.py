@@ -10,6 +10,7 @@ import pytest
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
+from ps_server.store.quorum import Quorum
 from ps_server.store.shard import SegmentResult, Shard
 from tests.ps_server.servers import Job
 
@@ -82,13 +83,14 @@ def make() -> Callable[..., Subject]:
         staleness: int | None = None,
         initial: np.ndarray | float | None = 0.0,
         on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        quorum: Quorum | None = None,
         **options: float,
     ) -> Subject:
         starts = np.cumsum([0, *lengths]).tolist()
         spans = tuple(
             SegmentSpan(index, start, n) for index, (start, n) in enumerate(zip(starts, lengths, strict=False))
         )
-        subject = Subject(Shard(spans, make_rule(rule, options), staleness, on_apply), spans)
+        subject = Subject(Shard(spans, make_rule(rule, options), staleness, on_apply, quorum=quorum), spans)
         if initial is not None:
             subject.assign(initial)
             subject.shard.make_ready()

@@ -9,7 +9,7 @@ from typing import Any
 from dbelief.arrays.backend import Backend
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease
-from dbelief.core.placement import Fetch, Parameters
+from dbelief.core.placement import Fetch, Parameters, report_clock
 from dbelief.core.push import Pusher, PushResult, PushStats, together
 from dbelief.nn import Batch, Model, absent_of
 from dbelief.process.runtime import runtime
@@ -68,7 +68,8 @@ class Diloco:
         """
         local = self._local
         self._batches.expect(lease.epoch, lease.start, lease.stop)
-        waited_s = self._shards.pull(local.fetched.host, local.fetched.versions, clock=lease.clock)
+        clock = local.clock.of(lease.clock)
+        waited_s = self._shards.pull(local.fetched.host, local.fetched.versions, clock=clock)
         self._phases.end("fetch", waited_s)
         local.begin(lease, first_sequence)
         self._phases.end("fetch")
@@ -106,7 +107,13 @@ class Diloco:
             self._results.append(self._shards.push(sent, read, push, fetch, within=within))
         if exchange.completes is not None:
             results, self._results = self._results, []
-            self._acknowledged(exchange.completes, together(results))  # reported while the replica computes
+            self._answered(exchange.pushes[-1][1].clock, pushed := together(results))
+            self._acknowledged(exchange.completes, pushed)  # reported while the replica computes
+
+    def _answered(self, clock: int, pushed: PushResult) -> None:
+        """Go on at the open round; no shard is to wait for this replica in those before it."""
+        if self._local.clock.answered(clock, pushed.clock):
+            report_clock(self._shards, self._local.fetched.host, self._local.clock.next)
 
     def _settle(self) -> None:
         """Wait for the push that travels, if any, and go on from what it brings."""

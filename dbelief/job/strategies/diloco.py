@@ -24,8 +24,9 @@ Outer = Annotated[SgdRule | MomentumRule | AdamRule, Field(discriminator="name")
 class Diloco(StrategySection):
     """DiLoCo (Douillard et al. 2023, algorithm 1): inner steps at each replica, outer steps at the shards.
 
-    In a round each replica makes `steps` steps of its own from the shards' parameters, w to w_i. Shards wait for all, or
-    for a quorum, and apply the outer rule to the weighted mean of w - w_i. What the inner rule keeps stays at the replica.
+    In a round each replica makes `steps` steps of its own from the shards' parameters, w to w_i. Shards wait for all,
+    or for a quorum, and apply the outer rule to the weighted mean of w - w_i. What the inner rule keeps stays at the
+    replica.
     """
 
     name: Literal["diloco"] = Field(description="Which strategy this is")
@@ -62,7 +63,7 @@ class Diloco(StrategySection):
         description="Weight of a replica in a round's mean: its samples; these times its samples a step; or all alike",
     )
     quorum: Members | None = Field(
-        default=None, description="Replicas whose pushes end a round; null, or more than train: it ends with all of them"
+        default=None, description="Replicas whose pushes end a round; null, or more than train: all of them"
     )
     grace_s: Annotated[NonNegative, Field(le=86_400)] | Literal["auto"] = Field(
         default="auto",

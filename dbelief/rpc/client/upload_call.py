@@ -55,8 +55,8 @@ class VectorUpload:
 class PushCall(ShardCall):
     """A push to one shard.
 
-    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` and `clock` are maxima. `pull` is a pull from the
-    same shard, whose request is sent with the push, and whose replies follow; None: there is none.
+    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` and `clock` are maxima. `pull` is a
+    pull from the same shard, whose request is sent with the push, and whose replies follow; None: there is none.
     """
 
     method = "Push"
