@@ -18,7 +18,7 @@ in progress when the set begins, the set holds some numbers, and none of those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,11 +28,12 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.checkpoint.shard_file import StoredSegment, state_key
-from dbelief.core.absent import EVERYTHING, Missed, Ranges, common, covers, in_segment, pairs
+from dbelief.core.absent import EVERYTHING, Missed, Ranges, covers, in_segment, pairs
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_present, apply_rule, missed_after
+from dbelief.optim.round_mean import round_mean
 from dbelief.optim.rules.elastic import ElasticMove
 
 from .accumulator import BundleAccumulator
@@ -128,6 +129,8 @@ class Segment:
         Where the segment has migrated, as text; no call may use it here any more. "" while it is served here.
     snapshot_view
         Snapshot view for a set that is being written; None where there is none, or the segment is written.
+    on_apply
+        Called under the lock for every push that is applied, of a round in the order of its sum.
     """
 
     span: SegmentSpan
@@ -151,7 +154,7 @@ class Segment:
     journal: Callable[[JournalRecord], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     snapshot_view: SnapshotView | None = None
-    on_apply: Callable[[int, Pusher, int, float], None] | None = None
+    on_apply: Callable[[AppliedPush], None] | None = None
 
     def __post_init__(self) -> None:
         self.ledger = PushLedger(self.span.index)
@@ -217,7 +220,7 @@ class Segment:
         self.ledger.record(push)
         self._step(gradient, rate, offset, before, in_segment(push.absent, self.span) if push.absent else ())
         if self.on_apply is not None:
-            self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
+            self.on_apply(AppliedPush(self.span.index, push.pusher, push.sequence, float(rate)))
         return Outcome.APPLIED
 
     def exchange(self, push: Push, weights: np.ndarray, before: np.ndarray, rounds: bool) -> None:
@@ -317,8 +320,15 @@ class Segment:
         if arrived:
             self._step_together([arrived[pusher] for pusher in sorted(arrived)])
             del self.staged[self.rounds]
+            self._note_round(arrived)
         self.rounds += 1
         return True
+
+    def _note_round(self, arrived: Mapping[Pusher, Staged]) -> None:
+        if self.on_apply is not None:
+            for pusher, one in sorted(arrived.items()):
+                row = AppliedPush(self.span.index, pusher, one.before.sequence + 1, float(one.rate))
+                self.on_apply(row._replace(round=self.rounds, weight=one.samples))
 
     def _step_together(self, arrived: Sequence[Staged]) -> None:
         rate = arrived[0].rate
@@ -328,12 +338,8 @@ class Segment:
             self.rule.together(np, w, [one.gradient for one in arrived], rate)
             self._count()
             return
-        total = sum(one.samples for one in arrived)
-        counted = [one for one in arrived if one.samples]  # none where each of the pushes was without a gradient
-        absent = common(one.absent for one in counted) if counted else (0, self.span.length)
-        mean = np.zeros(self.span.length, np.float32)
-        for one in counted:
-            mean += one.gradient * np.float32(one.samples / total)
+        pushed = [(one.gradient, one.samples, one.absent) for one in arrived]
+        mean, absent = round_mean(self.span.length, pushed)
         self._step(mean, rate, absent=absent)
 
     def _rows_before_staged(self) -> dict[Pusher, LedgerRow]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, AppliedPush, Push, Pusher
 from dbelief.optim import make_rule
 from ps_server.store.shard import SegmentResult, Shard
 from tests.ps_server.servers import Job
@@ -81,7 +81,7 @@ def make() -> Callable[..., Subject]:
         rule: str = "sgd",
         staleness: int | None = None,
         initial: np.ndarray | float | None = 0.0,
-        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        on_apply: Callable[[AppliedPush], None] | None = None,
         **options: float,
     ) -> Subject:
         starts = np.cumsum([0, *lengths]).tolist()
