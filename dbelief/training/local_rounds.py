@@ -91,7 +91,7 @@ class DilocoSettings:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RoundExchange:
     """Pushes of some fragments of `LocalRounds.difference`, each with a fetch of what shards make of it.
 
     Attributes
@@ -217,7 +217,7 @@ class LocalRounds:
         """Whether there is an answer that has to be merged before another step or exchange."""
         return bool(self._travelling) and (bool(self.due) or self._behind >= self._settings.delay)
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> RoundExchange:
         """Have in `difference` what the due fragments have changed, as a gradient; the pushes of it.
 
         Raises
@@ -239,7 +239,7 @@ class LocalRounds:
         self._travelling = () if last else due
         completes = self._closing if due[-1] is self._fragments[-1] else None
         steps = -(-self._position // self._rounds.batch)
-        return Exchange(pushes, steps, None if last else clock + 1, completes)
+        return RoundExchange(pushes, steps, None if last else clock + 1, completes)
 
     def _push(self, fragment: Fragment, clock: int) -> Push:
         """Have in `difference` what a fragment has changed, and the push of it."""

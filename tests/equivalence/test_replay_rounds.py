@@ -121,11 +121,11 @@ def test_rounds_are_those_of_the_log_whoever_takes_part(tmp_path: Path) -> None:
         return [FetchedVersions(pusher, lease, step, max(step, 1), (at,), last) for step, at in enumerate(versions)]
 
     applied = [
+        AppliedPush(0, b, 2, 1.0, 3, 1),  # of another shard's log: segments move
         AppliedPush(0, a, 1, 1.0, 0, 1),
         AppliedPush(0, a, 2, 1.0, 1, 1),
         AppliedPush(0, b, 1, 1.0, 1, 0.5),
         AppliedPush(0, a, 3, 1.0, 2, 1),
-        AppliedPush(0, b, 2, 1.0, 3, 1),
     ]
     gradient, model, layout = problem.gradients(), problem.make(), problem.layout
 

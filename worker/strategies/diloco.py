@@ -15,7 +15,7 @@ from dbelief.core.placement import Fetch, Parameters
 from dbelief.core.push import Pusher, PushResult, PushStats, together
 from dbelief.nn import Batch, Model, absent_of
 from dbelief.process.runtime import runtime
-from dbelief.training.local_rounds import DilocoSettings, Exchange, LocalRounds
+from dbelief.training.local_rounds import DilocoSettings, LocalRounds, RoundExchange
 
 from ..pipeline.batches import BatchSource
 from ..pipeline.phases import PhaseTimer
@@ -111,7 +111,7 @@ class Diloco:
             self._under_way = self._helper.submit(self._send, exchange, sent, read)
         self._phases.end("push")
 
-    def _send(self, exchange: Exchange, sent: Any, read: Any) -> None:
+    def _send(self, exchange: RoundExchange, sent: Any, read: Any) -> None:
         """Send pushes of differences to the parameters of versions `read`; `sent` is what they read."""
         fetched, following = self._local.fetched, exchange.following
         fetch = None if following is None else Fetch(fetched.host, fetched.versions, following)

@@ -1,9 +1,9 @@
 """Replay of the logged rounds of DiLoCo, in one thread and to the last bit.
 
 Two things follow from no seed: which pushes each segment put into which round, and with which weight; and the version
-of every segment that each fetch brought. Shards log the first, replicas the second. Replicas are computed as they are,
-by `LocalRounds`, each up to a fetch of a version that no segment has yet; a segment's round is applied as soon as all
-pushes of its rows were made. That all members of a job take part in a round is not assumed.
+of every segment that each fetch brought. Shards log the first, replicas the second. A replica is computed by
+`LocalRounds`, as in the run, up to a fetch of a version that does not exist yet; a round of a segment is applied when
+all pushes of its rows were made. It is not assumed that all members of the job take part in a round.
 
 Cost: a gradient for each mini-batch, a rule for each round and segment; the memory of `LocalRounds` for each
 incarnation of a replica. A push is kept until the last segment has put it into a round.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,13 +27,13 @@ from dbelief.optim import Rule
 from dbelief.optim.round_mean import round_mean
 from dbelief.optim.rules.add import ADD
 from dbelief.rundir.record import FetchedVersions
-from dbelief.training.local_rounds import Exchange, LocalRounds
+from dbelief.training.local_rounds import LocalRounds, RoundExchange
 
 from .codec_replay import CodecReplay
 from .segment_replay import PushId, ReplayedSegment, push_name, take, values_of
 
 Compute = Callable[[LocalRounds, int, int, int], tuple[int, float, frozenset[str]]]
-"""Function that has the gradient of a mini-batch at `values` in `gradient`, by (replica, epoch, start, stop) of the
+"""Function that leaves the gradient of a mini-batch at `values` in `gradient`, by (replica, epoch, start, stop) of the
 epoch's permutation, and returns what `LocalRounds.step` takes."""
 
 _OVER: Final = object()
@@ -127,7 +128,7 @@ class _Segment:
 
     def _round(self) -> list[AppliedPush]:
         """Rows of the next round."""
-        return [row for row in self.own.rows if row.round == self.own.rows[0].round]
+        return list(takewhile(lambda row: row.round == self.own.rows[0].round, self.own.rows))
 
     def _missing(self, due: Sequence[AppliedPush]) -> AppliedPush | None:
         return next((row for row in due if (row.pusher, row.sequence) not in self.arrived), None)
@@ -162,7 +163,7 @@ class _Replica:
         self._local, self._compute, self._wire, self._segments = local, compute, wire, segments
         self._pusher, self._acknowledged = rows[0].pusher, rows[0].acknowledged
         self._name = f"replica {self._pusher.replica} in incarnation {self._pusher.incarnation}"
-        self._rows = deque(rows)
+        self._rows, self._sent_after = deque(rows), 0  # mini-batches of the lease before the last exchange
         self._fetches = deque(self._brought())
         self._moves = self._all_moves()
         self._waits = self._goes_on()
@@ -228,7 +229,7 @@ class _Replica:
             self._local.merge()
         return True
 
-    def _send(self, exchange: Exchange) -> None:
+    def _send(self, exchange: RoundExchange) -> None:
         self._sent_after = exchange.steps
         sent = np.array(self._local.backend.to_host(self._local.difference), np.float32)
         for within, push in exchange.pushes:

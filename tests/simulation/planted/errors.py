@@ -687,8 +687,8 @@ _DILOCO = (
     Planted(
         "difference_from_the_last_push",
         "dbelief/training/local_rounds.py",
-        "self._backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])",
-        "self._backend.xp.subtract(self._sent[own], self.values[own], out=self.difference[own])",
+        "self.backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])",
+        "self.backend.xp.subtract(self._sent[own], self.values[own], out=self.difference[own])",
         "A push has what changed since the last one was sent, its merge included, and not since what it had brought.",
         "diloco",
     ),
