@@ -13,7 +13,7 @@ from dbelief.arrays import streaming_copy
 from dbelief.checkpoint.object_sets import sets_at
 from dbelief.checkpoint.set_files import SetFiles
 from dbelief.checkpoint.set_storage import SetStorage
-from dbelief.core.push import Pusher
+from dbelief.core.push import AppliedPush
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.optim import Rule, make_rule, warm_up
 from dbelief.process.clock import SystemClock
@@ -89,7 +89,7 @@ class ShardController:
     deadline_s
         Longest wait of a call for the staleness barrier, in seconds.
     record
-        Called with (segment, pusher, sequence, rate) for each applied push when the job configures a log.
+        Called for each applied push when the job configures a log.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class ShardController:
         self,
         metrics: Metrics,
         deadline_s: float,
-        record: Callable[[int, Pusher, int, float], None] | None,
+        record: Callable[[AppliedPush], None] | None,
     ) -> None:
         self.stopped = runtime.event()
         self.job = ""

@@ -153,6 +153,25 @@ def together(results: Sequence[PushResult]) -> PushResult:
     return PushResult(mean, sum(one.duplicates for one in results), lost, clock)
 
 
+class AppliedPush(NamedTuple):
+    """One push that one segment applied.
+
+    Attributes
+    ----------
+    rate
+        At which it was applied.
+    round, weight
+        The segment's round that it took part in, and its weight there; None: it was applied as it arrived.
+    """
+
+    segment: int
+    pusher: Pusher
+    sequence: int
+    rate: float
+    round: int | None = None
+    weight: float | None = None
+
+
 STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 """Upper bounds of the classes of a `StalenessHistogram`, in versions; one more class has all larger values."""
 

@@ -15,7 +15,7 @@ Models, threads and the network are the caller's:
     fetch into `fetched`;  begin(lease, first sequence)
     for each mini-batch:
         its gradient at `values` into `gradient`;  step(...)
-        where `settles`:  wait for the exchange that travels, if any;  merge()
+        where `settles`:  wait for the exchange that travels;  merge()
         where `due`:  exchange();  send it, or let it travel;  if it was sent: merge()
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -32,7 +33,8 @@ from dbelief.core.layout import RankPart, SegmentSpan
 from dbelief.core.lease import DataLease
 from dbelief.core.push import Push, Pusher, PushStats
 from dbelief.core.rounds import Fragment, RoundClock, Rounds, cut
-from dbelief.optim import Rule
+from dbelief.job import Diloco
+from dbelief.optim import Rule, make_rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.optim.local_rule import LocalRule
 from dbelief.optim.merge import merge
@@ -73,15 +75,31 @@ class DilocoSettings:
     blend: float = 0.0
     weight: Callable[[int, int], int] = lambda samples, steps: samples
 
+    @classmethod
+    def of(cls, strategy: Diloco, rate: Callable[[int], float]) -> Self:
+        """The settings that a job's strategy names."""
+        return cls(
+            Rounds(strategy.batch, strategy.steps, strategy.fragments),
+            make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"})),
+            rate,
+            strategy.outer.rate,
+            strategy.clip_norm,
+            strategy.delay,
+            strategy.blend,
+            strategy.weight,
+        )
+
 
 @dataclass(frozen=True)
-class Exchange:
+class RoundExchange:
     """Pushes of some fragments of `LocalRounds.difference`, each with a fetch of what shards make of it.
 
     Attributes
     ----------
     pushes
         Each with the segments that it is of, as `Parameters.push` has them.
+    steps
+        Mini-batches of the lease before it.
     following
         Clock of the fetches; None at a lease's end: nothing is fetched.
     completes
@@ -89,6 +107,7 @@ class Exchange:
     """
 
     pushes: Sequence[tuple[frozenset[int] | None, Push]]
+    steps: int
     following: int | None
     completes: PushStats | None
 
@@ -109,6 +128,8 @@ class LocalRounds:
 
     Attributes
     ----------
+    backend
+        Of the arrays on the device.
     values, gradient
         (n,) float32 on the device: its own parameters, and the gradient of the next step.
     difference
@@ -117,7 +138,7 @@ class LocalRounds:
     fetched
         Has to hold what a fetch brings, on the host, when `begin` or `merge` is called.
     due
-        Fragments to be exchanged after the last step.
+        Fragments to be exchanged after the last step; none as soon as `exchange` has been called.
     clock
         Of its rounds; set where the answers to all pushes of a round are there.
     """
@@ -132,7 +153,8 @@ class LocalRounds:
         allocate: Allocate = aligned_float32,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
-        self._part, self._backend, self._pusher = part, backend, pusher
+        self.backend = backend
+        self._part, self._pusher = part, pusher
         self._settings, self._total = settings, total
         self._fragments = cut(spans, (part.start, part.stop), settings.rounds.fragments)
         self._rounds = replace(settings.rounds, fragments=len(self._fragments))
@@ -180,7 +202,7 @@ class LocalRounds:
         left_out
             Names of the tensors that took no part.
         """
-        clip_by_norm(self._backend.xp, self.gradient, self._settings.clip_norm, self._total)
+        clip_by_norm(self.backend.xp, self.gradient, self._settings.clip_norm, self._total)
         self._before, self._position = self._position, self._position + samples
         rate = self._settings.rate(self._lease.samples_before + self._before)
         self._inner.apply(self.values, self.gradient, np.float32(rate), left_out)
@@ -195,10 +217,10 @@ class LocalRounds:
 
     @property
     def settles(self) -> bool:
-        """Whether what travels has to be merged before another step or exchange."""
-        return bool(self.due) or self._behind >= self._settings.delay
+        """Whether there is an answer that has to be merged before another step or exchange."""
+        return bool(self._travelling) and (bool(self.due) or self._behind >= self._settings.delay)
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> RoundExchange:
         """Have in `difference` what the due fragments have changed, as a gradient; the pushes of it.
 
         Raises
@@ -216,16 +238,17 @@ class LocalRounds:
                 for own in fragment.pieces:
                     self._sent[own] = self.values[own]
             fragment.pushed()
-        self._behind = 0
+        self._behind, self.due = 0, ()
         self._travelling = () if last else due
         completes = self._closing if due[-1] is self._fragments[-1] else None
-        return Exchange(pushes, None if last else clock + 1, completes)
+        steps = -(-self._position // self._rounds.batch)
+        return RoundExchange(pushes, steps, None if last else clock + 1, completes)
 
     def _push(self, fragment: Fragment, clock: int) -> Push:
         """Have in `difference` what a fragment has changed, and the push of it."""
         for own in fragment.pieces:
             with np.errstate(all="ignore"):  # values that are not finite are reported below
-                self._backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])
+                self.backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])
             check_finite(self.difference[own], self._part, "difference", own.start)
         return Push(
             self._pusher,
@@ -249,4 +272,4 @@ class LocalRounds:
                 self.fetched.to_device(own)
                 sent = self._sent[own] if self._sent is not None else None
                 room = self.difference[own]  # what was sent from there has arrived
-                merge(self._backend.xp, self.values[own], self.fetched.device[own], sent, room, blend)
+                merge(self.backend.xp, self.values[own], self.fetched.device[own], sent, room, blend)

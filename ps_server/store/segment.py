@@ -29,11 +29,12 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.checkpoint.shard_file import StoredSegment, state_key
-from dbelief.core.absent import EVERYTHING, Missed, Ranges, common, covers, in_segment, pairs
+from dbelief.core.absent import EVERYTHING, Missed, Ranges, covers, in_segment, pairs
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_present, apply_rule, missed_after
+from dbelief.optim.round_mean import round_mean
 from dbelief.optim.rules.elastic import ElasticMove
 
 from .accumulator import BundleAccumulator
@@ -131,6 +132,8 @@ class Segment:
         Where the segment has migrated, as text; no call may use it here any more. "" while it is served here.
     snapshot_view
         Snapshot view for a set that is being written; None where there is none, or the segment is written.
+    on_apply
+        Called under the lock for every push that is applied, of a round in the order of its sum.
     """
 
     span: SegmentSpan
@@ -155,7 +158,7 @@ class Segment:
     journal: Callable[[JournalRecord], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     snapshot_view: SnapshotView | None = None
-    on_apply: Callable[[int, Pusher, int, float], None] | None = None
+    on_apply: Callable[[AppliedPush], None] | None = None
 
     def __post_init__(self) -> None:
         self.ledger = PushLedger(self.span.index)
@@ -225,7 +228,7 @@ class Segment:
         self.ledger.record(push)
         self._step(gradient, rate, offset, before, in_segment(push.absent, self.span) if push.absent else ())
         if self.on_apply is not None:
-            self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
+            self.on_apply(AppliedPush(self.span.index, push.pusher, push.sequence, float(rate)))
         return Outcome.APPLIED
 
     def exchange(self, push: Push, weights: np.ndarray, before: np.ndarray, rounds: bool) -> None:
@@ -271,12 +274,8 @@ class Segment:
         """Hold a gradient until its round is complete; with a quorum, one whose round is over until the next one is."""
         if not self.ledger.expect(push):
             return Outcome.DUPLICATE
-        if push.clock < self.rounds:
-            if self.stale is None:
-                raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
-            if not self.stale:
-                self.ledger.record(push)
-                return Outcome.STAGED
+        if push.clock < self.rounds and self.stale is None:
+            raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
         check_limit("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
         waiting = self.staged.setdefault(push.clock, {})
         if push.pusher in waiting:
@@ -334,30 +333,30 @@ class Segment:
         """
         self.append_journal(lambda: RoundRecord(self.span.index, self.version))
         due = sorted(clock for clock in self.staged if clock <= self.rounds)
-        arrived = [(self.rounds - clock, one) for clock in due for _, one in sorted(self.staged[clock].items())]
+        arrived = [(who, self.rounds - clock, one) for clock in due for who, one in sorted(self.staged[clock].items())]
         if arrived:
             self._step_together(arrived)
         for clock in due:
             del self.staged[clock]
         self.rounds += 1
 
-    def _step_together(self, arrived: Sequence[tuple[int, Staged]]) -> None:
-        """Apply the rule to gradients and their ages, in rounds."""
-        rate = arrived[0][1].rate
+    def _step_together(self, arrived: Sequence[tuple[Pusher, int, Staged]]) -> None:
+        """Apply the rule to gradients, each with its pusher and its age in rounds."""
+        weights = [one.samples * _decayed(self.stale, age) for _, age, one in arrived]
+        rate = arrived[0][2].rate
         if isinstance(self.rule, ElasticMove):  # moves towards each replica's weights: a mean cannot replace them
             w = self.vectors[PARAMETERS]
             self.before_write(w)
-            self.rule.together(np, w, [one.gradient for _, one in arrived], rate)
+            self.rule.together(np, w, [one.gradient for _, _, one in arrived], rate)
             self._count()
             return
-        weighed = [(one.samples * _decayed(self.stale, age), one) for age, one in arrived]
-        counted = [(weight, one) for weight, one in weighed if weight]  # none where each push was without a gradient
-        absent = common(one.absent for _, one in counted) if counted else (0, self.span.length)
-        total = sum(weight for weight, _ in counted)
-        mean = np.zeros(self.span.length, np.float32)
-        for weight, one in counted:
-            mean += one.gradient * np.float32(weight / total)
+        pushed = [(one.gradient, weight, one.absent) for weight, (_, _, one) in zip(weights, arrived, strict=True)]
+        mean, absent = round_mean(self.span.length, pushed)
         self._step(mean, rate, absent=absent)
+        if self.on_apply is not None:
+            for weight, (pusher, _, one) in zip(weights, arrived, strict=True):
+                row = AppliedPush(self.span.index, pusher, one.before.sequence + 1, float(rate))
+                self.on_apply(row._replace(round=self.rounds, weight=weight))
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], LedgerRow]:
         """Ledger that matches the vectors: staged pushes are not counted."""

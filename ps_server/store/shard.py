@@ -18,7 +18,7 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.layout import Kind, SegmentSpan
-from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
 from dbelief.optim.rules.add import ADD
@@ -77,8 +77,7 @@ class Shard:
         Bound in clocks: 0 buffers each round until all members have pushed it, N lets no replica lead another by more
         than N + 1 clocks, None sets no bound.
     on_apply
-        Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied; the rate
-        is the one applied.
+        See `Segment`.
     staleness_aware
         Without a staleness bound: a push's rate is divided by its staleness in each segment, where that is above 1
         (Zhang et al. 2016).
@@ -95,7 +94,7 @@ class Shard:
         spans: Sequence[SegmentSpan],
         rule: Rule,
         staleness: int | None = None,
-        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        on_apply: Callable[[AppliedPush], None] | None = None,
         staleness_aware: bool = False,
         ordered: bool = False,
         lock_free: bool = False,

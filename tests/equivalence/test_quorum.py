@@ -18,7 +18,7 @@ from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, Pusher
 from dbelief.core.rounds import Rounds
 from dbelief.optim import make_rule
-from dbelief.training.local_rounds import DilocoSettings, Exchange, LocalRounds
+from dbelief.training.local_rounds import DilocoSettings, LocalRounds, RoundExchange
 from ps_server.replication.apply import apply
 from ps_server.store.journal import JournalRecord
 from ps_server.store.quorum import Quorum
@@ -144,7 +144,7 @@ def replica(shards: Shards, way: Way, number: int, local: LocalRounds) -> Events
                     local.merge()
 
 
-def sent(shards: Shards, number: int, local: LocalRounds, exchange: Exchange, everything: Sequence[int]) -> Events:
+def sent(shards: Shards, number: int, local: LocalRounds, exchange: RoundExchange, everything: Sequence[int]) -> Events:
     """The pushes of an exchange, and its fetches."""
     latest = 0
     for within, push in exchange.pushes:

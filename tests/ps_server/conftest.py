@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, AppliedPush, Push, Pusher
 from dbelief.optim import make_rule
 from ps_server.store.quorum import Quorum
 from ps_server.store.shard import SegmentResult, Shard
@@ -82,7 +82,7 @@ def make() -> Callable[..., Subject]:
         rule: str = "sgd",
         staleness: int | None = None,
         initial: np.ndarray | float | None = 0.0,
-        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        on_apply: Callable[[AppliedPush], None] | None = None,
         quorum: Quorum | None = None,
         **options: float,
     ) -> Subject:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from dbelief.arrays.backend import Backend
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease
@@ -13,7 +15,7 @@ from dbelief.core.placement import Fetch, Parameters, report_clock
 from dbelief.core.push import Pusher, PushResult, PushStats, together
 from dbelief.nn import Batch, Model, absent_of
 from dbelief.process.runtime import runtime
-from dbelief.training.local_rounds import DilocoSettings, Exchange, LocalRounds
+from dbelief.training.local_rounds import DilocoSettings, LocalRounds, RoundExchange
 
 from ..pipeline.batches import BatchSource
 from ..pipeline.phases import PhaseTimer
@@ -28,6 +30,8 @@ class Diloco:
         Returns the mini-batch for (epoch, start, stop) of an epoch's order.
     acknowledged
         Called for each round whose pushes are all completed.
+    noted
+        Called with lease, mini-batches of it so far, number of the round and versions for each fetch that is complete.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     """
@@ -43,16 +47,18 @@ class Diloco:
         settings: DilocoSettings,
         phases: PhaseTimer,
         acknowledged: Callable[[PushStats, PushResult], None],
+        noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._model, self._backend, self._shards = model, backend, parameters
-        self._batches, self._phases, self._acknowledged = batches, phases, acknowledged
+        self._batches, self._phases, self._acknowledged, self._noted = batches, phases, acknowledged, noted
         spans, allocate = parameters.placement.spans, parameters.array
         self._local = LocalRounds(part, backend, spans, pusher, settings, allocate, total)
         self._views = part.views(self._local.values), part.views(self._local.gradient)
         self._helper = runtime.executor(1, "push") if settings.delay else None
         self._under_way: Future[None] | None = None
         self._results: list[PushResult] = []  # of the round's fragments so far
+        self._lease: DataLease | None = None
 
     def train(self, lease: DataLease, first_sequence: int) -> None:
         """Compute and push one lease; return when its last push is acknowledged.
@@ -71,6 +77,8 @@ class Diloco:
         clock = local.clock.of(lease.clock)
         waited_s = self._shards.pull(local.fetched.host, local.fetched.versions, clock=clock)
         self._phases.end("fetch", waited_s)
+        self._lease = lease
+        self._note(0, first_sequence)
         local.begin(lease, first_sequence)
         self._phases.end("fetch")
         for start, stop in local.batches():
@@ -82,6 +90,11 @@ class Diloco:
                 self._settle()
             if local.due:
                 self._exchange()
+
+    def _note(self, steps: int, sequence: int) -> None:
+        if self._noted is not None:
+            assert self._lease is not None
+            self._noted(self._lease, steps, sequence, self._local.fetched.versions)
 
     def _step(self, batch: Batch) -> None:
         """Make an inner step."""
@@ -99,12 +112,14 @@ class Diloco:
             self._under_way = self._helper.submit(self._send, exchange, sent, read)
         self._phases.end("push")
 
-    def _send(self, exchange: Exchange, sent: Any, read: Any) -> None:
+    def _send(self, exchange: RoundExchange, sent: Any, read: Any) -> None:
         """Send pushes of differences to the parameters of versions `read`; `sent` is what they read."""
         fetched, following = self._local.fetched, exchange.following
         fetch = None if following is None else Fetch(fetched.host, fetched.versions, following)
         for within, push in exchange.pushes:
             self._results.append(self._shards.push(sent, read, push, fetch, within=within))
+        if fetch is not None:
+            self._note(exchange.steps, exchange.pushes[0][1].sequence)
         if exchange.completes is not None:
             results, self._results = self._results, []
             self._answered(exchange.pushes[-1][1].clock, pushed := together(results))
@@ -116,12 +131,11 @@ class Diloco:
             report_clock(self._shards, self._local.fetched.host, self._local.clock.next)
 
     def _settle(self) -> None:
-        """Wait for the push that travels, if any, and go on from what it brings."""
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            under_way.result()  # bounded: every push has a deadline
-            self._local.merge()
-            self._phases.end("push")
+        """Wait for the push that travels, and go on from what it brings."""
+        assert self._under_way is not None
+        self._under_way.result()  # bounded: every push has a deadline
+        self._local.merge()
+        self._phases.end("push")
 
     def close(self) -> None:
         """End the thread; a push that travels is completed first."""

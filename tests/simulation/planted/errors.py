@@ -654,8 +654,8 @@ _DILOCO = (
     Planted(
         "travelling_push_forgotten_at_the_next",
         "dbelief/training/local_rounds.py",
-        "return bool(self.due) or self._behind >= self._settings.delay",
-        "return self._behind > self._settings.delay",
+        "return bool(self._travelling) and (bool(self.due) or self._behind >= self._settings.delay)",
+        "return bool(self._travelling) and self._behind > self._settings.delay",
         "Where the next push begins, the one under way is not waited for, and the replica never continues from its "
         "answer.",
         "diloco",
@@ -687,8 +687,8 @@ _DILOCO = (
     Planted(
         "difference_from_the_last_push",
         "dbelief/training/local_rounds.py",
-        "self._backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])",
-        "self._backend.xp.subtract(self._sent[own], self.values[own], out=self.difference[own])",
+        "self.backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])",
+        "self.backend.xp.subtract(self._sent[own], self.values[own], out=self.difference[own])",
         "A push has what changed since the last one was sent, its merge included, and not since what it had brought.",
         "diloco",
     ),
@@ -704,9 +704,9 @@ _DILOCO = (
     ),
     Planted(
         "mean_without_weights",
-        "ps_server/store/segment.py",
-        "mean += one.gradient * np.float32(one.samples / total)",
-        "mean += one.gradient * np.float32(1 / len(counted))",
+        "dbelief/optim/round_mean.py",
+        "mean += gradient * np.float32(weight / total)",
+        "mean += gradient * np.float32(1 / len(counted))",
         "Rounds in which replicas have made different numbers of steps have another mean.",
         "diloco",
     ),
@@ -722,12 +722,12 @@ _DILOCO = (
         "outer_step_for_each_push",
         "ps_server/store/segment.py",
         """\
-            mean += one.gradient * np.float32(one.samples / total)
+        mean, absent = round_mean(self.span.length, pushed)
         self._step(mean, rate, absent=absent)
 """,
         """\
-            mean = one.gradient * np.float32(one.samples / total)
-            self._step(mean, rate, absent=absent)
+        for gradient, weight, absent in pushed:
+            self._step(gradient * np.float32(weight / sum(one.samples for one in arrived)), rate, absent=absent)
 """,
         "The outer rule's velocity decays with each replica's push and not once in a round.",
         "diloco",
