@@ -1,0 +1,218 @@
+"""The largest numbers of each block in two bits and an index, with error feedback (Sarfi et al. 2025, "Communication
+Efficient LLM Pre-training with SparseLoCo", section 3; here without a decay of what is kept).
+
+With v = g + e, numbers and what earlier payloads left out, of each block of at most 4,096 numbers of one tensor: sent
+are the k = share x length largest |v|, at least one and none that is 0, each as +h, -h, +l or -l, and e <- v - sent.
+
+    t = mean of the sent |v| ;  h = mean of those from t up ;  l = mean of those below
+
+h and l are rounded to 8 bits and to multiples of the largest power of two that all of the sent v are multiples of. So
+all that was sent and e together are the sum of all g, to rounding: exactly, where all of them are multiples of one power
+of two and below 2^24 of it.
+
+Payload, little-endian: pieces as `blocks` has them, with b blocks in all; then
+
+    b times (uint16 l, uint16 h: the upper halves of float32; uint32 k)
+    per block of m numbers with k above 0, its indices rising, with r = log2 of m // k, rounded down:
+        k times 2 bits: 1 for h, 2 for minus
+        k times r bits: the index's lower bits
+        k + (m - 1) // 2^r bits: bit (index // 2^r + j) is 1 for the index j, counted from 0     Elias-Fano code
+
+where bits fill bytes from the lowest up, and each of the three begins with a byte of its own.
+
+Cost: 152 bytes for 4,096 numbers at a share of 1/32, a 108th of float32; two passes over a block (`largest`), which the
+first cache holds. The means are summed in float64, one by one in the order of the indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dbelief.arrays.jit import kernel
+from dbelief.errors import NonFinite
+
+from . import largest
+from .blocks import CodedBlocks
+from .largest import BLOCK
+
+u8, u32, i32, i64, u64, f32, f64 = np.uint8, np.uint32, np.int32, np.int64, np.uint64, np.float32, np.float64
+
+SHARE = 1 / 32
+"""Of the numbers of a block."""
+_MOST = f64(255 * 2.0**120)
+"""The largest level of 8 bits."""
+
+
+@dataclass(frozen=True)
+class TopK:
+    """One of four levels for each of the largest numbers of a block, nothing for the others.
+
+    Parameters
+    ----------
+    share
+        Of a block's numbers that are sent, from 2^-12 to 1.
+    """
+
+    share: float = SHARE
+    name: ClassVar[str] = "top-k"
+    keeps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 1 / BLOCK <= self.share <= 1:
+            raise ValueError(f"share is {self.share}, must be from 2^-12 to 1")
+
+    def encode(self, values: np.ndarray, residual: np.ndarray | None = None, cuts: Sequence[int] = ()) -> np.ndarray:
+        """See `Codec`."""
+        assert residual is not None, "what is not among the largest has to be kept"
+        if residual.size != values.size:
+            raise ValueError(f"{residual.size} numbers were kept for {values.size}")
+        blocks = CodedBlocks.between(cuts, values.size, BLOCK, 2)
+        counts = np.maximum(self.share * blocks.lengths, 1).astype(i64)
+        chosen = np.empty(counts.sum(), i32)
+        if not largest.choose(values, residual, blocks.lengths, counts, chosen):
+            raise NonFinite("what is to be sent and what was kept of it have no finite sum")
+        payload = blocks.payload(int(_sizes(blocks.lengths, counts).sum()))
+        heads = blocks.floats(payload).view(u32)
+        middles, means, units = np.empty(counts.size), np.empty((counts.size, 2)), np.empty(counts.size, i32)
+        _measure(residual, blocks.lengths, counts, chosen, middles, means.reshape(-1), units)
+        heads[::2], heads[1::2] = _levels(means, units), counts
+        _encode(residual, blocks.lengths, chosen, middles, heads, blocks.bits(payload))
+        return payload
+
+    @staticmethod
+    def decode(payload: memoryview, out: np.ndarray) -> None:
+        """See `Codec`."""
+        blocks = CodedBlocks.of(payload, out.size, BLOCK, 2)
+        heads, bits = blocks.floats(payload).view(u32), blocks.bits(payload)
+        levels, counts = heads[::2], heads[1::2].astype(i64)
+        if (levels & u32(0xFFFF) > 0x7F7F).any() or (levels >> u32(16) > 0x7F7F).any():
+            raise ValueError("levels of the largest numbers that are negative or not finite")
+        if (counts > blocks.lengths).any():
+            raise ValueError("more of a block's numbers than it has")
+        if bits.size != (size := int(_sizes(blocks.lengths, counts).sum())):
+            raise ValueError(f"{bits.size} bytes are not those of the {counts.sum()} largest numbers, {size}")
+        if not _decode(bits, heads, blocks.lengths, out):
+            raise ValueError(f"indices that do not rise, or leave the {out.size} numbers there are")
+
+
+def _sizes(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Bytes of each block behind its head."""
+    lower = np.frexp(lengths // np.maximum(counts, 1))[1].astype(i64) - 1
+    upper = counts + (lengths - 1 >> lower)
+    return np.where(counts > 0, -(-2 * counts // 8) - (-lower * counts // 8) - (-upper // 8), 0)
+
+
+def _levels(means: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """uint32 of (b, 2) means below and from the middle up, as the payload has them."""
+    exponents = np.maximum(np.frexp(means)[1] - 8, np.maximum(units, -133)[:, None])
+    rounded = np.minimum(np.ldexp(np.rint(np.ldexp(means, -exponents)), exponents), _MOST)
+    low, high = rounded.astype(f32).view(u32).T
+    return high | low >> u32(16)
+
+
+@kernel("read float32", "read int64", "read int64", "read int32", "write float64", "write float64", "write int32", "void")
+def _measure(
+    sums: np.ndarray, lengths: np.ndarray, counts: np.ndarray, chosen: np.ndarray,
+    middles: np.ndarray, means: np.ndarray, units: np.ndarray,
+) -> None:
+    """Write of each block's chosen magnitudes their mean, the means of each side of it, and the exponent of the largest
+    power of two that all are multiples of.
+    """
+    first = at = 0
+    for block in range(lengths.size):
+        v, places = sums[first : first + lengths[block]], chosen[at : at + counts[block]]
+        total, unit = f64(0), i32(127)
+        for j in range(places.size):
+            whole = u32(f32(v[places[j]]).view(u32) & u32(0x7FFFFFFF))
+            total += f64(whole.view(f32))
+            exponent = i32(whole >> u32(23))
+            digits = i32(i32(whole & u32(0x7FFFFF)) | i32(0x800000 if exponent else 0))
+            last = i32(f32(i32(digits & i32(-digits))).view(i32) >> i32(23))  # the lowest bit's exponent and 127
+            unit = min(unit, i32(last + i32(max(exponent, i32(1)) - i32(277))))
+        middle = total / max(places.size, 1)
+        low = high = f64(0)
+        above = 0
+        for j in range(places.size):
+            size = f64(abs(v[places[j]]))
+            up = size >= middle
+            low += f64(0) if up else size
+            high += size if up else f64(0)
+            above += 1 if up else 0
+        middles[block], units[block] = middle, unit
+        means[2 * block], means[2 * block + 1] = low / max(places.size - above, 1), high / max(above, 1)
+        first, at = first + lengths[block], at + counts[block]
+
+
+@kernel("write float32", "read int64", "read int32", "read float64", "read uint32", "write uint8", "void")
+def _encode(
+    kept: np.ndarray, lengths: np.ndarray, chosen: np.ndarray, middles: np.ndarray, heads: np.ndarray, packed: np.ndarray
+) -> None:
+    """Write the bits of the chosen numbers, and take them off what is kept."""
+    packed[:] = u8(0)
+    first = at = behind = 0
+    for block in range(lengths.size):
+        m, k, levels, middle = lengths[block], i64(heads[2 * block + 1]), u32(heads[2 * block]), middles[block]
+        lower = 0
+        while k and k << (lower + 1) <= m:
+            lower += 1
+        codes, low = behind, behind + (2 * k + 7) // 8
+        high = low + (lower * k + 7) // 8
+        behind = high + (k + ((m - 1) >> lower) + 7) // 8 if k else behind
+        waiting, filled = u64(0), u64(0)
+        for j in range(k):
+            place = i64(chosen[at + j])
+            one = kept[first + place]
+            up, minus = f64(abs(one)) >= middle, one < f32(0)
+            level = u32(u32(levels & u32(0xFFFF0000)) if up else u32(levels << u32(16)))
+            kept[first + place] = one - u32(level | u32(0x80000000 if minus else 0)).view(f32)
+            packed[codes + j // 4] |= u8(u32((1 if up else 0) + (2 if minus else 0)) << u32(2 * (j % 4)))
+            upper = (place >> lower) + j
+            packed[high + (upper >> 3)] |= u8(u32(1) << u32(upper & 7))
+            waiting |= u64(u64(place & ((1 << lower) - 1)) << filled)
+            filled += u64(lower)
+            while filled >= u64(8):
+                packed[low] = u8(waiting & u64(255))
+                low, waiting, filled = low + 1, u64(waiting >> u64(8)), u64(filled - u64(8))
+        if filled:
+            packed[low] = u8(waiting)
+        first, at = first + m, at + k
+
+
+@kernel("read uint8", "read uint32", "read int64", "write float32", "boolean")
+def _decode(packed: np.ndarray, heads: np.ndarray, lengths: np.ndarray, values: np.ndarray) -> bool:
+    """Whether all indices rise and lie within their blocks; the bytes are as many as the heads need."""
+    values[:] = f32(0)
+    uppers = np.empty(2 * BLOCK + 1, i32)
+    first = at = 0
+    for block in range(lengths.size):
+        m, k = lengths[block], i64(heads[2 * block + 1])
+        lower = 0
+        while k and k << (lower + 1) <= m:
+            lower += 1
+        low, high = at + (2 * k + 7) // 8, at + (2 * k + 7) // 8 + (lower * k + 7) // 8
+        bits = k + ((m - 1) >> lower) if k else 0
+        found = 0
+        for i in range(bits):
+            uppers[found] = i32(i - found)
+            found += (packed[high + (i >> 3)] >> (i & 7)) & 1
+        if found != k:
+            return False
+        last, waiting, filled = i64(-1), u64(0), u64(0)
+        for j in range(k):
+            while filled < u64(lower):
+                waiting |= u64(u64(packed[low]) << filled)
+                low, filled = low + 1, u64(filled + u64(8))
+            place = (i64(uppers[j]) << lower) | i64(waiting & u64((1 << lower) - 1))
+            waiting, filled = u64(waiting >> u64(lower)), u64(filled - u64(lower))
+            if place <= last or place >= m:
+                return False
+            code = u32(u32(packed[at + j // 4]) >> u32(2 * (j % 4)))
+            level = u32(heads[2 * block] & u32(0xFFFF0000)) if code & u32(1) else u32(heads[2 * block] << u32(16))
+            values[first + place] = u32(level | u32(u32(code & u32(2)) << u32(30))).view(f32)
+            last = place
+        first, at = first + m, high + (bits + 7) // 8
+    return True
