@@ -1,24 +1,59 @@
-"""The largest magnitudes of blocks of numbers: exactly so many, without sorting.
+"""The largest magnitudes of blocks of numbers: exactly so many, without sorting; importing this module imports numba.
 
-Magnitudes are compared as their 31 bits, which rise with them. A pass over a block counts those from a limit up; the
-limit is that of the block before, a little lower, and is halved towards where the count is between k and 2 k. These
-candidates are listed, and the limit is halved on within the list alone. Where neighbouring blocks are alike, that is one
-count and one listing; 31 counts at most. The result does not depend on the first limit.
+Magnitudes are compared as their 31 bits, which rise with them. A pass over a block counts those from a limit up, at
+first from a little below the limit of the block before. The limit moves in steps that double until the k-th largest
+magnitude is between two limits, and then to their middle, until k to 2 k numbers are above it. These are listed, and
+only the list is bisected further. Where neighbouring blocks are alike, that is a count or two and the listing; some 40
+counts at most. What is chosen does not depend on the first limit.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from dbelief.arrays.jit import kernel
 
-u32, i32, f32, i64 = np.uint32, np.int32, np.float32, np.int64
+u32, i32, f32, i64, u64 = np.uint32, np.int32, np.float32, np.int64, np.uint64
 
-BLOCK = 4096
-"""Numbers of the longest block."""
+_ROW = 64
+"""Numbers that are compared at a time, for a bit each."""
 _INFINITE = 0x7F800000
-_LOWER = 1 << 20
-"""An eighth of a power of two, in the bits of a float32."""
+_LOWER = 1 << 19
+"""A 16th of a power of two, in the bits of a float32."""
+
+
+def _compare(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    whole = ir.IntType(32)
+    row = ir.VectorType(whole, _ROW)
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    start = builder.bitcast(builder.gep(array.data, [arguments[1]]), row.as_pointer())
+    sizes = builder.and_(builder.load(start, align=4), ir.Constant(row, [whole(0x7FFFFFFF)] * _ROW))
+    one = builder.insert_element(ir.Constant(row, ir.Undefined), arguments[2], whole(0))
+    limits = builder.shuffle_vector(one, one, ir.Constant(row, [whole(0)] * _ROW))
+    return builder.bitcast(builder.icmp_signed(">=", sizes, limits), ir.IntType(_ROW))
+
+
+def _typed_compare(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
+    """uint64 of float32 from `first` on: bit i is 1 where the magnitude of number i, in bits, is at least the limit."""
+    return types.uint64(numbers, types.int64, types.int32), _compare
+
+
+def _typed_lowest(typing: Any, mask: Any) -> Any:
+    """int64: the index of the lowest bit that is 1."""
+
+    def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), made
+
+
+_from_up: Any = intrinsic(_typed_compare)
+_lowest: Any = intrinsic(_typed_lowest)
 
 
 @kernel("read float32", "write float32", "read int64", "write int64", "write int32", "boolean")
@@ -34,14 +69,15 @@ def choose(values: np.ndarray, kept: np.ndarray, lengths: np.ndarray, counts: np
     counts
         How many of each block are to be chosen, at least 1; overwritten by how many are: fewer where others are 0.
     chosen
-        Their indices within their blocks, rising, block behind block; of equal magnitudes the lowest indices.
+        One longer than the sum of `counts`: indices within their blocks, rising, block behind block; of equal magnitudes
+        the lowest indices.
 
     Returns
     -------
     bool
         False where a sum is not finite.
     """
-    places, sizes = np.empty(BLOCK + 1, i32), np.empty(BLOCK + 1, i32)
+    places, sizes = np.empty(lengths.max(), i32), np.empty(lengths.max(), i32)
     guess = i32(1)
     first = at = 0
     for block in range(lengths.size):
@@ -66,14 +102,25 @@ def choose(values: np.ndarray, kept: np.ndarray, lengths: np.ndarray, counts: np
                 least, found = limit, i64(count)
             else:
                 beyond = limit
-            limit, step = (least + beyond) // 2 if least else max(beyond - step, 1), 2 * step
+            limit = max(beyond - step, 1) if not least else min(least + step, i64(largest))
+            if least and beyond <= largest:
+                limit = (least + beyond) // 2
+            step *= 2
         least = max(least, 1)
         found, bound = i64(0), i32(least)
-        for i in range(g.size):
-            size = i32(f32(v[i]).view(i32) & i32(0x7FFFFFFF))
-            places[found], sizes[found] = i32(i), size
-            found += 1 if size >= bound else 0
-        listed, count = found, found
+        for row in range(0, g.size, _ROW):
+            if row + _ROW <= g.size:
+                mask = u64(_from_up(v, row, bound))
+            else:
+                mask = u64(0)
+                for i in range(row, g.size):
+                    up = i32(f32(v[i]).view(i32) & i32(0x7FFFFFFF)) >= bound
+                    mask |= u64(u64(1 if up else 0) << u64(i - row))
+            while mask:
+                place = row + _lowest(mask)
+                places[found], sizes[found] = i32(place), i32(f32(v[place]).view(i32) & i32(0x7FFFFFFF))
+                found, mask = found + 1, u64(mask & u64(mask - u64(1)))
+        listed = found
         while found > most and beyond - least > 1:
             limit = (least + beyond) // 2
             count, bound = i32(0), i32(limit)
@@ -88,10 +135,10 @@ def choose(values: np.ndarray, kept: np.ndarray, lengths: np.ndarray, counts: np
             above += 1 if sizes[i] > least else 0
         equal, start = min(found, most) - above, at
         for i in range(listed):
-            if sizes[i] > least or (sizes[i] == least and equal > 0):
-                chosen[at] = places[i]
-                at += 1
-                equal -= 1 if sizes[i] == least else 0
+            same = i64(sizes[i] == least)
+            chosen[at] = places[i]  # no branch: which are taken cannot be foreseen
+            at += i64(sizes[i] > least) | (same & i64(equal > 0))
+            equal -= same
         counts[block] = at - start
         guess, first = i32(max(least - _LOWER, 1)), stop
     return True

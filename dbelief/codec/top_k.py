@@ -35,12 +35,12 @@ import numpy as np
 from dbelief.arrays.jit import kernel
 from dbelief.errors import NonFinite
 
-from . import largest
 from .blocks import CodedBlocks
-from .largest import BLOCK
 
 u8, u32, i32, i64, u64, f32, f64 = np.uint8, np.uint32, np.int32, np.int64, np.uint64, np.float32, np.float64
 
+BLOCK = 4096
+"""Numbers that share their two levels."""
 SHARE = 1 / 32
 """Of the numbers of a block."""
 _MOST = f64(255 * 2.0**120)
@@ -65,14 +65,25 @@ class TopK:
         if not 1 / BLOCK <= self.share <= 1:
             raise ValueError(f"share is {self.share}, must be from 2^-12 to 1")
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a full block in which no number is 0."""
+        full = np.array([BLOCK])
+        return 8 + int(_sizes(full, self._counts(full))[0])
+
+    def _counts(self, lengths: np.ndarray) -> np.ndarray:
+        return np.maximum(self.share * lengths, 1).astype(i64)
+
     def encode(self, values: np.ndarray, residual: np.ndarray | None = None, cuts: Sequence[int] = ()) -> np.ndarray:
         """See `Codec`."""
+        from . import largest  # brings numba
+
         assert residual is not None, "what is not among the largest has to be kept"
         if residual.size != values.size:
             raise ValueError(f"{residual.size} numbers were kept for {values.size}")
         blocks = CodedBlocks.between(cuts, values.size, BLOCK, 2)
-        counts = np.maximum(self.share * blocks.lengths, 1).astype(i64)
-        chosen = np.empty(counts.sum(), i32)
+        counts = self._counts(blocks.lengths)
+        chosen = np.empty(counts.sum() + 1, i32)
         if not largest.choose(values, residual, blocks.lengths, counts, chosen):
             raise NonFinite("what is to be sent and what was kept of it have no finite sum")
         payload = blocks.payload(int(_sizes(blocks.lengths, counts).sum()))
@@ -138,10 +149,8 @@ def _measure(
         above = 0
         for j in range(places.size):
             size = f64(abs(v[places[j]]))
-            up = size >= middle
-            low += f64(0) if up else size
-            high += size if up else f64(0)
-            above += 1 if up else 0
+            up = i64(size >= middle)
+            low, high, above = low + size * (1 - up), high + size * up, above + up  # no branch: half of them are up
         middles[block], units[block] = middle, unit
         means[2 * block], means[2 * block + 1] = low / max(places.size - above, 1), high / max(above, 1)
         first, at = first + lengths[block], at + counts[block]
@@ -162,23 +171,29 @@ def _encode(
         codes, low = behind, behind + (2 * k + 7) // 8
         high = low + (lower * k + 7) // 8
         behind = high + (k + ((m - 1) >> lower) + 7) // 8 if k else behind
+        byte = u32(0)
+        for j in range(k):
+            place = first + chosen[at + j]
+            one = kept[place]
+            up, minus = u32(f64(abs(one)) >= middle), u32(f32(one).view(u32) >> u32(31))
+            level = u32(u32(levels << u32(u32(1 - up) << u32(4))) & u32(0xFFFF0000))  # no branch: half of them are up
+            kept[place] = one - u32(level | u32(minus << u32(31))).view(f32)
+            byte |= u32(u32(up | u32(minus << u32(1))) << u32(2 * (j & 3)))
+            if j & 3 == 3 or j == k - 1:
+                packed[codes], codes, byte = u8(byte), codes + 1, u32(0)
         waiting, filled = u64(0), u64(0)
         for j in range(k):
             place = i64(chosen[at + j])
-            one = kept[first + place]
-            up, minus = f64(abs(one)) >= middle, one < f32(0)
-            level = u32(u32(levels & u32(0xFFFF0000)) if up else u32(levels << u32(16)))
-            kept[first + place] = one - u32(level | u32(0x80000000 if minus else 0)).view(f32)
-            packed[codes + j // 4] |= u8(u32((1 if up else 0) + (2 if minus else 0)) << u32(2 * (j % 4)))
             upper = (place >> lower) + j
-            packed[high + (upper >> 3)] |= u8(u32(1) << u32(upper & 7))
+            packed[high + (upper >> 3)] |= u8(1 << (upper & 7))
             waiting |= u64(u64(place & ((1 << lower) - 1)) << filled)
             filled += u64(lower)
-            while filled >= u64(8):
-                packed[low] = u8(waiting & u64(255))
-                low, waiting, filled = low + 1, u64(waiting >> u64(8)), u64(filled - u64(8))
-        if filled:
-            packed[low] = u8(waiting)
+            if filled >= u64(32):
+                for _ in range(4):
+                    packed[low], low, waiting = u8(waiting & u64(255)), low + 1, u64(waiting >> u64(8))
+                filled -= u64(32)
+        for _ in range((i64(filled) + 7) >> 3):
+            packed[low], low, waiting = u8(waiting & u64(255)), low + 1, u64(waiting >> u64(8))
         first, at = first + m, at + k
 
 
