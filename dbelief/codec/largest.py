@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from dbelief.arrays.jit import kernel
 
-u32, i32, f32, i64, u64 = np.uint32, np.int32, np.float32, np.int64, np.uint64
+i32, f32, u64 = np.int32, np.float32, np.uint64
 
 _ROW = 64
 """Numbers that are compared at a time, for a bit each."""
@@ -52,8 +52,18 @@ def _typed_lowest(typing: Any, mask: Any) -> Any:
     return types.int64(types.uint64), made
 
 
+def _typed_ones(typing: Any, mask: Any) -> Any:
+    """int64: how many bits are 1."""
+
+    def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), made
+
+
 _from_up: Any = intrinsic(_typed_compare)
 _lowest: Any = intrinsic(_typed_lowest)
+_ones: Any = intrinsic(_typed_ones)
 
 
 @kernel("read float32", "write float32", "read int64", "write int64", "write int32", "boolean")
@@ -69,17 +79,18 @@ def choose(values: np.ndarray, kept: np.ndarray, lengths: np.ndarray, counts: np
     counts
         How many of each block are to be chosen, at least 1; overwritten by how many are: fewer where others are 0.
     chosen
-        One longer than the sum of `counts`: indices within their blocks, rising, block behind block; of equal magnitudes
-        the lowest indices.
+        One longer than the sum of `counts`. Indices within their blocks, rising, block behind block; of equal
+        magnitudes the lowest indices.
 
     Returns
     -------
     bool
         False where a sum is not finite.
     """
-    places, sizes = np.empty(lengths.max(), i32), np.empty(lengths.max(), i32)
-    guess = i32(1)
-    first = at = 0
+    longest = lengths.max()
+    places, sizes = np.empty(longest, i32), np.empty(longest, i32)
+    masks, tried = np.zeros(longest // _ROW + 1, u64), np.zeros(longest // _ROW + 1, u64)
+    guess, first, at = 1, 0, 0
     for block in range(lengths.size):
         stop, most = first + lengths[block], counts[block]
         g, v = values[first:stop], kept[first:stop]
@@ -91,54 +102,55 @@ def choose(values: np.ndarray, kept: np.ndarray, lengths: np.ndarray, counts: np
             largest = size if size > largest else largest
         if largest >= i32(_INFINITE):
             return False
-        least, beyond, step, found = i64(0), i64(largest) + 1, i64(_LOWER), i64(g.size)
-        limit = min(i64(guess), i64(largest))
-        while found > 2 * most and beyond - least > 1:
-            count, bound = i32(0), i32(limit)
-            for i in range(g.size):
-                size = i32(f32(v[i]).view(i32) & i32(0x7FFFFFFF))
-                count = i32(count + i32(1 if size >= bound else 0))
+        whole = g.size // _ROW
+        least, beyond, step, found = 0, int(largest) + 1, _LOWER, g.size
+        limit = min(guess, int(largest))
+        tried[:] = u64(0)  # what is listed where all are 0
+        while beyond - least > 1 and (found > 2 * most or not least):
+            count, bound = 0, i32(limit)
+            for row in range(whole):
+                tried[row] = _from_up(v, row * _ROW, bound)
+                count += _ones(tried[row])
+            tried[whole] = u64(0)
+            for i in range(whole * _ROW, g.size):
+                up = i32(f32(v[i]).view(i32) & i32(0x7FFFFFFF)) >= bound
+                tried[whole] |= u64(u64(1 if up else 0) << u64(i & (_ROW - 1)))
+            count += _ones(tried[whole])
             if count >= most:
-                least, found = limit, i64(count)
+                least, found, tried, masks = limit, count, masks, tried
             else:
                 beyond = limit
-            limit = max(beyond - step, 1) if not least else min(least + step, i64(largest))
+            limit = max(beyond - step, 1) if not least else min(least + step, int(largest))
             if least and beyond <= largest:
                 limit = (least + beyond) // 2
             step *= 2
-        least = max(least, 1)
-        found, bound = i64(0), i32(least)
-        for row in range(0, g.size, _ROW):
-            if row + _ROW <= g.size:
-                mask = u64(_from_up(v, row, bound))
-            else:
-                mask = u64(0)
-                for i in range(row, g.size):
-                    up = i32(f32(v[i]).view(i32) & i32(0x7FFFFFFF)) >= bound
-                    mask |= u64(u64(1 if up else 0) << u64(i - row))
+        masks, tried, least = masks if least else tried, tried if least else masks, max(least, 1)
+        found = 0
+        for row in range(whole + 1):
+            mask = u64(masks[row])
             while mask:
-                place = row + _lowest(mask)
+                place = row * _ROW + _lowest(mask)
                 places[found], sizes[found] = i32(place), i32(f32(v[place]).view(i32) & i32(0x7FFFFFFF))
                 found, mask = found + 1, u64(mask & u64(mask - u64(1)))
         listed = found
         while found > most and beyond - least > 1:
             limit = (least + beyond) // 2
-            count, bound = i32(0), i32(limit)
+            count, bound = 0, i32(limit)
             for i in range(listed):
-                count = i32(count + i32(1 if sizes[i] >= bound else 0))
+                count += 1 if sizes[i] >= bound else 0
             if count >= most:
-                least, found = limit, i64(count)
+                least, found = limit, count
             else:
                 beyond = limit
-        above = i64(0)
+        above = 0
         for i in range(listed):
             above += 1 if sizes[i] > least else 0
         equal, start = min(found, most) - above, at
         for i in range(listed):
-            same = i64(sizes[i] == least)
+            same = int(sizes[i] == least)
             chosen[at] = places[i]  # no branch: which are taken cannot be foreseen
-            at += i64(sizes[i] > least) | (same & i64(equal > 0))
+            at += int(sizes[i] > least) | (same & int(equal > 0))
             equal -= same
         counts[block] = at - start
-        guess, first = i32(max(least - _LOWER, 1)), stop
+        guess, first = max(least - _LOWER, 1), stop
     return True

@@ -7,8 +7,8 @@ are the k = share x length largest |v|, at least one and none that is 0, each as
     t = mean of the sent |v| ;  h = mean of those from t up ;  l = mean of those below
 
 h and l are rounded to 8 bits and to multiples of the largest power of two that all of the sent v are multiples of. So
-all that was sent and e together are the sum of all g, to rounding: exactly, where all of them are multiples of one power
-of two and below 2^24 of it.
+all that was sent and e together are the sum of all g, to rounding: exactly, where all g are multiples of one power of
+two, and v stays below 2^24 of it.
 
 Payload, little-endian: pieces as `blocks` has them, with b blocks in all; then
 
@@ -69,7 +69,7 @@ class TopK:
     def block_bytes(self) -> int:
         """Bytes of a full block in which no number is 0."""
         full = np.array([BLOCK])
-        return 8 + int(_sizes(full, self._counts(full))[0])
+        return 8 + int(_cut(full, self._counts(full), np.empty(1, i64)))
 
     def _counts(self, lengths: np.ndarray) -> np.ndarray:
         return np.maximum(self.share * lengths, 1).astype(i64)
@@ -86,12 +86,13 @@ class TopK:
         chosen = np.empty(counts.sum() + 1, i32)
         if not largest.choose(values, residual, blocks.lengths, counts, chosen):
             raise NonFinite("what is to be sent and what was kept of it have no finite sum")
-        payload = blocks.payload(int(_sizes(blocks.lengths, counts).sum()))
+        lowers = np.empty(counts.size, i64)
+        payload = blocks.payload(_cut(blocks.lengths, counts, lowers))
         heads = blocks.floats(payload).view(u32)
         middles, means, units = np.empty(counts.size), np.empty((counts.size, 2)), np.empty(counts.size, i32)
         _measure(residual, blocks.lengths, counts, chosen, middles, means.reshape(-1), units)
         heads[::2], heads[1::2] = _levels(means, units), counts
-        _encode(residual, blocks.lengths, chosen, middles, heads, blocks.bits(payload))
+        _encode(residual, blocks.lengths, lowers, chosen, middles, heads, blocks.bits(payload))
         return payload
 
     @staticmethod
@@ -104,70 +105,94 @@ class TopK:
             raise ValueError("levels of the largest numbers that are negative or not finite")
         if (counts > blocks.lengths).any():
             raise ValueError("more of a block's numbers than it has")
-        if bits.size != (size := int(_sizes(blocks.lengths, counts).sum())):
+        lowers = np.empty(counts.size, i64)
+        if bits.size != (size := _cut(blocks.lengths, counts, lowers)):
             raise ValueError(f"{bits.size} bytes are not those of the {counts.sum()} largest numbers, {size}")
-        if not _decode(bits, heads, blocks.lengths, out):
+        if not _decode(bits, heads, blocks.lengths, lowers, out):
             raise ValueError(f"indices that do not rise, or leave the {out.size} numbers there are")
 
 
-def _sizes(lengths: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Bytes of each block behind its head."""
-    lower = np.frexp(lengths // np.maximum(counts, 1))[1].astype(i64) - 1
-    upper = counts + (lengths - 1 >> lower)
-    return np.where(counts > 0, -(-2 * counts // 8) - (-lower * counts // 8) - (-upper // 8), 0)
+@kernel("read int64", "read int64", "write int64", "int64")
+def _cut(lengths: np.ndarray, counts: np.ndarray, lowers: np.ndarray) -> int:
+    """Write how many bits of an index are lower ones, for each block; the bytes behind the heads."""
+    size = 0
+    for block in range(lengths.size):
+        m, k, lower = lengths[block], counts[block], 0
+        while k and k << (lower + 1) <= m:
+            lower += 1
+        if k:
+            size += (2 * k + 7) // 8 + (lower * k + 7) // 8 + (k + ((m - 1) >> lower) + 7) // 8
+        lowers[block] = lower
+    return size
 
 
 def _levels(means: np.ndarray, units: np.ndarray) -> np.ndarray:
     """uint32 of (b, 2) means below and from the middle up, as the payload has them."""
     exponents = np.maximum(np.frexp(means)[1] - 8, np.maximum(units, -133)[:, None])
     rounded = np.minimum(np.ldexp(np.rint(np.ldexp(means, -exponents)), exponents), _MOST)
-    low, high = rounded.astype(f32).view(u32).T
-    return high | low >> u32(16)
+    words = rounded.astype(f32).view(u32)
+    packed: np.ndarray = words[:, 1] | words[:, 0] >> u32(16)
+    return packed
 
 
-@kernel("read float32", "read int64", "read int64", "read int32", "write float64", "write float64", "write int32", "void")
+@kernel(
+    "read float32", "read int64", "read int64", "read int32", "write float64", "write float64", "write int32", "void"
+)
 def _measure(
-    sums: np.ndarray, lengths: np.ndarray, counts: np.ndarray, chosen: np.ndarray,
-    middles: np.ndarray, means: np.ndarray, units: np.ndarray,
+    sums: np.ndarray,
+    lengths: np.ndarray,
+    counts: np.ndarray,
+    chosen: np.ndarray,
+    middles: np.ndarray,
+    means: np.ndarray,
+    units: np.ndarray,
 ) -> None:
     """Write of each block's chosen magnitudes their mean, the means of each side of it, and the exponent of the largest
     power of two that all are multiples of.
     """
+    sizes = np.empty(BLOCK, i32)
     first = at = 0
     for block in range(lengths.size):
         v, places = sums[first : first + lengths[block]], chosen[at : at + counts[block]]
-        total, unit = f64(0), i32(127)
+        total = f64(0)
         for j in range(places.size):
-            whole = u32(f32(v[places[j]]).view(u32) & u32(0x7FFFFFFF))
-            total += f64(whole.view(f32))
-            exponent = i32(whole >> u32(23))
-            digits = i32(i32(whole & u32(0x7FFFFF)) | i32(0x800000 if exponent else 0))
+            sizes[j] = i32(f32(v[places[j]]).view(i32) & i32(0x7FFFFFFF))
+            total += f64(i32(sizes[j]).view(f32))
+        unit = i32(127)
+        for j in range(places.size):
+            exponent = i32(sizes[j] >> i32(23))
+            digits = i32(i32(sizes[j] & i32(0x7FFFFF)) | i32(i32(0x800000) if exponent else i32(0)))
             last = i32(f32(i32(digits & i32(-digits))).view(i32) >> i32(23))  # the lowest bit's exponent and 127
-            unit = min(unit, i32(last + i32(max(exponent, i32(1)) - i32(277))))
+            exponent = i32(i32(last + i32(exponent if exponent else i32(1))) - i32(277))
+            unit = exponent if exponent < unit else unit
         middle = total / max(places.size, 1)
         low = high = f64(0)
         above = 0
         for j in range(places.size):
-            size = f64(abs(v[places[j]]))
-            up = i64(size >= middle)
+            size = f64(i32(sizes[j]).view(f32))
+            up = int(size >= middle)
             low, high, above = low + size * (1 - up), high + size * up, above + up  # no branch: half of them are up
         middles[block], units[block] = middle, unit
         means[2 * block], means[2 * block + 1] = low / max(places.size - above, 1), high / max(above, 1)
         first, at = first + lengths[block], at + counts[block]
 
 
-@kernel("write float32", "read int64", "read int32", "read float64", "read uint32", "write uint8", "void")
+@kernel("write float32", "read int64", "read int64", "read int32", "read float64", "read uint32", "write uint8", "void")
 def _encode(
-    kept: np.ndarray, lengths: np.ndarray, chosen: np.ndarray, middles: np.ndarray, heads: np.ndarray, packed: np.ndarray
+    kept: np.ndarray,
+    lengths: np.ndarray,
+    lowers: np.ndarray,
+    chosen: np.ndarray,
+    middles: np.ndarray,
+    heads: np.ndarray,
+    packed: np.ndarray,
 ) -> None:
     """Write the bits of the chosen numbers, and take them off what is kept."""
     packed[:] = u8(0)
     first = at = behind = 0
     for block in range(lengths.size):
-        m, k, levels, middle = lengths[block], i64(heads[2 * block + 1]), u32(heads[2 * block]), middles[block]
-        lower = 0
-        while k and k << (lower + 1) <= m:
-            lower += 1
+        m, k, lower = lengths[block], int(heads[2 * block + 1]), lowers[block]
+        levels, middle = u32(heads[2 * block]), middles[block]
         codes, low = behind, behind + (2 * k + 7) // 8
         high = low + (lower * k + 7) // 8
         behind = high + (k + ((m - 1) >> lower) + 7) // 8 if k else behind
@@ -197,17 +222,14 @@ def _encode(
         first, at = first + m, at + k
 
 
-@kernel("read uint8", "read uint32", "read int64", "write float32", "boolean")
-def _decode(packed: np.ndarray, heads: np.ndarray, lengths: np.ndarray, values: np.ndarray) -> bool:
+@kernel("read uint8", "read uint32", "read int64", "read int64", "write float32", "boolean")
+def _decode(packed: np.ndarray, heads: np.ndarray, lengths: np.ndarray, lowers: np.ndarray, values: np.ndarray) -> bool:
     """Whether all indices rise and lie within their blocks; the bytes are as many as the heads need."""
-    values[:] = f32(0)
     uppers = np.empty(2 * BLOCK + 1, i32)
     first = at = 0
     for block in range(lengths.size):
-        m, k = lengths[block], i64(heads[2 * block + 1])
-        lower = 0
-        while k and k << (lower + 1) <= m:
-            lower += 1
+        m, k, lower = lengths[block], int(heads[2 * block + 1]), lowers[block]
+        values[first : first + m] = f32(0)
         low, high = at + (2 * k + 7) // 8, at + (2 * k + 7) // 8 + (lower * k + 7) // 8
         bits = k + ((m - 1) >> lower) if k else 0
         found = 0

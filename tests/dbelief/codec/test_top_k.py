@@ -70,7 +70,7 @@ def by_hand(v: np.ndarray, cuts: list[int], share: float) -> tuple[bytes, np.nda
             sides = [[one for one in sizes if one < middle], [one for one in sizes if one >= middle]]
             unit = unit_of(block[places])
             levels = [level(added(side) / max(1, len(side)), unit) for side in sides]
-            head.append((*levels, len(places)))
+            head.append((levels[0], levels[1], len(places)))
             if not places:
                 continue
             lower = (block.size // len(places)).bit_length() - 1
@@ -198,7 +198,9 @@ def test_malformed_payload_is_refused(payload: bytes, reason: str) -> None:
 
 
 @given(st.integers(1, 2 * BLOCK), SHARES, st.integers(0, 2**32), st.data())
-def test_no_changed_payload_reaches_beyond_its_numbers(length: int, share: float, seed: int, data: st.DataObject) -> None:
+def test_no_changed_payload_reaches_beyond_its_numbers(
+    length: int, share: float, seed: int, data: st.DataObject
+) -> None:
     values = np.random.default_rng(seed).normal(size=length).astype(np.float32)
     payload = TopK(share).encode(values, np.zeros_like(values))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -264,8 +264,11 @@ def test_residual_codec_needs_host_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     "push",
-    ["fp16", "bf16", "int8", "int4", "one-bit", {"name": "threshold", "tau": 0.5}]
-    + ["top-k", {"name": "top-k", "share": 0.3}],
+    [
+        *("fp16", "bf16", "int8", "int4", "one-bit", "top-k"),
+        {"name": "threshold", "tau": 0.5},
+        {"name": "top-k", "share": 0.3},
+    ],
 )
 def test_planned_codec_bytes_match_the_payload(push: Any) -> None:
     length = 1 << 18

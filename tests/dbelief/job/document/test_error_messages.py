@@ -276,7 +276,7 @@ WRONG = [
     ("wire: {push: {name: one-bit, tau: 0.1}}", "wire.push.tau: must be left out with one-bit: only threshold has one"),
     ("wire: {push: {name: int8, share: 0.1}}", "wire.push.share: must be left out with int8: only top-k has one"),
     ("wire: {push: {name: top-k, tau: 0.1}}", "wire.push.tau: must be left out with top-k: only threshold has one"),
-    ("wire: {push: {name: top-k, share: 2}}", "wire.push.share: must be a number from 0.000244140625 to 1, or null, not 2"),
+    ("wire: {push: {name: top-k, share: 2}}", "wire.push.share: must be a number from 0.00025 to 1, or null, not 2"),
     ("wire: {pull: top-k}", "wire.pull: must be one of fp32, fp16, bf16, not top-k: what it leaves out"),
     ("wire: {push: {name: threshold, tau: 0}}", "wire.push.tau: must be a number from 1e-37 to 1e+37, or null, not 0"),
     (
