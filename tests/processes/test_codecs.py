@@ -39,7 +39,7 @@ EASGD = "name: async-easgd, rate: 0.1, period: 4"
         (DOWNPOUR, "fp16", "fp16", 0.51, 0.94),
         (DOWNPOUR, "int4", "bf16", 0.15, 0.94),
         (DOWNPOUR, "one-bit", "fp32", 0.05, 0.94),
-        (SGD, "top-k", "fp32", 0.012, 0.94),
+        (SGD, "top-k", "fp32", 0.02, 0.94),
         (SGD, "one-bit", "bf16", 0.05, 0.94),
         (SGD, "{name: threshold, tau: 1.0e-3}", "fp32", 0.9, 0.92),
         (EASGD, "bf16", "bf16", 0.5, 0.94),
