@@ -52,6 +52,7 @@ CODECS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("int4", {}),
     ("one-bit", {}),
     ("threshold", {"tau": 0.125}),
+    ("top-k", {"share": 0.0625}),
 )
 
 

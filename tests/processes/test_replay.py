@@ -45,6 +45,7 @@ LONG = ["name: async-sgd, rate: 0.05", "name: async-msgd, rate: 0.01", "name: as
 CODED = [
     ("name: async-sgd, rate: 0.05", "{name: threshold, tau: 2.0e-3}", "fp32"),
     ("name: async-sgd, rate: 0.05", "bf16", "fp16"),
+    ("name: async-sgd, rate: 0.05", "{name: top-k, share: 0.1}", "fp32"),
     ("name: async-easgd, rate: 0.1", "fp16", "bf16"),
 ]
 

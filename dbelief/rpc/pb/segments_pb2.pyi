@@ -61,9 +61,18 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
     of byte i / 2; bits behind the last one are 0.
     """
+    CODEC_TOP_K: _Codec.ValueType  # 8
+    """Pushes only. Pieces as in ONE_BIT, cut into blocks of 4,096 numbers. For each block: binary32's upper half twice, l
+    and h, finite and not negative; a uint32 k, at most m, the block's numbers. Then for each block with k above 0, where
+    r is the logarithm to base 2 of m / k, rounded down twice: k times 2 bits; k times r bits, the lowest ones of each
+    index within the block, strictly rising; k + (m - 1) / 2^r bits, of which those at index / 2^r + j are 1 for the
+    j-th index from 0, and k in all (Elias-Fano). Bits fill bytes from the lowest up; each of the three begins a byte. Of
+    the 2 bits the lower is 0 for l, 1 for h, the upper 1 for minus. All other numbers are 0. A sender adds what the
+    payload omits to its next push.
+    """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
-    """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 7 encode float32 and
+    """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 8 encode float32 and
     are decoded on receipt; a payload that does not match its codec is rejected.
     """
 
@@ -97,6 +106,15 @@ the scale. A sender adds what the payload omits to its next push.
 CODEC_INT4: Codec.ValueType  # 7
 """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
 of byte i / 2; bits behind the last one are 0.
+"""
+CODEC_TOP_K: Codec.ValueType  # 8
+"""Pushes only. Pieces as in ONE_BIT, cut into blocks of 4,096 numbers. For each block: binary32's upper half twice, l
+and h, finite and not negative; a uint32 k, at most m, the block's numbers. Then for each block with k above 0, where
+r is the logarithm to base 2 of m / k, rounded down twice: k times 2 bits; k times r bits, the lowest ones of each
+index within the block, strictly rising; k + (m - 1) / 2^r bits, of which those at index / 2^r + j are 1 for the
+j-th index from 0, and k in all (Elias-Fano). Bits fill bytes from the lowest up; each of the three begins a byte. Of
+the 2 bits the lower is 0 for l, 1 for h, the upper 1 for minus. All other numbers are 0. A sender adds what the
+payload omits to its next push.
 """
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 
