@@ -70,7 +70,8 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     longest = max([assignment.max_segment_length, *(span.length for span in assignment.segments)], default=0)
     warm_up(rule, longest)
     streaming_copy.warm_up(4 * longest)
-    Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
+    options, differences = dict(assignment.push_options), assignment.pull_differences
+    Codecs.numbered(assignment.push_codec, options, assignment.pull_codec, differences)
 
 
 class ShardController:
@@ -417,6 +418,7 @@ class ShardController:
             assignment.staleness_aware,
             assignment.ordered,
             assignment.lock_free,
+            assignment.pull_differences,
         )
         self.shard = None  # before the epoch: no call of the new incarnation may reach the segments of an earlier one
         self.epoch = max(self.epoch, request.shard_epoch)

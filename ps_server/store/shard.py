@@ -28,6 +28,7 @@ from dbelief.process.runtime import runtime
 from .admission import PushAdmission
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
+from .pulled_numbers import PulledNumbers
 from .segment import Outcome, Segment
 from .staleness import StalenessBarrier
 
@@ -84,6 +85,8 @@ class Shard:
         Whether bundles of a pass are added by rising number.
     lock_free
         Without a staleness bound: pushes and exchanges of a segment run concurrently (see `Segment`).
+    differences
+        Whether fetched numbers are kept, for later answers: see `pulled_numbers.py`. Not where it is lock-free.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Shard:
         staleness_aware: bool = False,
         ordered: bool = False,
         lock_free: bool = False,
+        differences: bool = False,
     ) -> None:
         self.rule = rule
         self.staleness_aware = staleness_aware
@@ -110,6 +114,7 @@ class Shard:
         self.barrier = StalenessBarrier(staleness, self.segments)
         self._admission = PushAdmission(staleness)
         self.answers = ExchangeReplyCache()
+        self._pulled = PulledNumbers() if differences and not lock_free else None
 
     def make(self, span: SegmentSpan) -> Segment:
         """New segment, before any assignment."""
@@ -143,6 +148,8 @@ class Shard:
         """Set the segments to serve; `reported`: clocks that the former owners of migrated ones had received."""
         self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
         self.segments = dict(sorted(segments.items()))
+        if self._pulled is not None:
+            self._pulled.retain(self.segments.keys())
         self.barrier.set_segments(self.segments, reported)
 
     # -- commands of the coordinator ---------------------------------------------------------------------
@@ -196,6 +203,11 @@ class Shard:
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `StalenessBarrier.set_membership`."""
         return self.barrier.set_membership(member_epoch, rounds)
+
+    @property
+    def pulled(self) -> PulledNumbers | None:
+        """Fetched numbers, where answers may be differences from them; None until initial values are complete."""
+        return self._pulled if self.ready else None
 
     # -- reading -----------------------------------------------------------------------------------------
 

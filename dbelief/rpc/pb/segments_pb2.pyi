@@ -61,6 +61,15 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
     of byte i / 2; bits behind the last one are 0.
     """
+    CODEC_BF16_DIFFERENCE: _Codec.ValueType  # 8
+    """Replies to a request with `bases` only: bf16 as the difference from an earlier version of the segment. uint64, that
+    version. Bit patterns of bf16, as signed whole numbers of 16 bits that rise with the numbers (where the highest bit
+    is 1, the others are inverted), are subtracted modulo 2^16; a difference d in two's complement is z = 2 d, or
+    -2 d - 1 where it is negative. For each block of 256 numbers, the last one may be shorter, a byte k, from 0 to 16.
+    Then each block's z in the fewest bytes, first bits lowest: with k up to 14 floor(z / 2^k) times the bit 0, the bit
+    1, and the k lower bits of z; with 15 the 16 bits of z; with 16 nothing, and all z are 0. Bits behind the last one
+    are 0.
+    """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
     """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 7 encode float32 and
@@ -97,6 +106,15 @@ the scale. A sender adds what the payload omits to its next push.
 CODEC_INT4: Codec.ValueType  # 7
 """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
 of byte i / 2; bits behind the last one are 0.
+"""
+CODEC_BF16_DIFFERENCE: Codec.ValueType  # 8
+"""Replies to a request with `bases` only: bf16 as the difference from an earlier version of the segment. uint64, that
+version. Bit patterns of bf16, as signed whole numbers of 16 bits that rise with the numbers (where the highest bit
+is 1, the others are inverted), are subtracted modulo 2^16; a difference d in two's complement is z = 2 d, or
+-2 d - 1 where it is negative. For each block of 256 numbers, the last one may be shorter, a byte k, from 0 to 16.
+Then each block's z in the fewest bytes, first bits lowest: with k up to 14 floor(z / 2^k) times the bit 0, the bit
+1, and the k lower bits of z; with 15 the 16 bits of z; with 16 nothing, and all z are 0. Bits behind the last one
+are 0.
 """
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 
