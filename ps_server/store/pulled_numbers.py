@@ -4,9 +4,9 @@ Kept for a segment are the numbers of the newest version that was answered, and 
 before. Replicas of a round all fetch the same version, and have the same one: so a difference is encoded once for all.
 A replica that has another version, as after its restart or a missed round, gets the numbers in bf16.
 
-A version stands for the same numbers as long as a `Shard` lives: once it is ready, only a rule, a program or a set
-changes them, and each raises the version. Lock-free pushes do not exclude readers: a shard with them keeps nothing. Nor
-are these numbers in snapshot sets, or with a follower: another incarnation or owner begins without.
+In one `Shard` a version stands for the same numbers: once it is ready, only a rule, a program or a set changes them, and
+each raises the version. Lock-free pushes do not exclude readers: a shard with them keeps nothing. Snapshot sets and
+followers have none of these numbers: another incarnation or owner begins without.
 
 Cost: 2 bytes a number, and a difference of less than that; a bf16 encoding and a difference for each version that is
 answered, under the segment's lock.

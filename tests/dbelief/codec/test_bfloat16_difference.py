@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dbelief.codec import bfloat16_difference as difference
+from dbelief.codec.bfloat16 import BFloat16
 from tests.examples import examples
 
 SIZES = st.integers(1, 600)
@@ -79,6 +80,16 @@ def test_parameters_are_the_shortest(width: int) -> None:
     equal = [16] if np.array_equal(halves, before) else []
     shortest = min(len(payload_of(halves, before, 0, [k])) for k in equal or range(16))
     assert payload.size == shortest
+
+
+@pytest.mark.parametrize(("moved", "share"), [(0.01, 0.2), (0.1, 0.41)])
+def test_numbers_that_move_little_have_few_bytes(moved: float, share: float) -> None:
+    rng = np.random.default_rng(3)
+    before = rng.standard_normal(20_000, dtype=np.float32)
+    after = before * (1 + np.float32(moved) * rng.standard_normal(20_000, dtype=np.float32))
+    payload = difference.encode(*(BFloat16().encode(values).view(np.uint16) for values in (after, before)), 1)
+    assert payload is not None
+    assert payload.size < share * 2 * 20_000
 
 
 @pytest.mark.parametrize("k", range(16))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -114,7 +116,7 @@ class Replicas:
         hold(job, source, list(after.places[source].segments))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_schedule_brings_the_bits_of_bf16(
     start: Callable[..., Job], counted: Counted, tmp_path: Path, seed: int
 ) -> None:
@@ -241,6 +243,35 @@ def test_a_stream_that_breaks_goes_on_from_the_same(
         assert not breaks[0]
         np.testing.assert_array_equal(out, replicas.wanted())
     assert counted.found == 3 * len(SPANS)
+
+
+def test_threads_of_a_replica_share_what_was_received(start: Callable[..., Job], counted: Counted) -> None:
+    """Pulls of two threads, while another replica pushes: each segment has the numbers of its version."""
+    job = start(spans=SPANS, differences=True)
+    replicas = Replicas(job, 11, count=1)
+    client, over, found = replicas.clients[0], threading.Event(), list[tuple[np.ndarray, np.ndarray]]()
+
+    def pulls() -> None:
+        while not over.is_set():
+            out, versions = job.full(np.nan), job.held()
+            client.pull(out, versions)
+            found.append((out, versions))
+
+    numbers = {replicas.number: replicas.wanted()}
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(pulls) for _ in range(2)]
+        try:
+            for _ in range(40):
+                replicas.push()
+                numbers[replicas.number] = replicas.wanted()
+        finally:
+            over.set()
+        for one in running:
+            one.result(60)
+    assert counted.found
+    for out, versions in found:
+        for span, version in zip(SPANS, versions.tolist(), strict=True):
+            np.testing.assert_array_equal(out[span.start : span.stop], numbers[version][span.start : span.stop])
 
 
 @pytest.mark.parametrize(
