@@ -89,8 +89,8 @@ def codecs() -> Iterator[tuple[str, str]]:
             yield f"{name} {size}", digest(*parts)
     for size in LENGTHS:
         halves, before = (bf16(numbers("push 0", size) * np.float32(scale)) for scale in (1, 1.0625))
-        payload = bfloat16_difference.encode(halves, before, size)
-        yield f"bf16 difference {size}", "longer" if payload is None else digest(payload)
+        shorter = bfloat16_difference.encode(halves, before, size)
+        yield f"bf16 difference {size}", "longer" if shorter is None else digest(shorter)
 
 
 def bf16(values: np.ndarray) -> np.ndarray:

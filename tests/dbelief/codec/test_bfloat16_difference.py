@@ -87,7 +87,8 @@ def test_numbers_that_move_little_have_few_bytes(moved: float, share: float) -> 
     rng = np.random.default_rng(3)
     before = rng.standard_normal(20_000, dtype=np.float32)
     after = before * (1 + np.float32(moved) * rng.standard_normal(20_000, dtype=np.float32))
-    payload = difference.encode(*(BFloat16().encode(values).view(np.uint16) for values in (after, before)), 1)
+    halves, others = (BFloat16().encode(values).view(np.uint16) for values in (after, before))
+    payload = difference.encode(halves, others, 1)
     assert payload is not None
     assert payload.size < share * 2 * 20_000
 

@@ -38,15 +38,18 @@ def difference(version: int) -> SegmentPayload:
     return SegmentPayload(3, version + 1, 0, N, segments.CODEC_BF16_DIFFERENCE, data=payload.data)
 
 
-@pytest.mark.parametrize("other", [{"shard": 0}, {"shard_epoch": 8}, {"run_id": 6}])
-def test_they_are_named_to_the_incarnation_that_they_came_from(other: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "other", [ShardPlacement(0, "host:1", 7, PLACE.runs, 5), ShardPlacement(1, "host:1", 8, PLACE.runs, 5)]
+)
+def test_they_are_named_to_the_incarnation_that_they_came_from(other: ShardPlacement) -> None:
     known = received(3, 12)
     named = known.of(PLACE, RUN)
     assert list(named) == [3]
     assert named[3].version == 12
     np.testing.assert_array_equal(named[3].halves, halves(VALUES))
     assert list(known.of(dataclasses.replace(PLACE, address="host:2", runs=((3, 1),)), RUN)) == [3]
-    assert not known.of(dataclasses.replace(PLACE, **other), RUN)
+    assert not known.of(other, RUN)
+    assert not known.of(dataclasses.replace(PLACE, run_id=6), RUN)
 
 
 def test_a_difference_follows_what_was_named() -> None:
