@@ -4,7 +4,7 @@ Kept for a segment are the numbers of the newest version that was answered, and 
 before. Replicas of a round all fetch the same version, and have the same one: so a difference is encoded once for all.
 A replica that has another version, as after its restart or a missed round, gets the numbers in bf16.
 
-In one `Shard` a version stands for the same numbers: once it is ready, only a rule, a program or a set changes them, and
+In one `Shard` a version stands for the same numbers: once it is ready, a rule, a program or a set changes them, and
 each raises the version. Lock-free pushes do not exclude readers: a shard with them keeps nothing. Snapshot sets and
 followers have none of these numbers: another incarnation or owner begins without.
 
