@@ -71,7 +71,8 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     longest = max([assignment.max_segment_length, *(span.length for span in assignment.segments)], default=0)
     warm_up(rule, longest)
     streaming_copy.warm_up(4 * longest)
-    Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
+    options, differences = dict(assignment.push_options), assignment.pull_differences
+    Codecs.numbered(assignment.push_codec, options, assignment.pull_codec, differences)
 
 
 def _quorum(assignment: wire.Assignment) -> Quorum | None:
@@ -426,6 +427,7 @@ class ShardController:
             assignment.ordered,
             assignment.lock_free,
             _quorum(assignment),
+            assignment.pull_differences,
         )
         self.shard = None  # before the epoch: no call of the new incarnation may reach the segments of an earlier one
         self.epoch = max(self.epoch, request.shard_epoch)

@@ -30,6 +30,7 @@ def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.As
         push_codec=NUMBERS.get(codecs.push.name, segments.CODEC_FP32),
         push_options=codecs.push.options,
         pull_codec=NUMBERS.get(codecs.pull, segments.CODEC_FP32),
+        pull_differences=job.pulls_differences,
         max_segment_length=max((span.length for span in placement.spans), default=0),
         shard=place.shard,
         quorum=_quorum(strategy),

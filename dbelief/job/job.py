@@ -407,6 +407,14 @@ class Job(Section):
         """Whether the parameters of the best evaluation are the result, where there is validation data."""
         return self.evaluate.keep == "best" or (self.evaluate.keep is None and bool(self.limits.early()))
 
+    @property
+    def pulls_differences(self) -> bool:
+        """Whether bf16 pulls bring differences from those before: in rounds, where all replicas have the same version.
+
+        Where every step has a fetch, it would cost the shards and each step more time than a link gains.
+        """
+        return self.wire.pull == "bf16" and isinstance(self.strategy, Diloco)
+
     def anchored(self) -> Self:
         """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
         sets = ("validation_file", "test_file", "validation_folder", "test_folder")

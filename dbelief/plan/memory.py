@@ -39,6 +39,9 @@ READ = 2
 """Copies of the complete model that a rank briefly holds where the job starts from a run: as read, and as a vector."""
 SET = "copies while a snapshot set is written"
 """Copy of segments that are pushed to before they are written to a snapshot set: at worst all. Groups pause pushes."""
+HALF = 2
+"""Bytes of a number in bf16. A rank keeps what it has fetched by differences; a shard that too, and the differences,
+which are shorter than the numbers."""
 METHOD = 5
 """Vectors that a batch method has on the shards besides its pairs: parameters, trial, gradient, the previous gradient,
 direction. There is one more pair than the history holds, for the next one."""
@@ -124,6 +127,7 @@ def rank_memory(
     # Pushes are encoded on the host, for host and device gradients, and kept until they are acknowledged.
     kept = part * FLOAT32 + pushed_bytes(job.wire, part) if job.wire.push.later else 0
     left_out = {f"left out by {job.wire.push.name}, and what is sent": kept} if kept else {}
+    left_out |= {"what was fetched, in bf16": HALF * part} if job.pulls_differences else {}
     if job.start_from is not None:
         initial = READ * whole + (part if part < whole else 0)
     else:
@@ -192,6 +196,8 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
         found["answers kept for repetition"] = job.replicas * min(vector, EXCHANGE_WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
         found["gradients of a round"] = (1 if strategy.turns else job.replicas) * vector
+    if job.pulls_differences:
+        found["what was fetched, in bf16, and differences"] = 2 * HALF * numbers
     if not (isinstance(strategy, SyncSgd | Elastic) and strategy.grouped):
         found[SET] = (1 + len(states)) * vector
     return found

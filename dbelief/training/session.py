@@ -460,7 +460,7 @@ def _parameters(
         refresh=member.placed,
         part=own,
         shares_memory=shares_memory,
-        codecs=Codecs.of(job.wire, starts),
+        codecs=Codecs.of(job.wire, starts, job.pulls_differences),
         direct=direct,
     )
 

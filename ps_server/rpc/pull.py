@@ -8,13 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from dbelief.codec import Codec
+from dbelief.codec.bfloat16 import BFloat16
 from dbelief.core.layout import SegmentSpan
+from dbelief.core.push import PARAMETERS
 from dbelief.errors import Moved, Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
+from ..store.pulled_numbers import PulledNumbers
 from .shared_memory import BlockView
 from .upload import Blocks, Wait
 
@@ -40,7 +44,11 @@ class PullHandler:
         known: list[int | None] = list(request.if_newer_than)
         if known and len(known) != len(indices):
             raise Rejected(f"{len(known)} versions for {len(indices)} segments")
+        bases: list[int] = list(request.bases)
+        if bases and len(bases) != len(indices):
+            raise Rejected(f"{len(bases)} versions in bf16 for {len(indices)} segments")
         self._rows = list(zip(indices, known or [None] * len(indices), strict=True))
+        self._bases = dict(zip(indices, bases, strict=True)) if bases else {}
         self._prepared: list[bytes] | Exception | None = None
 
     @property
@@ -84,11 +92,16 @@ class PullHandler:
     def _encoded(self, start: bytes) -> Iterator[bytes]:
         """Segments encoded in messages, small ones combined."""
         codec, vector = payloads.answering(self._request.codec), self._request.vector
+        pulled = self._shard.pulled if self._bases and vector == PARAMETERS and isinstance(codec, BFloat16) else None
         combined = [start] if start else []
         filled = sent = 0
         for index, newer_than in self._rows:
             of_segment = payloads.codec_of(self._shard.segment(index).span, codec)
-            answer = self._shard.read(vector, index, newer_than, functools.partial(_encode, index, of_segment))
+            if pulled is None or of_segment is None:
+                form = functools.partial(_encode, index, of_segment)
+            else:
+                form = functools.partial(_encode_difference, index, pulled, self._bases[index])
+            answer = self._shard.read(vector, index, newer_than, form)
             if filled and filled + len(answer) > bulk.FULL_BYTES:
                 yield combined[0] if len(combined) == 1 else b"".join(combined)
                 combined, filled = [], 0
@@ -132,6 +145,15 @@ def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | 
     if values is None:
         return bulk.encode(bulk.SegmentPayload(index, version, unchanged=True))
     return bulk.encode(payloads.part_of(index, version, values, codec))
+
+
+def _encode_difference(index: int, pulled: PulledNumbers, named: int, version: int, values: np.ndarray | None) -> bytes:
+    """Encode one segment of a reply in bf16, or as the difference from a version; `named` as `PullRequest.bases`."""
+    if values is None:
+        return _encode(index, None, version, None)
+    payload, difference = pulled.answer(index, version, values, named - 1 if named else None)
+    codec = segments.CODEC_BF16_DIFFERENCE if difference else segments.CODEC_BF16
+    return bulk.encode(bulk.SegmentPayload(index, version, 0, len(values), codec, data=payload.data))
 
 
 def _write(span: SegmentSpan, area: BlockView, version: int, values: np.ndarray | None) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from dbelief.process.runtime import runtime
 from .admission import PushAdmission
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
+from .pulled_numbers import PulledNumbers
 from .quorum import Quorum
 from .segment import Outcome, Segment
 from .staleness import StalenessBarrier
@@ -87,6 +88,8 @@ class Shard:
         Without a staleness bound: pushes and exchanges of a segment run concurrently (see `Segment`).
     quorum
         With bound 0: when a round may end without some of its members; None: never.
+    differences
+        Whether fetched numbers are kept, for later answers: see `pulled_numbers.py`. Not where it is lock-free.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Shard:
         ordered: bool = False,
         lock_free: bool = False,
         quorum: Quorum | None = None,
+        differences: bool = False,
     ) -> None:
         self.rule = rule
         self.staleness_aware = staleness_aware
@@ -116,6 +120,7 @@ class Shard:
         self.barrier = StalenessBarrier(staleness, self.segments, quorum)
         self._admission = PushAdmission(staleness)
         self.answers = ExchangeReplyCache()
+        self._pulled = PulledNumbers() if differences and not lock_free else None
 
     def make(self, span: SegmentSpan) -> Segment:
         """New segment, before any assignment."""
@@ -149,6 +154,8 @@ class Shard:
         """Set the segments to serve; `reported`: clocks that the former owners of migrated ones had received."""
         self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
         self.segments = dict(sorted(segments.items()))
+        if self._pulled is not None:
+            self._pulled.retain(self.segments.keys())
         self.barrier.set_segments(self.segments, reported)
 
     # -- commands of the coordinator ---------------------------------------------------------------------
@@ -202,6 +209,11 @@ class Shard:
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `StalenessBarrier.set_membership`."""
         return self.barrier.set_membership(member_epoch, rounds)
+
+    @property
+    def pulled(self) -> PulledNumbers | None:
+        """Fetched numbers, where answers may be differences from them; None until initial values are complete."""
+        return self._pulled if self.ready else None
 
     # -- reading -----------------------------------------------------------------------------------------
 

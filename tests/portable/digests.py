@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.vector_kernels import compiled
-from dbelief.codec import make_codec
+from dbelief.codec import bfloat16_difference, make_codec
+from dbelief.codec.bfloat16 import BFloat16
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import copy, dots, lincomb
@@ -87,6 +88,15 @@ def codecs() -> Iterator[tuple[str, str]]:
                 codec.decode(payload.data, out)
                 parts += [payload, out] if kept is None else [payload, out, kept.copy()]
             yield f"{name} {size}", digest(*parts)
+    for size in LENGTHS:
+        halves, before = (bf16(numbers("push 0", size) * np.float32(scale)) for scale in (1, 1.0625))
+        shorter = bfloat16_difference.encode(halves, before, size)
+        yield f"bf16 difference {size}", "longer" if shorter is None else digest(shorter)
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    """Bit patterns of bf16, uint16."""
+    return BFloat16().encode(values).view(np.uint16)
 
 
 def wires() -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 
-from .conftest import Operator, wait_for
+from .conftest import Operator, parameters, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -27,6 +28,11 @@ replicas: 2
 """
 DOWNPOUR = "name: downpour, rule: {name: adagrad, rate: 0.05}"
 SGD = "name: async-sgd, rate: 0.2"
+DILOCO = "name: diloco, steps: 8, inner: {name: sgd, rate: 0.1}"
+WITHOUT = """
+from dbelief.job import Job
+Job.pulls_differences = property(lambda job: False)
+"""
 EASGD = "name: async-easgd, rate: 0.1, period: 4"
 
 
@@ -56,6 +62,19 @@ def test_it_learns(strategy: str, push: str, pull: str, share: float, least: flo
     whole = 4 * summary["parameters"] * summary["pushes"]
     assert 0 < sent <= share * whole + 4 * summary["parameters"], "with initial values as they are"
     assert (summary["residual_lost"] > 0) == ("one-bit" in push or "tau" in push or "int" in push or push == "top-k")
+
+
+@pytest.mark.long
+def test_differences_of_bf16_have_its_bits(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One replica is sequential: the same parameters from fewer bytes, where processes fetch differences or may not."""
+    job = operator.write_job(JOB.format(strategy=DILOCO, push="fp32", pull="bf16", epochs=2, beat_s=60))
+    with_ = operator.trained("with", job, "--set", "name=with", "--set", "replicas=1")
+    (operator.folder / "sitecustomize.py").write_text(WITHOUT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(operator.folder), os.environ.get("PYTHONPATH", "")]))
+    without = operator.trained("without", job, "--set", "name=without", "--set", "replicas=1")
+    assert parameters(operator.folder / "runs" / "with") == parameters(operator.folder / "runs" / "without")
+    received = [sum(row["received"] for row in one["bytes_per_replica"].values()) for one in (with_, without)]
+    assert received[0] < 0.85 * received[1]
 
 
 @pytest.mark.long

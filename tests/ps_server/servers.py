@@ -51,7 +51,8 @@ def wait_until(happened: Callable[[], bool], what: str = "it to happen") -> None
 class Job:
     """Two shards behind servers, configured as a coordinator does it, with `count` segments of 8 numbers, all 0.
 
-    `spans` are the segments, where they are to be others; `prepare` may change each service before it is served.
+    `spans` are the segments, where they are to be others; `prepare` may change each service before it is served;
+    `differences`: shards keep bf16 numbers that were pulled.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class Job:
         prepare: Prepare = nothing,
         rule: str = "sgd",
         spans: Sequence[SegmentSpan] | None = None,
+        differences: bool = False,
     ) -> None:
+        self.differences = differences
         self.rule = segments.Rule(name=rule)
         self.metrics = [Metrics("ps") for _ in range(2)]
         self.services = [ShardService(metrics, deadline_s) for metrics in self.metrics]
@@ -133,7 +136,13 @@ class Job:
     def assignment(self, number: int, staleness: int | None = None) -> wire.Assignment:
         run = self.placement.run(self.placement.places[number])
         # Sets of these tests lie anywhere.
-        return wire.Assignment(segments=spans_to_wire(run), rule=self.rule, staleness=staleness, snapshots="/")
+        return wire.Assignment(
+            segments=spans_to_wire(run),
+            rule=self.rule,
+            staleness=staleness,
+            snapshots="/",
+            pull_differences=self.differences,
+        )
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
         return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)

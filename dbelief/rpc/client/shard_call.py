@@ -24,6 +24,7 @@ from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire, target_to_wire
 from dbelief.rpc.wire.payloads import read_into
 
+from .received_numbers import ReceivedNumbers
 from .shared_buffers import Location
 from .socket_stream import SocketStream
 from .stream_pool import Stream
@@ -188,10 +189,14 @@ class ShardCall(ABC):
     def _fill(self, part: bulk.SegmentPayload, out: np.ndarray) -> None:
         """Decode the numbers of a reply into `out`."""
         try:
-            read_into(part, out)
+            self._read(part, out)
         except Rejected as error:
             raise Rejected(f"{self.where}: {error}") from None
         self.received += len(part.data or b"")
+
+    def _read(self, part: bulk.SegmentPayload, out: np.ndarray) -> None:
+        """See `read_into`."""
+        read_into(part, out)
 
     @abstractmethod
     def handle_reply(self, answer: object) -> None:
@@ -253,7 +258,8 @@ class ShardCall(ABC):
 class PullCall(ShardCall):
     """A pull from one shard into `out`, which begins at number `origin` of the vector; float32 is encoded by `codec`.
 
-    `waited_s` is the time until the shard reported that the requested clock was reached.
+    `waited_s` is the time until the shard reported that the requested clock was reached. `received`: numbers that the
+    answers may be differences from; None: they are none.
     """
 
     method = "Pull"
@@ -270,8 +276,11 @@ class PullCall(ShardCall):
         pusher: Pusher | None = None,
         origin: int = 0,
         codec: segments.Codec.ValueType = segments.CODEC_FP32,
+        received: ReceivedNumbers | None = None,
     ) -> None:
         super().__init__(job, place, run)
+        self._received = received
+        self._bases = received.of(place, run) if received is not None else {}
         self._out, self._versions, self._origin = out, versions, origin
         self.arrays = (out if codec == segments.CODEC_FP32 else None,)
         self._began_s, self.waited_s = runtime.monotonic(), 0.0
@@ -308,7 +317,15 @@ class PullCall(ShardCall):
                 clock=self._clock,
                 codec=self._codec,
                 shared=self._shared[0],
+                bases=self._named(left[first : first + at_once]),
             )
+
+    def _named(self, indices: Sequence[int]) -> list[int] | None:
+        """See `PullRequest.bases`."""
+        if self._received is None:
+            return None
+        found = (self._bases.get(index) for index in indices)
+        return [0 if base is None else base.version + 1 for base in found]
 
     def handle_reply(self, answer: object) -> None:
         """Store the received segments in `out`."""
@@ -330,6 +347,18 @@ class PullCall(ShardCall):
                 self._fill(part, self._out[span.start - self._origin : span.stop - self._origin])
             self._versions[span.index] = part.version
             self.done += 1
+
+    def _read(self, part: bulk.SegmentPayload, out: np.ndarray) -> None:
+        """See `ReceivedNumbers.read`."""
+        if self._received is None:
+            super()._read(part, out)
+        else:
+            self._received.read(self.place, part, self._bases.pop(part.index, None), out)
+
+    def _at(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
+        call = super()._at(place, run)
+        call._bases = call._received.of(place, run) if call._received is not None else {}
+        return call
 
     def unshare(self) -> None:
         """See `ShardCall`; segments that are not done may be partly written, and have no version."""

@@ -43,6 +43,7 @@ from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
 
 from .direct_streams import DirectStreams
+from .received_numbers import ReceivedNumbers
 from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .socket_stream import SocketStream
@@ -116,7 +117,7 @@ class ShardedParameterClient:
         self.placement = placement
         self.retries = self.sent = self.received = self.shared_sent = self.shared_received = 0
         self._counting = runtime.lock()
-        self._codecs = codecs
+        self._codecs, self._fetched = codecs, ReceivedNumbers() if codecs.differences else None
         self._residuals: dict[str, np.ndarray] = {}  # by vector: residual of its pushes
         self._rule = segments.Rule(name=rule[0], options=rule[1])
         self._pusher = pusher
@@ -164,9 +165,9 @@ class ShardedParameterClient:
             Naming the shard.
         """
         codec = segments.CODEC_FP32 if exact else self._codecs.asked
+        how = self._pusher, self._origin, codec, None if exact or vector != PARAMETERS else self._fetched
         calls: list[ShardCall] = [
-            PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
-            for place, run in self._runs()
+            PullCall(self.job, place, run, out, versions, vector, clock, *how) for place, run in self._runs()
         ]
         self._run(calls)
         return max((call.waited_s for call in calls if isinstance(call, PullCall)), default=0.0)
@@ -235,8 +236,8 @@ class ShardedParameterClient:
             call = PushCall(self.job, place, run, upload, self._payloads(push))
             calls.append(call)
             if fetch is not None:
-                into, codec = (fetch.out, fetch.versions, PARAMETERS, fetch.clock), self._codecs.asked
-                pull = PullCall(self.job, place, run, *into, self._pusher, self._origin, codec)
+                into = fetch.out, fetch.versions, PARAMETERS, fetch.clock, self._pusher, self._origin
+                pull = PullCall(self.job, place, run, *into, self._codecs.asked, self._fetched)
                 call.pull = pull if pull.is_one_request else None
                 pulls.append(pull)
         try:

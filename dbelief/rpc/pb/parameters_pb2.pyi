@@ -228,6 +228,7 @@ class Assignment(_message.Message):
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
     QUORUM_FIELD_NUMBER: _builtins.int
+    PULL_DIFFERENCES_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """staleness bound in clocks; absent: asynchronous"""
     record: _builtins.bool
@@ -250,6 +251,8 @@ class Assignment(_message.Message):
     """folder of the snapshot sets; empty: no sets"""
     shard: _builtins.int
     """index of this shard; absent: the one in the reply to its Join"""
+    pull_differences: _builtins.bool
+    """true: keep pulled bf16 numbers, to reply with differences; default false"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """consecutive rows of the table; may be empty"""
@@ -284,10 +287,11 @@ class Assignment(_message.Message):
         snapshots: _builtins.str = ...,
         shard: _builtins.int | None = ...,
         quorum: Global___Quorum | None = ...,
+        pull_differences: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "progress_s", b"progress_s", "quorum", b"quorum", "rule", b"rule", "shard", b"shard", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "push_options", b"push_options", "quorum", b"quorum", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "pull_differences", b"pull_differences", "push_codec", b"push_codec", "push_options", b"push_options", "quorum", b"quorum", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
@@ -496,6 +500,7 @@ class PullRequest(_message.Message):
     PUSHER_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
+    BASES_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
     clock: _builtins.int
@@ -524,6 +529,12 @@ class PullRequest(_message.Message):
     def shared(self) -> _segments_pb2.SharedArray:
         """destination of float32 segments; absent: the reply"""
 
+    @_builtins.property
+    def bases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """float64 is sent unencoded
+        with CODEC_BF16 and the vector "w": empty, or per segment one more than the
+        """
+
     def __init__(
         self,
         *,
@@ -535,10 +546,11 @@ class PullRequest(_message.Message):
         pusher: _segments_pb2.Pusher | None = ...,
         shared: _segments_pb2.SharedArray | None = ...,
         codec: _segments_pb2.Codec.ValueType = ...,
+        bases: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "pusher", b"pusher", "shared", b"shared", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "shared", b"shared", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "bases", b"bases", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "shared", b"shared", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__pusher: _TypeAlias = _typing.Literal["pusher"]  # noqa: Y015
     _WhichOneofArgType__pusher: _TypeAlias = _typing.Literal["_pusher", b"_pusher"]  # noqa: Y015

@@ -70,6 +70,15 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     the 2 bits the lower is 0 for l, 1 for h, the upper 1 for minus. All other numbers are 0. A sender adds what the
     payload omits to its next push.
     """
+    CODEC_BF16_DIFFERENCE: _Codec.ValueType  # 9
+    """Replies to a request with `bases` only: bf16 as the difference from an earlier version of the segment. uint64, that
+    version. Bit patterns of bf16, as signed whole numbers of 16 bits that rise with the numbers (where the highest bit
+    is 1, the others are inverted), are subtracted modulo 2^16; a difference d in two's complement is z = 2 d, or
+    -2 d - 1 where it is negative. For each block of 256 numbers, the last one may be shorter, a byte k, from 0 to 16.
+    Then each block's z in the fewest bytes, first bits lowest: with k up to 14 floor(z / 2^k) times the bit 0, the bit
+    1, and the k lower bits of z; with 15 the 16 bits of z; with 16 nothing, and all z are 0. Bits behind the last one
+    are 0.
+    """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
     """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 8 encode float32 and
@@ -115,6 +124,15 @@ index within the block, strictly rising; k + (m - 1) / 2^r bits, of which those 
 j-th index from 0, and k in all (Elias-Fano). Bits fill bytes from the lowest up; each of the three begins a byte. Of
 the 2 bits the lower is 0 for l, 1 for h, the upper 1 for minus. All other numbers are 0. A sender adds what the
 payload omits to its next push.
+"""
+CODEC_BF16_DIFFERENCE: Codec.ValueType  # 9
+"""Replies to a request with `bases` only: bf16 as the difference from an earlier version of the segment. uint64, that
+version. Bit patterns of bf16, as signed whole numbers of 16 bits that rise with the numbers (where the highest bit
+is 1, the others are inverted), are subtracted modulo 2^16; a difference d in two's complement is z = 2 d, or
+-2 d - 1 where it is negative. For each block of 256 numbers, the last one may be shorter, a byte k, from 0 to 16.
+Then each block's z in the fewest bytes, first bits lowest: with k up to 14 floor(z / 2^k) times the bit 0, the bit
+1, and the k lower bits of z; with 15 the 16 bits of z; with 16 nothing, and all z are 0. Bits behind the last one
+are 0.
 """
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 

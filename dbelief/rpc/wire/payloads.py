@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbelief.codec import CODECS, Codec, Decode, make_codec, restore_residual, warm_up
+from dbelief.codec import CODECS, Codec, Decode, bfloat16_difference, make_codec, restore_residual, warm_up
 from dbelief.core.absent import Ranges, covers, in_segment, pairs
 from dbelief.core.layout import MAX_SEGMENT_LENGTH, Kind, SegmentSpan
 from dbelief.core.push import Push
@@ -54,28 +54,33 @@ class Codecs:
         None: numbers are not encoded.
     starts
         First number of each tensor in the flat vector, ascending.
+    differences
+        Whether pulls by bf16 may be answered with the difference from what was received before.
     """
 
     push: Codec | None = None
     pull: Codec | None = None
     starts: Sequence[int] = ()
+    differences: bool = False
 
     @classmethod
-    def of(cls, wire: Wire, starts: Sequence[int] = ()) -> Codecs:
+    def of(cls, wire: Wire, starts: Sequence[int] = (), differences: bool = False) -> Codecs:
         """Codecs that a job file names, compiled, so that no message waits for compilation."""
-        made = cls(make_codec(wire.push.name, wire.push.options), make_codec(wire.pull, {}), starts)
+        made = cls(make_codec(wire.push.name, wire.push.options), make_codec(wire.pull, {}), starts, differences)
         return made.compiled()
 
     @classmethod
-    def numbered(cls, push: int, options: Mapping[str, float], pull: int) -> Codecs:
+    def numbered(cls, push: int, options: Mapping[str, float], pull: int, differences: bool = False) -> Codecs:
         """Codecs that a message names by number, compiled; an unknown number means no codec."""
-        made = cls(make_codec(_NAMES.get(push, "fp32"), options), make_codec(_NAMES.get(pull, "fp32"), {}))
-        return made.compiled()
+        of_push, of_pull = make_codec(_NAMES.get(push, "fp32"), options), make_codec(_NAMES.get(pull, "fp32"), {})
+        return cls(of_push, of_pull, differences=differences).compiled()
 
     def compiled(self) -> Codecs:
         """Compile the codecs, or load them from the cache; returns self."""
         warm_up(self.push)
         warm_up(self.pull)
+        if self.differences:
+            bfloat16_difference.warm_up()
         return self
 
     @property

@@ -41,6 +41,7 @@ EASGD = {"name": "async-easgd", "rate": 0.1}
 MEASGD = {"name": "async-measgd", "rate": 0.1, "nesterov": True}
 TURNS = {"name": "easgd", "rate": 0.1}
 ASYNC = {"name": "async-msgd", "rate": 0.1, "batch": 32}
+DILOCO = {"name": "diloco", "batch": 32, "inner": {"name": "sgd", "rate": 0.1}}
 SANDBLASTER = {"name": "sandblaster", "portion": 32, "iterations": 3}
 
 
@@ -224,3 +225,14 @@ def test_in_turn_a_shard_keeps_nothing_for_others() -> None:
     }
     among_themselves = job({"name": "sync-easgd", "rate": 0.1, "form": 2}, replicas=4)
     assert SET not in shard_memory(among_themselves, 1000), "nothing is written meanwhile"
+
+
+def test_differences_are_from_what_shards_and_ranks_keep() -> None:
+    """A shard the numbers in bf16, and differences from those before, which are shorter; a rank the numbers."""
+    coded = {"wire": {"pull": "bf16"}}
+    with_, without = job(DILOCO, **coded), job(DILOCO)
+    assert sum(shard_memory(with_, 1000).values()) - sum(shard_memory(without, 1000).values()) == 2 * 2 * 1000
+    assert shard_memory(job(DOWNPOUR, **coded), 1000) == shard_memory(job(DOWNPOUR), 1000)
+    planned = [make_plan(one) for one in (with_, without)]
+    (rank, size), (other, _) = ((plan.ranks[0].memory.host_bytes, plan.ranks[0].parameters) for plan in planned)
+    assert rank - other == 2 * size

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import grpc
 
@@ -18,8 +19,8 @@ from tests.ps_server.servers import Job, wait_until
 class Chained(Job):
     """Two shards, each of which has a follower, and a word for who is killed."""
 
-    def __init__(self, rule: str = "sgd") -> None:
-        super().__init__(rule=rule)
+    def __init__(self, rule: str = "sgd", **options: Any) -> None:
+        super().__init__(rule=rule, **options)
         self.followers: list[tuple[ShardService, Server, int]] = []
         self.epochs = itertools.count(100)
         self.chains = [0, 0]
@@ -34,7 +35,7 @@ class Chained(Job):
         server = Server("127.0.0.1:0", service.register)
         channel = open_channel(server.address)
         self.extra.append((channel, server, service))
-        assignment = wire.Assignment(rule=self.rule)
+        assignment = wire.Assignment(rule=self.rule, pull_differences=self.differences)
         stub = stubs.ParametersStub(channel)
         stub.Configure(
             wire.ConfigureRequest(command=self.command(), job="digits", shard_epoch=epoch, assignment=assignment)

@@ -126,10 +126,10 @@ class RoundWatch:
         With a quorum it can, and a replica that leaves out rounds may be ahead of a segment.
         """
         after = self._after.get((index, clock - 1), ())
-        known = clock == 0 or any(np.array_equal(values, one) for one in after)
+        known = clock == 0 or any(np.array_equal(values, _nearest(one)) for one in after)
         if not known and self._quorum:
             ended = [one for (at, _), copies in self._after.items() if at == index for one in copies]
-            known = not ended or any(np.array_equal(values, one) for one in ended)
+            known = not ended or any(np.array_equal(values, _nearest(one)) for one in ended)
         if not known and self._lossless() and pusher.incarnation not in self._fenced:
             self._violation(
                 f"replica {pusher.replica} does not have the parameters after round {clock - 1} of segment {index}"
@@ -189,3 +189,9 @@ class RoundWatch:
             self._violation(
                 f"segment {index} has sample {sample} in {self._trained[index, sample]} rounds, of {epochs} epochs"
             )
+
+
+def _nearest(values: np.ndarray) -> np.ndarray:
+    """The nearest numbers of bf16, in which shards answer pulls."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)

@@ -26,6 +26,8 @@ class SimulatedJob:
     ----------
     strategy
         Section of the job file.
+    pull
+        Codec of what shards answer.
     counts
         Whether the parameters are exact counts of what was applied (`marks`).
     groups
@@ -58,6 +60,7 @@ class SimulatedJob:
     """
 
     strategy: str
+    pull: str = "fp32"
     counts: bool = False
     groups: bool = False
     averages: bool = False
@@ -100,6 +103,7 @@ name: simulated
 model: {{python: "{model}"}}
 data: {{{source}}}
 strategy: {{{strategy}}}
+wire: {{pull: {self.pull}}}
 limits: {{{self.limits or f"epochs: {self.epochs}"}}}
 shards: 2
 replication: {self.replication}
@@ -126,7 +130,8 @@ JOBS = {
     ),
     "diloco": SimulatedJob(
         "name: diloco, batch: 2, steps: 2, fragments: 2, delay: 1, inner: {name: sgd, rate: 0.1}, "
-        "outer: {name: nesterov, rate: 0.7, mu: 0.5}"
+        "outer: {name: nesterov, rate: 0.7, mu: 0.5}",
+        pull="bf16",
     ),
     "diloco-quorum": SimulatedJob(
         "name: diloco, batch: 2, steps: 2, fragments: 2, delay: 1, inner: {name: sgd, rate: 0.1}, "
