@@ -91,6 +91,7 @@ KINDS = {
     "few values": lambda rng, n: rng.integers(-3, 4, n).astype(float),
     "sparse": lambda rng, n: rng.normal(size=n) * (rng.random(n) < 0.02),
     "heavy": lambda rng, n: rng.standard_cauchy(n),
+    "empty blocks": lambda rng, n: rng.normal(size=n) * np.repeat(rng.integers(0, 2, n // BLOCK + 1), BLOCK)[:n],
     "wide": lambda rng, n: rng.normal(size=n) * 2.0 ** rng.integers(-140, 120, n),
 }
 
@@ -99,6 +100,7 @@ KINDS = {
 @given(cut_lengths(BLOCK), st.integers(0, 2**32), SHARES, st.sampled_from(sorted(KINDS)))
 @example((3 * BLOCK + 70, [3, 40, BLOCK]), 0, 1 / 32, "normal")
 @example((2 * BLOCK, []), 1, 1.0, "equal magnitudes")
+@example((3 * BLOCK - 9, []), 2, 1 / 32, "empty blocks")
 def test_a_payload_is_the_references(shape: tuple[int, list[int]], seed: int, share: float, kind: str) -> None:
     (length, cuts), rng = shape, np.random.default_rng(seed)
     values, residual = (KINDS[kind](rng, length).astype(np.float32) for _ in range(2))
@@ -184,6 +186,7 @@ def test_ten_numbers_as_anyone_may_write_them() -> None:
         (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes(6), "6 bytes are not those of the 4 largest numbers, 5"),
         (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes([0, 0, 0b11, 0, 1]), "indices that do not rise"),
         (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes([0, 0, 0b1111, 0, 1]), "indices that do not rise"),
+        (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes([0, 0b010, 0b1100101, 0, 1]), "indices that do not rise"),
         (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes([0, 0, 0b111, 0, 1]), "indices that do not rise"),
         (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes([0, 0b01, 0b111, 0, 1]), "indices that do not rise"),
         (TEN + heads((1, 1, 3), (1, 1, 1)) + bytes([0, 0b100, 0b1000101, 0, 1]), "leave the 10 numbers"),
