@@ -5,7 +5,7 @@ from that: the mean by weight, in rising order of clock and replica, and one ste
 bits. And while no shard was restored:
 
 * a push that was acknowledged is in its round, or with a quorum in a later one, unless its incarnation was fenced
-* what a replica fetches are the parameters after a round, not those before
+* what a replica fetches are the parameters after a round, in bf16, not those before
 * each sample of each epoch is in a round of each segment
 """
 

@@ -42,7 +42,7 @@ def part_at(payloads: Payloads, span: SegmentSpan, values: np.ndarray) -> bytes:
 
 def test_every_codec_has_a_number_and_every_number_a_codec() -> None:
     assert NUMBERS.keys() == CODECS.keys()
-    known = {0: "fp32", 1: "fp64"} | {number: name for name, number in NUMBERS.items()}
+    known = {0: "fp32", 1: "fp64", 9: "bf16-difference"} | {number: name for name, number in NUMBERS.items()}
     assert {number: f"CODEC_{name.upper().replace('-', '_')}" for number, name in known.items()} == {
         number: name for name, number in segments.Codec.items()
     }
