@@ -13,7 +13,7 @@ from dbelief.arrays import streaming_copy
 from dbelief.checkpoint.object_sets import sets_at
 from dbelief.checkpoint.set_files import SetFiles
 from dbelief.checkpoint.set_storage import SetStorage
-from dbelief.core.push import Pusher
+from dbelief.core.push import AppliedPush
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.optim import Rule, make_rule, warm_up
 from dbelief.process.clock import SystemClock
@@ -35,6 +35,7 @@ from .replication.migration import Arrival, Migration
 from .replication.sender import FollowerMessages, FollowerSender
 from .replication.wire import encode
 from .store.concurrency import ThreadPool
+from .store.quorum import Quorum
 from .store.shard import Shard
 
 R = TypeVar("R")
@@ -74,6 +75,13 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     Codecs.numbered(assignment.push_codec, options, assignment.pull_codec, differences)
 
 
+def _quorum(assignment: wire.Assignment) -> Quorum | None:
+    quorum = assignment.quorum
+    if not assignment.HasField("quorum"):
+        return None
+    return Quorum(quorum.replicas, quorum.grace_s if quorum.HasField("grace_s") else None, quorum.stale)
+
+
 class ShardController:
     """One incarnation of one shard.
 
@@ -82,7 +90,7 @@ class ShardController:
     deadline_s
         Longest wait of a call for the staleness barrier, in seconds.
     record
-        Called with (segment, pusher, sequence, rate) for each applied push when the job configures a log.
+        Called for each applied push when the job configures a log.
 
     Attributes
     ----------
@@ -108,7 +116,7 @@ class ShardController:
         self,
         metrics: Metrics,
         deadline_s: float,
-        record: Callable[[int, Pusher, int, float], None] | None,
+        record: Callable[[AppliedPush], None] | None,
     ) -> None:
         self.stopped = runtime.event()
         self.job = ""
@@ -418,6 +426,7 @@ class ShardController:
             assignment.staleness_aware,
             assignment.ordered,
             assignment.lock_free,
+            _quorum(assignment),
             assignment.pull_differences,
         )
         self.shard = None  # before the epoch: no call of the new incarnation may reach the segments of an earlier one

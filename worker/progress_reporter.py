@@ -12,7 +12,7 @@ import logging
 import math
 from typing import Any
 
-from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
+from dbelief.core.push import PARAMETERS, LedgerRow, PushResult, PushStats
 from dbelief.core.ranks import all_max
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -21,7 +21,6 @@ from dbelief.telemetry.metrics import Metrics
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
 
-from .pipeline.buffers import PushStats
 from .pipeline.phases import PhaseTimer
 
 log = logging.getLogger(__name__)

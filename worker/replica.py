@@ -38,9 +38,9 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.keep_alive import keep_alive
+from dbelief.training.parameter_buffer import ParameterBuffer
 from dbelief.training.session import Session
 
-from .pipeline.buffers import ParameterBuffer
 from .pipeline.phases import PhaseTimer
 from .progress_reporter import ProgressReporter
 from .rendezvous import GroupSpec, Rendezvous

@@ -30,6 +30,7 @@ WIRES = {
     "threshold": ("{name: threshold, tau: TAU}", "fp32"),
     "int8": ("int8", "fp32"),
     "int4": ("int4", "fp32"),
+    "top-k": ("top-k", "fp32"),
 }
 """Codecs of pushes and of pulls."""
 

@@ -23,6 +23,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.top_k import TopK
 from dbelief.codec.whole_numbers import Int4, Int8
 from dbelief.core.layout import MAX_SEGMENT_LENGTH
 from dbelief.rpc.grpc_settings import keep_blocks
@@ -37,6 +38,7 @@ CODECS: dict[str, Codec] = {
     "one-bit": OneBit(),
     "threshold, 1 % sent": Threshold(2.576),
     "threshold, 0.1 % sent": Threshold(3.291),
+    "top-k": TopK(),
 }
 """Of normally distributed numbers these thresholds let so many pass."""
 

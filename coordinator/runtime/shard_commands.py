@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
-from dbelief.job import Job, Sandblaster
+from dbelief.job import Diloco, Job, Sandblaster
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire.convert import spans_to_wire
@@ -33,7 +33,14 @@ def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.As
         pull_differences=job.pulls_differences,
         max_segment_length=max((span.length for span in placement.spans), default=0),
         shard=place.shard,
+        quorum=_quorum(strategy),
     )
+
+
+def _quorum(strategy: object) -> wire.Quorum | None:
+    if not isinstance(strategy, Diloco) or strategy.quorum is None:
+        return None
+    return wire.Quorum(replicas=strategy.quorum, grace_s=strategy.grace, stale=strategy.stale)
 
 
 def pushers(incarnations: Iterable[int]) -> list[segments.Pusher]:

@@ -59,7 +59,7 @@ def sync_policy(job: Job, shape: DatasetSizes, leases: Leases, warm_start: WarmS
         return GroupPolicy(leases)
     if strategy.staleness is None:
         return FreeRunningPolicy(leases, warm_start, None if strategy.lease else LeasePacing(leases.size))
-    if strategy.staleness:
+    if strategy.staleness or (isinstance(strategy, Diloco) and strategy.quorum is not None):
         return BoundedStalenessPolicy(leases, warm_start)
     return SynchronousPolicy(leases, strategy.turns)
 

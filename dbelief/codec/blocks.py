@@ -26,7 +26,7 @@ class CodedBlocks:
     block
         Numbers of a full block.
     floats, bits
-        float32 that a payload has for each block, and bits for each number.
+        float32 that a payload has for each block, and bits for each number; 0: these depend on the block.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class CodedBlocks:
         Numbers of each block: int64.
     """
 
-    def __init__(self, pieces: np.ndarray, block: int, floats: int, bits: int) -> None:
+    def __init__(self, pieces: np.ndarray, block: int, floats: int, bits: int = 0) -> None:
         counts = -(-pieces // block)
         self.lengths = np.full(int(counts.sum()), block, np.int64)
         self.lengths[np.cumsum(counts) - 1] = pieces - (counts - 1) * block
@@ -43,12 +43,12 @@ class CodedBlocks:
         self.nbytes = self._bits_at + int((-(-bits * self.lengths // 8)).sum())
 
     @classmethod
-    def between(cls, cuts: Sequence[int], n: int, block: int, floats: int, bits: int) -> CodedBlocks:
+    def between(cls, cuts: Sequence[int], n: int, block: int, floats: int, bits: int = 0) -> CodedBlocks:
         """Blocks of n numbers with these cuts."""
         return cls(np.diff([0, *cuts, n]), block, floats, bits)
 
     @classmethod
-    def of(cls, payload: memoryview, n: int, block: int, floats: int, bits: int) -> CodedBlocks:
+    def of(cls, payload: memoryview, n: int, block: int, floats: int, bits: int = 0) -> CodedBlocks:
         """Blocks that a payload of n numbers has.
 
         Raises
@@ -63,13 +63,13 @@ class CodedBlocks:
         if not pieces.all() or pieces.sum() != n:
             raise ValueError(f"pieces that are empty, or together are not {n} numbers")
         made = cls(pieces, block, floats, bits)
-        if payload.nbytes != made.nbytes:
+        if payload.nbytes < made.nbytes or (bits and payload.nbytes > made.nbytes):
             raise ValueError(f"{payload.nbytes} bytes are not {n} numbers in {made.lengths.size} blocks")
         return made
 
-    def payload(self) -> np.ndarray:
-        """A payload with its pieces written; the rest is uninitialised."""
-        made = np.empty(self.nbytes, u8)
+    def payload(self, more: int = 0) -> np.ndarray:
+        """A payload with its pieces written; the rest, and `more` bytes behind it, is uninitialised."""
+        made = np.empty(self.nbytes + more, u8)
         head = made[: self._floats_at].view(u32)
         head[0], head[1:] = self._pieces.size, self._pieces
         return made

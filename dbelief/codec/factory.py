@@ -12,10 +12,11 @@ from .codec import Codec
 from .float16 import Float16
 from .one_bit import OneBit
 from .threshold import Threshold
+from .top_k import TopK
 from .whole_numbers import Int4, Int8
 
-CODECS: Mapping[str, type[Float16 | BFloat16 | Int8 | OneBit | Threshold]] = {
-    made.name: made for made in (Float16, BFloat16, Int8, Int4, OneBit, Threshold)
+CODECS: Mapping[str, type[Float16 | BFloat16 | Int8 | OneBit | Threshold | TopK]] = {
+    made.name: made for made in (Float16, BFloat16, Int8, Int4, OneBit, Threshold, TopK)
 }
 """By their names in job files. A payload needs nothing but its codec's `decode` to be read."""
 

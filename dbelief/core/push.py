@@ -108,6 +108,21 @@ class Push:
         return LedgerRow(self.sequence, self.lease, self.position)
 
 
+@dataclass(kw_only=True)
+class PushStats:
+    """Statistics of the mini-batches behind one push.
+
+    `sequence`, `lease`, `position`: as in `Push`; a step of a group has no sequence.
+    """
+
+    sequence: int = 0
+    lease: int = 0
+    position: int = 0
+    samples: int = 0
+    steps: int = 0
+    loss_sum: float = 0.0
+
+
 @dataclass(frozen=True)
 class PushResult:
     """Outcome of a push, over all its segments.
@@ -115,22 +130,46 @@ class PushResult:
     Attributes
     ----------
     staleness
-        Mean over the segments that applied it of (version found - version computed from).
+        Mean over the segments that applied it of (version found - version computed from), or of the rounds that it is
+        late.
     duplicates
         Segments that had applied it before.
     lost
         Pushes of this pusher that were lost with a shard's earlier incarnation.
+    clock
+        With a quorum: the latest open round of its segments; else 0.
     """
 
     staleness: float
     duplicates: int = 0
     lost: int = 0
+    clock: int = 0
 
 
 def together(results: Sequence[PushResult]) -> PushResult:
     """Outcome of pushes of different segments, which are one push of a replica to its shards; at least one."""
     mean = sum(one.staleness for one in results) / len(results)
-    return PushResult(mean, sum(one.duplicates for one in results), max(one.lost for one in results))
+    lost, clock = max(one.lost for one in results), max(one.clock for one in results)
+    return PushResult(mean, sum(one.duplicates for one in results), lost, clock)
+
+
+class AppliedPush(NamedTuple):
+    """One push that one segment applied.
+
+    Attributes
+    ----------
+    rate
+        At which it was applied.
+    round, weight
+        The segment's round that it took part in, and its weight there; None: it was applied as it arrived.
+    """
+
+    segment: int
+    pusher: Pusher
+    sequence: int
+    rate: float
+    round: int | None = None
+    weight: float | None = None
 
 
 STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)

@@ -52,6 +52,32 @@ class Rounds:
         return [number for number, at in enumerate(self.offsets) if before - start < at <= position - start]
 
 
+class RoundClock:
+    """Clocks of a replica's rounds: those of its leases, or later ones where rounds have ended without it.
+
+    Attributes
+    ----------
+    next
+        With a quorum: the earliest clock of its next round; else 0.
+    """
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def of(self, leased: int) -> int:
+        """Clock of the round that has the clock `leased` in its lease."""
+        return max(leased, self.next)
+
+    def answered(self, clock: int, open_round: int) -> bool:
+        """Record the answers to a round's pushes; whether the replica leaves out rounds, which it has to report.
+
+        `open_round`: the latest one at the shards, with a quorum; else 0.
+        """
+        if open_round:
+            self.next = max(self.next, clock + 1, open_round)
+        return open_round > clock + 1
+
+
 class Fragment:
     """Some segments of a rank's part, and the steps since their last push.
 

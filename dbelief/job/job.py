@@ -266,7 +266,7 @@ class Job(Section):
                 raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
             if self.record:
                 raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
-        if isinstance(self.strategy, SyncSgd | Diloco) and self.record:
+        if isinstance(self.strategy, SyncSgd) and self.record:
             raise refusal("record", f"must be false with {self.strategy.name}: there is no order of pushes to replay")
         if self.strategy.grouped and math.prod(self.grid) != 1:
             raise refusal("grid", f"must be [1] with {self.strategy.name} among the workers, not {list(self.grid)}")

@@ -9,19 +9,25 @@ from pydantic_core import CoreSchema
 from .document.section import Section, Words, refusal
 
 _WHOLE = ("fp32", "fp16", "bf16")
-_LATER = ("int8", "int4", "one-bit", "threshold")
+_LATER = ("int8", "int4", "one-bit", "threshold", "top-k")
 """Codecs that leave out what is sent with later pushes."""
+_MAPPING = "or a mapping with name and tau or share"
 
 
 class PushCodec(Section):
     """How pushed numbers are written: a bare name, or a mapping with the name and what the codec needs."""
 
-    name: Literal["fp32", "fp16", "bf16", "int8", "int4", "one-bit", "threshold"] = Field(
+    name: Literal["fp32", "fp16", "bf16", "int8", "int4", "one-bit", "threshold", "top-k"] = Field(
         description="fp32: as they are; fp16, bf16: in half the bytes; int8, int4, one-bit: in about a 4th, an 8th, a "
-        "31st of them, threshold: only those above tau, these four with what is left out kept for later pushes"
+        "31st of them; threshold: only those above tau; top-k: only the largest, in a 108th; these five keep what is "
+        "left out for later pushes"
     )
     tau: Annotated[float, Field(ge=1e-37, le=1e37)] | None = Field(
         default=None, description="Of threshold: what a number must have gathered to be sent; gradient units"
+    )
+
+    share: Annotated[float, Field(ge=0.00025, le=1)] | None = Field(
+        default=None, description="Of top-k: the largest of each 4,096 numbers that are sent; 1/32 where left out"
     )
 
     @model_validator(mode="before")
@@ -31,7 +37,7 @@ class PushCodec(Section):
             return value
         if value not in _WHOLE + _LATER:
             names = ", ".join(_WHOLE + _LATER)
-            raise refusal("", f"must be one of {names}, or a mapping with name and tau, not {value[:60]!r}")
+            raise refusal("", f"must be one of {names}, {_MAPPING}, not {value[:60]!r}")
         return {"name": value}
 
     @classmethod
@@ -45,6 +51,8 @@ class PushCodec(Section):
             raise refusal("", "needs tau with threshold: {name: threshold, tau: 1.0e-3}, in gradient units")
         if self.name != "threshold" and self.tau is not None:
             raise refusal("tau", f"must be left out with {self.name}: only threshold has one")
+        if self.name != "top-k" and self.share is not None:
+            raise refusal("share", f"must be left out with {self.name}: only top-k has one")
         return self
 
     @property
@@ -55,7 +63,7 @@ class PushCodec(Section):
     @property
     def options(self) -> dict[str, float]:
         """What it needs beside its name."""
-        return {} if self.tau is None else {"tau": self.tau}
+        return {name: value for name in ("tau", "share") if (value := getattr(self, name)) is not None}
 
     @model_serializer
     def _short_form(self) -> str | dict[str, Any]:
@@ -75,7 +83,7 @@ class Wire(Section):
     Initial values, evaluations, snapshots and what is exported are always as they are.
     """
 
-    push: Annotated[PushCodec, Words(f"one of {', '.join(_WHOLE + _LATER)}, or a mapping with name and tau")] = Field(
+    push: Annotated[PushCodec, Words(f"one of {', '.join(_WHOLE + _LATER)}, {_MAPPING}")] = Field(
         default=PushCodec(name="fp32"), description="From replicas to shards: gradients, or a worker's own weights"
     )
     pull: Annotated[Literal["fp32", "fp16", "bf16"], BeforeValidator(_at_once)] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dbelief.codec import one_bit, whole_numbers
+from dbelief.codec import one_bit, top_k, whole_numbers
 from dbelief.job import Wire
 
 BYTES: Mapping[str, float] = {
@@ -17,7 +17,7 @@ BYTES: Mapping[str, float] = {
     "one-bit": 1 / 8 + 8 / one_bit.BLOCK,
     "threshold": 4,  # if all numbers exceed it; the actual share is only known in training
 }
-"""Bytes per number, in long payloads."""
+"""Bytes per number, in long payloads; those of top-k depend on its share."""
 
 
 def fetched_bytes(wire: Wire, numbers: float) -> int:
@@ -27,4 +27,6 @@ def fetched_bytes(wire: Wire, numbers: float) -> int:
 
 def pushed_bytes(wire: Wire, numbers: float) -> int:
     """Bytes of a push of `numbers` numbers; with a threshold, the upper bound."""
+    if wire.push.name == "top-k":
+        return math.ceil(top_k.TopK(**wire.push.options).block_bytes / top_k.BLOCK * numbers)
     return math.ceil(BYTES[wire.push.name] * numbers)

@@ -29,8 +29,15 @@ class LocalShard(Protocol):
     ) -> tuple[list[tuple[int, np.ndarray]], int, int]:
         """Replies, duplicates and losses of some segments of an exchange."""
 
+    @property
+    def pulls_wait(self) -> bool:
+        """Whether a pull waits for its clock."""
+
     def wait_for_clock(self, indices: Sequence[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`."""
+
+    def open_round(self, indices: Sequence[int]) -> int:
+        """With a quorum: the latest of these segments' open rounds; else 0."""
 
 
 class InProcessParameters:
@@ -59,7 +66,8 @@ class InProcessParameters:
         for place, shard in zip(self.placement.places, self.shards, strict=True):
             run = self.placement.run(place, within=within)
             began_s = runtime.monotonic()
-            shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
+            if shard.pulls_wait:
+                shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
             waited_s += runtime.monotonic() - began_s
             for span in run:
                 version, data = shard.pull(vector, span.index, int(versions[span.index]))
@@ -78,7 +86,7 @@ class InProcessParameters:
         within: frozenset[int] | None = None,
     ) -> PushResult:
         """See `Parameters.push`."""
-        staleness, applied, lost, sent = 0, 0, 0, 0
+        staleness, applied, lost, sent, latest = 0, 0, 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
             run, staged = self.placement.run(place, within=within), False
             sent += len(run)
@@ -91,9 +99,10 @@ class InProcessParameters:
                 staged = staged or outcome.value == "staged"
             if staged:  # with staleness bound 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
+                latest = max(latest, shard.open_round([span.index for span in run]))
         if fetch is not None:
             self.pull(fetch.out, fetch.versions, clock=fetch.clock, within=within)
-        return PushResult(staleness / max(1, applied), sent - applied, lost)
+        return PushResult(staleness / max(1, applied), sent - applied, lost, latest)
 
     def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """See `ShardedParameterClient.exchange`."""

@@ -3,11 +3,13 @@
 Files in `runs/NAME/record`, JSON lines, each written atomically by its program at its end:
 
 shard-N.jsonl      [segment, replica, incarnation, sequence, rate], one per applied push; per segment in the order of
-                   application
+                   application; with DiLoCo also its round, and its weight in it
 replica-R-I.jsonl  {replica, incarnation, acknowledged}: the log's replica, and its last push that every segment has;
                    then one line per mini-batch {epoch, start, stop, samples_before, step, sequence, versions}: its
                    lease, its position in it, the number of its push, and the version of every segment it was computed
-                   from; with elastic averaging, the version of the current centre
+                   from; with elastic averaging, the version of the current centre. With DiLoCo one line per fetch:
+                   step 0 is a lease's first, with the number of its first round; other steps are those before a push
+                   that fetches, with its number
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
-from dbelief.core.push import Pusher
+from dbelief.core.push import AppliedPush, Pusher
 from dbelief.errors import DataError
 from dbelief.process.atomic_file import atomic_write
 
+_COLUMNS = "segment", "replica", "incarnation", "sequence", "rate", "round", "weight"
 _HEAD = frozenset({"replica", "incarnation", "acknowledged"})
 _ROW = frozenset({"epoch", "start", "stop", "samples_before", "step", "sequence", "versions"})
 
@@ -37,27 +40,32 @@ class PushRecorder:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, int, float]] = []
+        self._rows: list[AppliedPush] = []
 
-    def note(self, segment: int, pusher: Pusher, sequence: int, rate: float) -> None:
+    def note(self, applied: AppliedPush) -> None:
         """Record one applied push."""
-        self._rows.append((segment, pusher.replica, pusher.incarnation, sequence, rate))
+        self._rows.append(applied)
 
     def write(self, folder: Path | None, shard: int) -> None:
         """Write `folder`/shard-N.jsonl, if there are rows."""
         if folder is not None and self._rows:
-            _write_lines(folder / f"shard-{shard}.jsonl", self._rows)
+            _write_lines(folder / f"shard-{shard}.jsonl", map(_columns, self._rows))
+
+
+def _columns(row: AppliedPush) -> list[float]:
+    columns = [row.segment, row.pusher.replica, row.pusher.incarnation, row.sequence, row.rate]
+    return columns if row.round is None or row.weight is None else [*columns, row.round, row.weight]
 
 
 class BatchRecorder:
-    """Recorder of a replica's mini-batches: the lease, the step in it, and the version of every segment."""
+    """Recorder of a replica's mini-batches, or fetches: the lease, the step in it, and the version of every segment."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
         self._acknowledged = 0
 
     def note(self, lease: DataLease, step: int, sequence: int, versions: np.ndarray) -> None:
-        """Record one mini-batch, and the number of its push."""
+        """Record one mini-batch, or fetch, and the number of its push."""
         self._rows.append(
             {
                 "epoch": lease.epoch,
@@ -85,15 +93,6 @@ def _write_lines(path: Path, rows: Iterable[object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.writelines(f"{json.dumps(row)}\n".encode() for row in rows)
-
-
-class AppliedPush(NamedTuple):
-    """A row of a shard's log: one segment applied one push."""
-
-    segment: int
-    pusher: Pusher
-    sequence: int
-    rate: float
 
 
 @dataclass(frozen=True)
@@ -126,6 +125,30 @@ class ComputedBatch:
     pushed: bool = True
 
 
+@dataclass(frozen=True)
+class FetchedVersions:
+    """A row of a replica's log with DiLoCo: a fetch.
+
+    Attributes
+    ----------
+    lease
+        Without its number and clock.
+    step
+        Mini-batches of the lease before it: 0 begins the lease.
+    sequence
+        Of the push that it came with; of a lease's first, of the first push after it.
+    acknowledged
+        The last push of its pusher that every segment has.
+    """
+
+    pusher: Pusher
+    lease: DataLease
+    step: int
+    sequence: int
+    versions: tuple[int, ...]
+    acknowledged: int
+
+
 def read_record(folder: Path, cadence: FetchPushSchedule) -> tuple[list[AppliedPush], list[ComputedBatch]]:
     """Read all logs of a run whose replicas push by this schedule.
 
@@ -134,44 +157,77 @@ def read_record(folder: Path, cadence: FetchPushSchedule) -> tuple[list[AppliedP
     DataError
         A log is missing, or cannot be read; names file and line.
     """
-    shards, replicas = sorted(folder.glob("shard-*.jsonl")), sorted(folder.glob("replica-*.jsonl"))
-    if not shards or not replicas:
-        raise DataError(f"{folder}: no log of a {'replica' if shards else 'shard'}")
+    shards, replicas = _logs(folder)
     return [row for path in shards for row in read_applied(path)], [
         row for path in replicas for row in read_computed(path, cadence)
     ]
 
 
-def read_applied(path: Path) -> list[AppliedPush]:
+def read_rounds(folder: Path) -> tuple[list[AppliedPush], list[FetchedVersions]]:
+    """Read all logs of a run of DiLoCo; raises DataError as `read_record`."""
+    shards, replicas = _logs(folder)
+    return [row for path in shards for row in read_applied(path, in_rounds=True)], [
+        row for path in replicas for row in read_fetched(path)
+    ]
+
+
+def _logs(folder: Path) -> tuple[list[Path], list[Path]]:
+    shards, replicas = sorted(folder.glob("shard-*.jsonl")), sorted(folder.glob("replica-*.jsonl"))
+    if not shards or not replicas:
+        raise DataError(f"{folder}: no log of a {'replica' if shards else 'shard'}")
+    return shards, replicas
+
+
+def read_applied(path: Path, in_rounds: bool = False) -> list[AppliedPush]:
     """Read one shard-N.jsonl; raises DataError as `read_record`."""
-    rows = _lines(path)
+    rows, columns = _lines(path), _COLUMNS if in_rounds else _COLUMNS[:5]
     for number, row in enumerate(rows, start=1):
-        if not isinstance(row, list) or len(row) != 5:
-            raise DataError(f"{path}, line {number}: not [segment, replica, incarnation, sequence, rate]")
+        if not isinstance(row, list) or len(row) != len(columns):
+            raise DataError(f"{path}, line {number}: not [{', '.join(columns)}]")
     return [
-        AppliedPush(segment, Pusher(replica, incarnation), sequence, rate)
-        for segment, replica, incarnation, sequence, rate in rows
+        AppliedPush(segment, Pusher(replica, incarnation), *others) for segment, replica, incarnation, *others in rows
+    ]
+
+
+def read_fetched(path: Path) -> list[FetchedVersions]:
+    """Read one replica-R-I.jsonl of DiLoCo; raises DataError as `read_record`."""
+    pusher, acknowledged, rows = _of_replica(path)
+    return [
+        FetchedVersions(
+            pusher,
+            DataLease(0, row["epoch"], row["start"], row["stop"], row["samples_before"]),
+            row["step"],
+            row["sequence"],
+            tuple(row["versions"]),
+            acknowledged,
+        )
+        for row in rows
     ]
 
 
 def read_computed(path: Path, cadence: FetchPushSchedule) -> list[ComputedBatch]:
     """Read one replica-R-I.jsonl; raises DataError as `read_record`."""
-    head, *rows = _lines(path) or [None]
-    for number, (row, names) in enumerate([(head, _HEAD), *((row, _ROW) for row in rows)], start=1):
-        if not isinstance(row, dict) or not names <= row.keys():
-            raise DataError(f"{path}, line {number}: no mapping with {', '.join(sorted(names))}")
-    pusher = Pusher(head["replica"], head["incarnation"])
+    pusher, last, rows = _of_replica(path)
     computed = []
     for row in rows:
         step, steps, before = row["step"], cadence.steps(row["stop"] - row["start"]), row["step"] * cadence.batch
         first, sequence = row["start"] + before, row["sequence"]
-        acknowledged = sequence <= head["acknowledged"]
+        acknowledged = sequence <= last
         stop, pushed = min(first + cadence.batch, row["stop"]), cadence.pushes_after(step, steps)
         versions, samples = tuple(row["versions"]), row["samples_before"] + before
         computed.append(
             ComputedBatch(pusher, sequence, row["epoch"], first, stop, versions, acknowledged, samples, pushed)
         )
     return computed
+
+
+def _of_replica(path: Path) -> tuple[Pusher, int, list[Any]]:
+    """The pusher of one replica-R-I.jsonl, its last acknowledged push, and the rows."""
+    head, *rows = _lines(path) or [None]
+    for number, (row, names) in enumerate([(head, _HEAD), *((row, _ROW) for row in rows)], start=1):
+        if not isinstance(row, dict) or not names <= row.keys():
+            raise DataError(f"{path}, line {number}: no mapping with {', '.join(sorted(names))}")
+    return Pusher(head["replica"], head["incarnation"]), head["acknowledged"], rows
 
 
 def _lines(path: Path) -> list[Any]:

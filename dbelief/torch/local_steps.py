@@ -18,8 +18,9 @@ import numpy as np
 
 from dbelief.core.absent import of_tensors
 from dbelief.core.layout import Kind
+from dbelief.core.placement import report_clock
 from dbelief.core.push import Push, PushResult, together
-from dbelief.core.rounds import Fragment, Rounds, cut
+from dbelief.core.rounds import Fragment, RoundClock, Rounds, cut
 from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.optim.merge import merge
@@ -195,9 +196,11 @@ class DilocoStep(DifferenceStep):
         self._trained = sum(box.size for box in self._part.boxes if box.kind is Kind.TRAINED)
         self._results: list[PushResult] = []  # of the round's fragments so far
         self._exchanges = False  # before the first exchange nothing is the replica's own
+        self._clock = RoundClock()
 
     def fetch(self, clock: int) -> None:
         """See `Step.fetch`; after an exchange, which has brought those of its clock, only for a later one."""
+        clock = self._clock.of(clock)
         if clock > self.clock or not self._exchanges:
             super().fetch(clock)
 
@@ -211,6 +214,7 @@ class DilocoStep(DifferenceStep):
     def _exchange(
         self, due: Sequence[Fragment], stepped: Stepped, clock: int, next_clock: int
     ) -> Callable[[], PushResult | None]:
+        clock = self._clock.of(clock)
         pushes = [self._push_of(fragment, stepped, clock) for fragment in due]
         completes = due[-1] is self._fragments[-1]
         # A fetch for a later clock would wait for others, who wait for this round's other fragments.
@@ -224,7 +228,10 @@ class DilocoStep(DifferenceStep):
             if not completes:
                 return None
             results, self._results = self._results, []
-            return together(results)
+            round_ = together(results)
+            if self._clock.answered(clock, round_.clock):  # no shard is to wait for this replica before that
+                report_clock(self._session.parameters, self._fetched, self._clock.next)
+            return round_
 
         return exchange
 

@@ -31,7 +31,7 @@ def apply(shard: Shard, segment: Segment, record: JournalRecord) -> None:
         if isinstance(record, PushRecord):
             _push(shard, segment, record)
         elif isinstance(record, RoundRecord):
-            segment.close_round(frozenset())
+            segment.close_round()
         elif isinstance(record, DropStagedRecord):
             segment.drop_staged(record.incarnations)
         elif isinstance(record, ForgetRecord):

@@ -54,7 +54,7 @@ class PullHandler:
     @property
     def waits(self) -> bool:
         """Whether it waits for a clock first."""
-        return self._shard.staleness is not None and self._request.HasField("pusher")
+        return self._shard.pulls_wait and self._request.HasField("pusher")
 
     def prepare(self) -> None:
         """Write segments to shared memory now, before the push that this pull follows waits for the follower.
@@ -76,9 +76,10 @@ class PullHandler:
             The shard's incarnation has ended meanwhile, or its follower may have been promoted.
         """
         request, shard = self._request, self._shard
-        if self.waits:
-            indices = list(request.segments)
+        indices = list(request.segments)
+        if shard.staleness is not None and request.HasField("pusher"):
             shard.record_clock(indices, request.pusher.replica, request.clock)
+        if self.waits:
             self._wait("pulls", shard, indices, request.clock)
             yield start  # no segments: the wait is over
             start = b""

@@ -92,7 +92,8 @@ class PushHandler(UploadHandler):
             self._staged.append(part.index)
         if taken.outcome is Outcome.DUPLICATE:
             self._metrics.duplicates_total.inc()
-        if taken.outcome is Outcome.APPLIED and not push.assign:
+        rounds = shard.quorum is not None and taken.outcome is Outcome.STAGED
+        if (taken.outcome is Outcome.APPLIED and not push.assign) or rounds:
             self._metrics.staleness.observe(taken.staleness)
 
     def _replies(self, ended: bool) -> Iterator[wire.PushAcknowledgement | None]:
@@ -102,6 +103,7 @@ class PushHandler(UploadHandler):
             return
         if ended and self._staged:  # with staleness bound 0, a push is done when its round is applied
             self._wait("pushes", self._shard, self._staged, self._push.clock + 1)
+            self._reply.clock = self._shard.open_round(self._staged)
         if self._controller.replicates:
             records = self._controller.replicate()
             if self._pull is not None and self.complete:

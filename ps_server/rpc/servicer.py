@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from dbelief.core.push import PARAMETERS, Pusher
+from dbelief.core.push import PARAMETERS, AppliedPush
 from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import answers, streams
@@ -80,7 +80,7 @@ class ShardService(stubs.ParametersServicer):
     deadline_s
         How long a call may wait for a round of the staleness barrier.
     record
-        Called with (segment, pusher, sequence, rate) for each applied push if the job enables the log.
+        Called for each applied push if the job enables the log.
     handlers
         Number of threads that the server has for calls.
     shares_memory
@@ -93,7 +93,7 @@ class ShardService(stubs.ParametersServicer):
         self,
         metrics: Metrics,
         deadline_s: float = 60.0,
-        record: Callable[[int, Pusher, int, float], None] | None = None,
+        record: Callable[[AppliedPush], None] | None = None,
         handlers: int = HANDLERS,
         shares_memory: bool = True,
         direct_host: str | None = "127.0.0.1",

@@ -18,7 +18,8 @@ in progress when the set begins, the set holds some numbers, and none of those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,11 +29,12 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.arrays.streaming_copy import streaming_copy
 from dbelief.checkpoint.shard_file import StoredSegment, state_key
-from dbelief.core.absent import EVERYTHING, Missed, Ranges, common, covers, in_segment, pairs
+from dbelief.core.absent import EVERYTHING, Missed, Ranges, covers, in_segment, pairs
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import ACCRUED, NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_present, apply_rule, missed_after
+from dbelief.optim.round_mean import round_mean
 from dbelief.optim.rules.elastic import ElasticMove
 
 from .accumulator import BundleAccumulator
@@ -59,7 +61,7 @@ class Staged:
     """Gradient buffered until its round is complete; a copy: each member of an open round costs one more "w".
 
     `before`: its pusher's ledger row as it was before this push. `absent`: ranges of the segment that took no part,
-    where it is 0. `samples`: 0 where nothing of the whole push took part.
+    where it is 0. `samples`: its weight in the mean; 0 where nothing of the whole push took part.
     """
 
     gradient: np.ndarray
@@ -120,6 +122,8 @@ class Segment:
         Accumulator of the pass whose gradient sum "accrued" holds.
     lock_free
         Whether rules, and copies for an exchange, run concurrently with other pushes.
+    stale
+        With a quorum: factor of a push's weight for each round that it is late; None: there is no quorum.
     busy
         Number of threads that work on the segment without its lock.
     journal
@@ -128,6 +132,8 @@ class Segment:
         Where the segment has migrated, as text; no call may use it here any more. "" while it is served here.
     snapshot_view
         Snapshot view for a set that is being written; None where there is none, or the segment is written.
+    on_apply
+        Called under the lock for every push that is applied, of a round in the order of its sum.
     """
 
     span: SegmentSpan
@@ -146,12 +152,13 @@ class Segment:
     sum: BundleAccumulator = field(default_factory=BundleAccumulator)
     ledger: PushLedger = field(init=False)
     lock_free: bool = False
+    stale: float | None = None
     busy: int = 0
     moved_to: str = ""
     journal: Callable[[JournalRecord], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     snapshot_view: SnapshotView | None = None
-    on_apply: Callable[[int, Pusher, int, float], None] | None = None
+    on_apply: Callable[[AppliedPush], None] | None = None
 
     def __post_init__(self) -> None:
         self.ledger = PushLedger(self.span.index)
@@ -172,14 +179,18 @@ class Segment:
         return self.filled.get(vector, 0) == self.span.length
 
     def drop_staged(self, incarnations: Collection[int]) -> None:
-        """Drop the staged gradients of these incarnations, and their ledger entries."""
+        """Drop the staged gradients of these incarnations, and their ledger entries.
+
+        One that came after the end of its round is acknowledged: it stays.
+        """
         ended = frozenset(incarnations)
-        if any(pusher.incarnation in ended for round_ in self.staged.values() for pusher in round_):
+        waiting = {clock: round_ for clock, round_ in self.staged.items() if clock >= self.rounds}
+        if any(pusher.incarnation in ended for round_ in waiting.values() for pusher in round_):
             self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, ended))
-        for pusher, before in self._rows_before_staged().items():
+        for pusher, before in _rows_before(waiting.values()).items():
             if pusher.incarnation in ended:
                 self.ledger.withdraw(pusher, before)
-        for clock, round_ in list(self.staged.items()):
+        for clock, round_ in waiting.items():
             for pusher in [pusher for pusher in round_ if pusher.incarnation in ended]:
                 del round_[pusher]
             if not round_:
@@ -217,7 +228,7 @@ class Segment:
         self.ledger.record(push)
         self._step(gradient, rate, offset, before, in_segment(push.absent, self.span) if push.absent else ())
         if self.on_apply is not None:
-            self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
+            self.on_apply(AppliedPush(self.span.index, push.pusher, push.sequence, float(rate)))
         return Outcome.APPLIED
 
     def exchange(self, push: Push, weights: np.ndarray, before: np.ndarray, rounds: bool) -> None:
@@ -260,10 +271,10 @@ class Segment:
         self.version += 1
 
     def stage(self, push: Push, gradient: np.ndarray) -> Outcome:
-        """Hold a gradient until its round is complete."""
+        """Hold a gradient until its round is complete; with a quorum, one whose round is over until the next one is."""
         if not self.ledger.expect(push):
             return Outcome.DUPLICATE
-        if push.clock < self.rounds:
+        if push.clock < self.rounds and self.stale is None:
             raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
         check_limit("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
         waiting = self.staged.setdefault(push.clock, {})
@@ -303,50 +314,53 @@ class Segment:
             self.filled[name] = self.span.length
             self.version += 1
 
-    def close_round(self, members: frozenset[int]) -> bool:
-        """Apply the next round if every one of `members` (replica numbers) has pushed it.
+    def arrived(self) -> frozenset[int]:
+        """Replica numbers of those that have pushed the next round."""
+        return frozenset(pusher.replica for pusher in self.staged.get(self.rounds, ()))
 
-        The round's gradient is the mean weighted by samples, summed in rising order of replica. Equal sets of pushes
-        thus give the same bits in any order of arrival. Numbers are absent that took part in none of the pushes, and 0
-        in the others' mean that took part in some. A round without members passes without a step.
+    @property
+    def has_late(self) -> bool:
+        """Whether a push waits whose own round is over."""
+        return any(clock < self.rounds for clock in self.staged)
+
+    def close_round(self) -> None:
+        """Apply the next round, with what is staged for it and for earlier ones.
+
+        The round's gradient is the mean weighted by samples, summed in rising order of clock and replica; with a
+        quorum, a push's weight is multiplied by `stale` for each round that it is late. Equal sets of pushes thus give
+        the same bits in any order of arrival. Numbers are absent that took part in none of the pushes, and 0 in the
+        others' mean that took part in some. A round without pushes passes without a step.
         """
-        arrived = self.staged.get(self.rounds, {})
-        if not members <= {pusher.replica for pusher in arrived}:
-            return False
         self.append_journal(lambda: RoundRecord(self.span.index, self.version))
+        due = sorted(clock for clock in self.staged if clock <= self.rounds)
+        arrived = [(who, self.rounds - clock, one) for clock in due for who, one in sorted(self.staged[clock].items())]
         if arrived:
-            self._step_together([arrived[pusher] for pusher in sorted(arrived)])
-            del self.staged[self.rounds]
+            self._step_together(arrived)
+        for clock in due:
+            del self.staged[clock]
         self.rounds += 1
-        return True
 
-    def _step_together(self, arrived: Sequence[Staged]) -> None:
-        rate = arrived[0].rate
+    def _step_together(self, arrived: Sequence[tuple[Pusher, int, Staged]]) -> None:
+        """Apply the rule to gradients, each with its pusher and its age in rounds."""
+        weights = [one.samples * _decayed(self.stale, age) for _, age, one in arrived]
+        rate = arrived[0][2].rate
         if isinstance(self.rule, ElasticMove):  # moves towards each replica's weights: a mean cannot replace them
             w = self.vectors[PARAMETERS]
             self.before_write(w)
-            self.rule.together(np, w, [one.gradient for one in arrived], rate)
+            self.rule.together(np, w, [one.gradient for _, _, one in arrived], rate)
             self._count()
             return
-        total = sum(one.samples for one in arrived)
-        counted = [one for one in arrived if one.samples]  # none where each of the pushes was without a gradient
-        absent = common(one.absent for one in counted) if counted else (0, self.span.length)
-        mean = np.zeros(self.span.length, np.float32)
-        for one in counted:
-            mean += one.gradient * np.float32(one.samples / total)
+        pushed = [(one.gradient, weight, one.absent) for weight, (_, _, one) in zip(weights, arrived, strict=True)]
+        mean, absent = round_mean(self.span.length, pushed)
         self._step(mean, rate, absent=absent)
-
-    def _rows_before_staged(self) -> dict[Pusher, LedgerRow]:
-        """By pusher with staged gradients: its ledger row before the first of them."""
-        rows: dict[Pusher, LedgerRow] = {}
-        for round_ in self.staged.values():
-            for pusher, one in round_.items():
-                rows[pusher] = min(one.before, rows.get(pusher, one.before))
-        return rows
+        if self.on_apply is not None:
+            for weight, (pusher, _, one) in zip(weights, arrived, strict=True):
+                row = AppliedPush(self.span.index, pusher, one.before.sequence + 1, float(rate))
+                self.on_apply(row._replace(round=self.rounds, weight=weight))
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], LedgerRow]:
         """Ledger that matches the vectors: staged pushes are not counted."""
-        before = {(PARAMETERS, pusher): row for pusher, row in self._rows_before_staged().items()}
+        before = {(PARAMETERS, pusher): row for pusher, row in _rows_before(self.staged.values()).items()}
         return self.ledger.last | before
 
     # -- snapshot sets -----------------------------------------------------------------------------------
@@ -409,3 +423,17 @@ class Segment:
         )
         self.applied, self.missed, self.rounds = stored.applied, stored.missed, stored.rounds
         self.ledger.restore(stored.ledger, stored.lost, stored.lost_of, same_incarnation=again)
+
+
+def _decayed(stale: float | None, age: int) -> float:
+    """Factor of a weight by age, in rounds: products, whose bits are the same on every processor."""
+    return math.prod([1.0 if stale is None else stale] * age)
+
+
+def _rows_before(rounds: Iterable[Mapping[Pusher, Staged]]) -> dict[Pusher, LedgerRow]:
+    """By pusher with staged gradients: its ledger row before the first of them."""
+    rows: dict[Pusher, LedgerRow] = {}
+    for round_ in rounds:
+        for pusher, one in round_.items():
+            rows[pusher] = min(one.before, rows.get(pusher, one.before))
+    return rows

@@ -18,7 +18,7 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.layout import Kind, SegmentSpan
-from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
 from dbelief.optim.rules.add import ADD
@@ -29,6 +29,7 @@ from .admission import PushAdmission
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
 from .pulled_numbers import PulledNumbers
+from .quorum import Quorum
 from .segment import Outcome, Segment
 from .staleness import StalenessBarrier
 
@@ -47,7 +48,8 @@ class Counters:
 class SegmentResult(NamedTuple):
     """Result of one segment of a push.
 
-    `staleness` in versions; `lost`: earlier pushes of this pusher that were lost with the shard's former incarnation.
+    `staleness` in versions, with a quorum in rounds; `lost`: earlier pushes of this pusher that were lost with the
+    shard's former incarnation.
     """
 
     outcome: Outcome
@@ -76,8 +78,7 @@ class Shard:
         Bound in clocks: 0 buffers each round until all members have pushed it, N lets no replica lead another by more
         than N + 1 clocks, None sets no bound.
     on_apply
-        Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied; the rate
-        is the one applied.
+        See `Segment`.
     staleness_aware
         Without a staleness bound: a push's rate is divided by its staleness in each segment, where that is above 1
         (Zhang et al. 2016).
@@ -85,6 +86,8 @@ class Shard:
         Whether bundles of a pass are added by rising number.
     lock_free
         Without a staleness bound: pushes and exchanges of a segment run concurrently (see `Segment`).
+    quorum
+        With bound 0: when a round may end without some of its members; None: never.
     differences
         Whether fetched numbers are kept, for later answers: see `pulled_numbers.py`. Not where it is lock-free.
     """
@@ -94,10 +97,11 @@ class Shard:
         spans: Sequence[SegmentSpan],
         rule: Rule,
         staleness: int | None = None,
-        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        on_apply: Callable[[AppliedPush], None] | None = None,
         staleness_aware: bool = False,
         ordered: bool = False,
         lock_free: bool = False,
+        quorum: Quorum | None = None,
         differences: bool = False,
     ) -> None:
         self.rule = rule
@@ -108,10 +112,12 @@ class Shard:
         self._loading = False  # a set is being loaded over the former contents
         self.counters = Counters()
         self.saving = runtime.lock()  # one set is written at a time
-        self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
+        self.quorum = quorum
+        stale = quorum.stale if quorum is not None else None
+        self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply, stale=stale)
         self.segments = {span.index: self.make(span) for span in spans}
         self.elsewhere: set[int] = set()  # migrated from here, or received and not served yet
-        self.barrier = StalenessBarrier(staleness, self.segments)
+        self.barrier = StalenessBarrier(staleness, self.segments, quorum)
         self._admission = PushAdmission(staleness)
         self.answers = ExchangeReplyCache()
         self._pulled = PulledNumbers() if differences and not lock_free else None
@@ -239,6 +245,15 @@ class Shard:
         """Wait until these segments may be read for `clock`; see `StalenessBarrier.wait`. Without a bound: no wait."""
         self.barrier.wait([self.segment(index) for index in indices], clock, timeout_s)
 
+    @property
+    def pulls_wait(self) -> bool:
+        """Whether a replica's pull waits for a clock: see `StalenessBarrier`."""
+        return self.staleness is not None and self.quorum is None
+
+    def open_round(self, indices: Iterable[int]) -> int:
+        """With a quorum: the latest of these segments' open rounds; else 0."""
+        return 0 if self.quorum is None else max(self.segment(index).rounds for index in indices)
+
     def record_clock(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """See `StalenessBarrier.record_clock`."""
         self.barrier.record_clock([self.segment(index).span.index for index in indices], replica, clock)
@@ -286,6 +301,7 @@ class Shard:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness == 0:
                 outcome = segment.stage(push, gradient)
+                staleness = max(0, segment.rounds - push.clock) if outcome is Outcome.STAGED else 0
             else:
                 late = max(0, version - max(read_version, segment.first_version))
                 rate = push.rate / np.float32(max(1, late)) if self.staleness_aware else push.rate

@@ -7,6 +7,11 @@ pushed. Its pull for clock c also shows that it has passed all clocks below c - 
 than that unpushed (the job file is checked for it). So the slowest member never waits, and some replica always
 proceeds. A new member begins, on this shard, at the highest clock that was ever pushed.
 
+With a quorum (bound 0) a round may end without some of its members: `quorum.py`. A push that comes later is
+acknowledged at once, and waits for the end of the next round. Its replica continues at the round that is open then, and
+reports that it has passed the others, so that no segment waits for it there. Pulls wait for nothing: a replica's push
+has waited for the end of its round, and one that is late may be ahead of some segments.
+
 A shard that was restored from a snapshot has lost clocks that replicas will not push again. From then on a replica's
 first call reports its clock. With bound 0, rounds that all their members have passed are closed without a step, and the
 other rounds wait only for members that have not passed them. With bound N >= 1, an earlier member blocks no call before
@@ -24,7 +29,11 @@ from dbelief.core.push import Push
 from dbelief.errors import Moved, Unavailable
 from dbelief.process.runtime import runtime
 
+from .quorum import GracePeriods, Quorum
 from .segment import Segment
+
+LOOK_S = 0.001
+"""Shortest wait before a round whose grace period is over is looked at again."""
 
 
 @dataclass
@@ -51,12 +60,13 @@ class ClockMembers:
 class StalenessBarrier:
     """Staleness barrier of one shard over its segments by index; with `staleness` None no call waits."""
 
-    def __init__(self, staleness: int | None, segments: Mapping[int, Segment]) -> None:
+    def __init__(self, staleness: int | None, segments: Mapping[int, Segment], quorum: Quorum | None = None) -> None:
         self.staleness = staleness
+        self._grace = GracePeriods(quorum) if quorum is not None else None
         self._segments = segments
         self._membership = ClockMembers()  # replaced by a new object, never changed
         self._changed = runtime.condition()  # signals: a round closed, a clock was pushed, members changed
-        self._reported: dict[int, dict[int, int]] = {}  # of restored segments; with bound 0: clocks, by replica
+        self._reported: dict[int, dict[int, int]] = {}  # of restored segments, with a quorum of all: clocks, by replica
 
     @property
     def _restored(self) -> bool:
@@ -124,6 +134,8 @@ class StalenessBarrier:
         concerned: each rank of a replica has segments of its own, and one rank may be behind another.
         """
         if self.staleness == 0:
+            for index in indices if self._grace is not None else ():
+                self._reported.setdefault(index, {})
             known = [self._reported[index] for index in indices if index in self._reported]
             late = [clocks for clocks in known if clock > clocks.get(replica, 0)]
             for clocks in late:
@@ -159,17 +171,32 @@ class StalenessBarrier:
         self.close_rounds([segment.span.index])
 
     def close_rounds(self, indices: Iterable[int]) -> None:
-        """Wake the waiting calls; with bound 0, first apply every complete round of these segments."""
+        """Wake the waiting calls; with bound 0, first apply each round of these segments that is complete."""
         segments = self._segments
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             with segment.lock:
                 if segment.moved_to:
                     continue  # it migrated before the lock was acquired: its round closes at its new owner
                 # A round may have no members: all are done, and this shard has lost it.
-                while self._membership.knows(segment.rounds) and segment.close_round(self._expected(segment)):
-                    pass
+                while self._is_due(segment) and self._complete(segment):
+                    segment.close_round()
+                    if self._grace is not None:
+                        self._grace.closed(segment.span.index, runtime.monotonic())
         with self._changed:
             self._changed.notify_all()
+
+    def _is_due(self, segment: Segment) -> bool:
+        """Whether a round's members are known; without any, it has what came too late for the last one's."""
+        return self._membership.knows(segment.rounds) or (self._membership.member_epoch > 0 and segment.has_late)
+
+    def _complete(self, segment: Segment) -> bool:
+        """Whether all of a round's members have pushed it, or a quorum has and its grace period is over."""
+        arrived = segment.arrived()
+        if self._expected(segment) <= arrived:
+            return True
+        if self._grace is None:
+            return False
+        return self._grace.arrived(segment.span.index, segment.rounds, len(arrived), runtime.monotonic())
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""
@@ -191,13 +218,26 @@ class StalenessBarrier:
         if self.staleness is None:
             return
         until_s = runtime.monotonic() + timeout_s
+        segments = list(segments)
         for segment in segments:  # sequentially: a clock once reached stays reached, except for new members
-            with self._changed:
-                reached = functools.partial(self._reached, segment, clock - self.staleness)
-                if not self._changed.wait_for(reached, max(0.0, until_s - runtime.monotonic())):
+            while not self._wait_until(segment, clock - self.staleness, self._next_s(segments, until_s)):
+                if runtime.monotonic() >= until_s:
                     raise Unavailable(f"segment {segment.span.index}: {self._describe_stall(segment, clock)}")
+                self.close_rounds([one.span.index for one in segments])  # a grace period is over
             if segment.moved_to:
                 raise Moved(f"segment {segment.span.index}: {segment.moved_to}")
+
+    def _next_s(self, segments: Iterable[Segment], until_s: float) -> float:
+        """When a wait for these segments looks at their rounds again, at most `until_s`."""
+        if self._grace is None:
+            return until_s
+        end_s = self._grace.next_end_s([segment.span.index for segment in segments], until_s)
+        return max(end_s, runtime.monotonic() + LOOK_S)
+
+    def _wait_until(self, segment: Segment, due: int, until_s: float) -> bool:
+        with self._changed:
+            reached = functools.partial(self._reached, segment, due)
+            return self._changed.wait_for(reached, max(0.0, until_s - runtime.monotonic()))
 
     def _reached(self, segment: Segment, due: int) -> bool:
         """Whether all expected members have passed the clocks below `due`, or the segment has migrated."""

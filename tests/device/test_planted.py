@@ -23,6 +23,7 @@ from dbelief.nn.kernels.batched_gemm import Matrices
 from dbelief.nn.kernels.device import DeviceKernels
 from dbelief.optim.gradients import check_finite
 from dbelief.training.elastic_weights import ElasticWeights
+from dbelief.training.parameter_buffer import ParameterBuffer
 from tests.device.jobs import DENSE, Example, by
 from tests.device.standin.cupy import modules, standing_in
 from tests.device.standin.machine import Machine
@@ -31,7 +32,6 @@ from tests.device.standin.products import Blas
 from tests.worker.comm.collectives.ways import any_numbers, ways
 from worker.comm import Communicator, run_ranks
 from worker.comm.threads import Group
-from worker.pipeline.buffers import ParameterBuffer
 
 RANGES = [(0, 100), (100, 200), (200, 300), (300, 350)]
 LAYERS: Any = [("dense", {"units": 8}), ("relu", {}), ("dense", {"units": 3})]

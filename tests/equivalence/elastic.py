@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
-from dbelief.core.push import Pusher, PushResult
+from dbelief.core.push import Pusher, PushResult, PushStats
 from dbelief.optim import make_rule
 from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.record import BatchRecorder
-from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
 from worker.strategies.elastic import Elastic, ElasticSettings
 

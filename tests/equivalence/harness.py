@@ -16,7 +16,7 @@ from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Layout, assign_segments, make_segments
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import LedgerRow, Push, Pusher, PushResult
+from dbelief.core.push import AppliedPush, LedgerRow, Push, Pusher, PushResult
 from dbelief.data import load, permutation
 from dbelief.job import Job, build_job
 from dbelief.nn import Array, Batch, Model, build_network
@@ -124,7 +124,7 @@ def serve(
     shards: int = 2,
     nominal: int | None = None,
     replicas: int | None = None,
-    on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+    on_apply: Callable[[AppliedPush], None] | None = None,
     staleness: int = 0,
     staleness_aware: bool = False,
     lock_free: bool = False,

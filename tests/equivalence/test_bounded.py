@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dbelief.core.push import Pusher
+from dbelief.core.push import AppliedPush
 from dbelief.optim import make_rule
 from tests.equivalence.by_hand import sequential
 from tests.equivalence.harness import (
@@ -57,8 +57,8 @@ def test_minimal_staleness_bound_neither_blocks_nor_leads(
     problem, replicas = PROBLEMS["quadratic"], 3
     rows: list[tuple[int, int, int]] = []
 
-    def note(segment: int, pusher: Pusher, sequence: int, rate: float) -> None:
-        rows.append((segment, pusher.replica, sequence))
+    def note(row: AppliedPush) -> None:
+        rows.append((row.segment, row.pusher.replica, row.sequence))
 
     parameters = serve(problem.start, SGD, shards=2, replicas=replicas, on_apply=note, staleness=staleness)
     cadence = settings(0.01, 1, n_fetch, n_push, literal=literal, overlap=overlap)

@@ -13,18 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.lease import DataLease
-from dbelief.core.push import Pusher, PushResult
+from dbelief.core.push import Pusher, PushResult, PushStats
 from dbelief.core.rounds import Rounds
 from dbelief.job import Diloco
 from dbelief.optim import Rule, make_rule
 from dbelief.rpc.in_process import InProcessParameters
+from dbelief.training.local_rounds import DilocoSettings
 from tests.equivalence.by_hand import Server, gap, minibatches, sequential
 from tests.equivalence.harness import HOST, in_threads, network, serve, values_of
 from tests.examples import examples
-from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
 from worker.strategies import diloco as replica
-from worker.strategies.diloco import DilocoSettings
 
 RATE = 0.05
 PROBLEM = network(240)

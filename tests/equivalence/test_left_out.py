@@ -10,13 +10,20 @@ import numpy as np
 import pytest
 
 from dbelief.core.absent import Ranges, of_tensors
-from dbelief.core.lease import FetchPushSchedule
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.push import Pusher
+from dbelief.core.rounds import Rounds
 from dbelief.nn import Batch, LeavesOut
 from dbelief.optim import apply_rule, make_rule
-from dbelief.rundir.record import ComputedBatch, PushRecorder, read_record
-from dbelief.tools.replay import replay
+from dbelief.rpc.wire.payloads import AS_THEY_ARE
+from dbelief.rundir.record import BatchRecorder, ComputedBatch, PushRecorder, read_record, read_rounds
+from dbelief.tools.replay import replay, replay_rounds
+from dbelief.tools.replay.codec_replay import CodecReplay
 from dbelief.training.elastic_weights import ElasticWeights
+from dbelief.training.local_rounds import DilocoSettings, LocalRounds
 from worker.pipeline.delayed_model import DelayedModel
+from worker.pipeline.phases import PhaseTimer
+from worker.strategies.diloco import Diloco
 
 from .groups import BATCH, sgd, workers
 from .harness import HOST, Problem, replica, serve, settings, values_of
@@ -113,6 +120,34 @@ def test_recorded_pushes_are_replayed_with_what_took_no_part(tmp_path: Path) -> 
 
     w = replay(problem.start, parameters.placement.spans, rule, applied, computed, gradient_of)
     assert w.tobytes() == values_of(parameters).tobytes()
+
+
+def test_recorded_rounds_are_replayed_with_what_took_no_part(tmp_path: Path) -> None:
+    problem, recorder, log, rule = branching(48), PushRecorder(), BatchRecorder(), make_rule("adam", {})
+    shards = serve(problem.start, rule, 3, replicas=1, on_apply=recorder.note)
+    chosen = DilocoSettings(Rounds(2, 2, 2), rule, lambda before: RATE, RATE)
+    layout, pusher, spans = problem.layout, Pusher(0, 1), shards.placement.spans
+    part, phases = layout.part(0), PhaseTimer()
+    learner = Diloco(
+        problem.make(), part, HOST, shards, pusher, problem, chosen, phases, lambda done, pushed: None, log.note
+    )
+    for number in range(2):
+        learner.train(DataLease(number + 1, 0, 24 * number, 24 * number + 24, 0, 6 * number), 6 * number + 1)
+    log.write(tmp_path, pusher)
+    recorder.write(tmp_path, 0)
+    model = Branching()
+
+    def compute(local: LocalRounds, epoch: int, start: int, stop: int) -> tuple[int, float, frozenset[str]]:
+        batch, views = problem.batch(epoch, start, stop), layout.views(local.values)
+        return len(batch), model.loss_and_gradient(views, batch, layout.views(local.gradient)), frozenset(model.absent)
+
+    def again(pusher: Pusher) -> LocalRounds:
+        return LocalRounds(part, HOST, spans, pusher, chosen)
+
+    wire = CodecReplay(AS_THEY_ARE, spans)
+    w = replay_rounds(problem.start, spans, rule, *read_rounds(tmp_path), again, compute, wire)
+    assert w.tobytes() == values_of(shards).tobytes()
+    assert w.tobytes() != problem.start.tobytes()
 
 
 @rules

@@ -10,11 +10,11 @@ import pytest
 from dbelief.arrays.backend import aligned
 from dbelief.core.absent import Ranges
 from dbelief.core.lease import DataLease, FetchPushSchedule
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, AppliedPush, Push, Pusher
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule, make_rule
 from dbelief.rpc.in_process import InProcessParameters
-from dbelief.rundir.record import AppliedPush, BatchRecorder, ComputedBatch, PushRecorder, read_record
+from dbelief.rundir.record import BatchRecorder, ComputedBatch, PushRecorder, read_record
 from dbelief.tools.replay import replay
 from tests.equivalence.harness import Problem, network, quadratic, serve, values_of
 
@@ -81,7 +81,7 @@ def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = F
         problem.start,
         rule,
         shards=3,
-        on_apply=lambda s, *row: of_shards[shard_of[s]].note(s, *row),
+        on_apply=lambda row: of_shards[shard_of[row.segment]].note(row),
         staleness_aware=aware,
     )
     pushers = [Pusher(0, 1), Pusher(1, 2), Pusher(0, 7)]  # the last is a second life of the first

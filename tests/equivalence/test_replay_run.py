@@ -163,10 +163,10 @@ EASGD = {"batch": 7, "rate": 0.1}
     [
         ({**DOWNPOUR, "n_fetch": 2}, {}, "n_fetch is 2: local steps are not logged"),
         ({**DOWNPOUR, "n_push": 4}, {}, "n_push is 4: sums of gradients are not logged"),
-        ({**DOWNPOUR, "staleness": 0}, {}, "staleness is 0: rounds are not logged"),
+        ({**DOWNPOUR, "staleness": 0}, {}, "staleness is 0: no timing decides its rounds"),
         (DOWNPOUR, {"record": False}, "record is false: nothing was logged"),
         (DOWNPOUR, {"data": {"source": "none"}, "replicas": 0}, "data.source is none"),
-        ({**EASGD, "name": "easgd"}, {}, "staleness is 0: rounds are not logged"),
+        ({**EASGD, "name": "easgd"}, {}, "staleness is 0: no timing decides its rounds"),
         ({**EASGD, "name": "async-easgd"}, {"record": False}, "record is false: nothing was logged"),
         (
             {**EASGD, "name": "sync-easgd", "form": 2},

@@ -32,7 +32,7 @@ def test_each_segment_divides_by_its_own_staleness() -> None:
         SGD,
         shards=1,
         nominal=2,
-        on_apply=lambda segment, pusher, sequence, rate: rates.update({segment: rate}),
+        on_apply=lambda row: rates.update({row.segment: row.rate}),
         staleness_aware=True,
     )
     first, other = Pusher(0, 1), Pusher(1, 2)

@@ -34,6 +34,7 @@ class Turnstile:
         self._let_in: dict[tuple[int, int], int] = {}
         self.pull = shard.pull
         self.wait_for_clock = shard.wait_for_clock
+        self.pulls_wait, self.open_round = shard.pulls_wait, shard.open_round
         self.exchange = shard.exchange
 
     def push(self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, AppliedPush, Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -75,8 +75,8 @@ class Served(Shard):
         self.server = Server(listen, self.service.register)
         super().__init__(replace(place, address=self.server.address))
 
-    def _note(self, segment: int, who: Pusher, sequence: int, rate: float) -> None:
-        self.applied.append((segment, who, sequence))
+    def _note(self, row: AppliedPush) -> None:
+        self.applied.append(row[:3])
 
     def close(self) -> None:
         """End it as a killed process ends: calls that run are cut."""

@@ -53,6 +53,7 @@ CODECS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("int4", {}),
     ("one-bit", {}),
     ("threshold", {"tau": 0.125}),
+    ("top-k", {"share": 0.0625}),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from dbelief.data import load
 from dbelief.job import DigitsData
+from dbelief.rundir.record import read_rounds
 from dbelief.tools.replay import replay_run
 
 from .conftest import Operator
@@ -43,6 +45,7 @@ LONG = ["name: async-sgd, rate: 0.05", "name: async-msgd, rate: 0.01", "name: as
 CODED = [
     ("name: async-sgd, rate: 0.05", "{name: threshold, tau: 2.0e-3}", "fp32"),
     ("name: async-sgd, rate: 0.05", "bf16", "fp16"),
+    ("name: async-sgd, rate: 0.05", "{name: top-k, share: 0.1}", "fp32"),
     ("name: async-easgd, rate: 0.1", "fp16", "bf16"),
 ]
 
@@ -69,6 +72,23 @@ def test_a_logged_run_on_sparse_rows_replays_bit_equal(operator: Operator) -> No
     assert_replays(operator, operator.write_job(text.replace("{source: digits}", data)))
 
 
+DILOCO = "name: diloco, steps: 4, inner: {name: adamw, rate: 0.005}, clip_norm: 1.0, lease: 128"
+STREAMED = f"{DILOCO}, fragments: 2, delay: 2, blend: 0.1, weigh: rate"
+
+
+@pytest.mark.parametrize(("strategy", "push", "pull"), [(DILOCO, "int8", "fp32"), (STREAMED, "int4", "bf16")])
+def test_logged_rounds_replay_bit_equal(strategy: str, push: str, pull: str, operator: Operator) -> None:
+    run = operator.folder / "runs" / "logged"
+    text = JOB.format(strategy=strategy, push=push, pull=pull).replace("dense: 24", "dense: 160")
+    for _ in range(RUNS):
+        operator.trained("logged", operator.write_job(text))
+        applied, _ = read_rounds(run / "record")
+        if both := max(Counter((row.segment, row.round) for row in applied).values()) == 2:
+            break
+    assert both, "no round had the pushes of two replicas"
+    assert_same_bits(run)
+
+
 def assert_replays(operator: Operator, job: Path) -> None:
     """Train a job whose pushes are logged until some were stale, and replay it."""
     run = operator.folder / "runs" / "logged"
@@ -76,6 +96,11 @@ def assert_replays(operator: Operator, job: Path) -> None:
         if staleness := operator.trained("logged", job)["staleness_mean"]:
             break
     assert staleness > 0  # else there was nothing to replay
+    assert_same_bits(run)
+
+
+def assert_same_bits(run: Path) -> None:
+    """Replay a run, and compare."""
     trained = load_file(run / "model.safetensors")
     replayed = replay_run(run)
     order = ["dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"]

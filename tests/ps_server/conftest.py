@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.push import PARAMETERS, AppliedPush, Push, Pusher
 from dbelief.optim import make_rule
+from ps_server.store.quorum import Quorum
 from ps_server.store.shard import SegmentResult, Shard
 from tests.ps_server.servers import Job
 
@@ -81,14 +82,15 @@ def make() -> Callable[..., Subject]:
         rule: str = "sgd",
         staleness: int | None = None,
         initial: np.ndarray | float | None = 0.0,
-        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        on_apply: Callable[[AppliedPush], None] | None = None,
+        quorum: Quorum | None = None,
         **options: float,
     ) -> Subject:
         starts = np.cumsum([0, *lengths]).tolist()
         spans = tuple(
             SegmentSpan(index, start, n) for index, (start, n) in enumerate(zip(starts, lengths, strict=False))
         )
-        subject = Subject(Shard(spans, make_rule(rule, options), staleness, on_apply), spans)
+        subject = Subject(Shard(spans, make_rule(rule, options), staleness, on_apply, quorum=quorum), spans)
         if initial is not None:
             subject.assign(initial)
             subject.shard.make_ready()

@@ -16,6 +16,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.top_k import TopK
 from dbelief.core.absent import EVERYTHING, Ranges, joined
 from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
@@ -293,7 +294,7 @@ def test_segment_that_is_absent_as_a_whole_has_no_payload(codec: Codec | None) -
     np.testing.assert_array_equal(left, 0.125)
 
 
-@pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5)], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), TopK(0.3)], ids=lambda codec: codec.name)
 def test_residual_of_absent_numbers_stays(codec: Codec) -> None:
     """And that of the others is what it is without them; an aborted push restores it."""
     left = np.array([0.3, -0.2, 0.7, -0.9, 0.4], np.float32)

@@ -5,14 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from dbelief.core.push import Pusher, PushResult
+from dbelief.core.push import Pusher, PushResult, PushStats
 from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
 from worker.comm import Communicator, run_ranks
-from worker.pipeline.buffers import PushStats
 from worker.pipeline.phases import PhaseTimer
 from worker.progress_reporter import ProgressReporter
 

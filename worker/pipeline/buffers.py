@@ -1,7 +1,6 @@
-"""Buffers that the three threads of a replica pass to each other. All are allocated once.
+"""Buffer of one gradient that the threads of a replica pass to each other; allocated once.
 
-On a GPU, model and gradient are in device memory. On a CPU they are the memory that the network client, or a shard on
-the same host, reads and writes, and nothing is copied.
+On a CPU it is the memory that the network client, or a shard on the same host, reads, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -14,57 +13,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.core.layout import RankPart
-
-ALL = slice(None)
-
-
-@dataclass
-class ParameterBuffer:
-    """One copy of a rank's part of the parameters: (n,) float32 on the host and on the device, and segments' versions.
-
-    `locally_modified` is true if local steps have changed it from what those versions hold.
-    """
-
-    host: np.ndarray
-    device: Any
-    views: dict[str, Any]
-    versions: np.ndarray
-    locally_modified: bool = False
-
-    @classmethod
-    def make(
-        cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = aligned_float32
-    ) -> ParameterBuffer:
-        """Return an empty copy, with version -1 for every segment."""
-        host = allocate(part.size)
-        device = backend.to_device(host)
-        return cls(host, device, part.views(device), np.full(segments, -1, np.int64))
-
-    def prepare_fetch(self) -> None:
-        """Request all segments where local steps have changed them: none counts as unchanged then."""
-        if self.locally_modified:
-            self.versions[:] = -1
-            self.locally_modified = False
-
-    def to_device(self, part: slice = ALL) -> None:
-        """Copy the fetched parameters, or a contiguous part of them, to the device."""
-        if self.device is not self.host:
-            self.device[part].set(self.host[part])
-
-
-@dataclass(kw_only=True)
-class PushStats:
-    """Statistics of the mini-batches behind one push.
-
-    `sequence`, `lease`, `position`: as in `Push`; a step of a group has no sequence.
-    """
-
-    sequence: int = 0
-    lease: int = 0
-    position: int = 0
-    samples: int = 0
-    steps: int = 0
-    loss_sum: float = 0.0
+from dbelief.core.push import PushStats
 
 
 @dataclass

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dbelief.core.placement import Parameters
 from dbelief.process.runtime import Queue, runtime
-
-from .buffers import ParameterBuffer
+from dbelief.training.parameter_buffer import ParameterBuffer
 
 
 class FetchThread:

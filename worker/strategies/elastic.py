@@ -24,14 +24,13 @@ from dbelief.arrays.backend import Backend
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Parameters
-from dbelief.core.push import Push, Pusher, PushResult
+from dbelief.core.push import Push, Pusher, PushResult, PushStats
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 
 from ..pipeline.batches import BatchSource
-from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 
 

@@ -10,20 +10,18 @@ import numpy as np
 
 from dbelief import job
 from dbelief.core.lease import DataLease, FetchPushSchedule
-from dbelief.core.push import Push, PushResult
-from dbelief.core.rounds import Rounds
+from dbelief.core.push import Push, PushResult, PushStats
 from dbelief.data import Samples
 from dbelief.nn import Model
-from dbelief.optim import make_rule
 from dbelief.optim.gradients import check_finite
+from dbelief.training.local_rounds import DilocoSettings
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader
-from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
-from .diloco import Diloco, DilocoSettings
+from .diloco import Diloco
 from .downpour import Downpour, DownpourSettings
 from .elastic import Elastic, ElasticSettings
 from .group import GroupTrainer, ShardAccess
@@ -57,18 +55,7 @@ def pushing(
         )
         return Elastic(*first, settings, *last)
     if isinstance(strategy, job.Diloco):
-        inner = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-        rounds = DilocoSettings(
-            Rounds(strategy.batch, strategy.steps, strategy.fragments),
-            inner,
-            rate,
-            strategy.outer.rate,
-            strategy.clip_norm,
-            strategy.delay,
-            strategy.blend,
-            strategy.weight,
-        )
-        return Diloco(*first, rounds, phases, acknowledged, session.ranks.total)
+        return Diloco(*first, DilocoSettings.of(strategy, rate), *last)
     cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
     return Downpour(*first, local, *last)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.push import PushStats
 from dbelief.errors import RankFailure, Unavailable
 from dbelief.nn import Batch
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -22,7 +23,6 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from ..comm import Communicator
 from ..comm.tracing import ReceiveStats, TracingEngine
 from ..pipeline.batches import BatchSource
-from ..pipeline.buffers import PushStats
 from ..pipeline.phases import PhaseTimer
 from ..rendezvous import GroupSpec, Rendezvous
 from .group_methods import GroupMethod

@@ -27,8 +27,9 @@ from dbelief.process.runtime import runtime
 from dbelief.process.terminal.console import format_error
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.parameter_buffer import ParameterBuffer
 
-from ..pipeline.buffers import GradientBuffer, ParameterBuffer
+from ..pipeline.buffers import GradientBuffer
 from ..pipeline.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
 

@@ -17,7 +17,8 @@ from dbelief.nn import Batch, build_network
 from dbelief.nn.model import Model
 from dbelief.optim import make_rule
 from dbelief.telemetry.gpu import devices
-from dbelief.worker.pipeline.buffers import GradientBuffer, ParameterBuffer
+from dbelief.training.parameter_buffer import ParameterBuffer
+from dbelief.worker.pipeline.buffers import GradientBuffer
 
 LENET: list[tuple[str, dict[str, Any]]] = [
     ("image", {"height": 28, "width": 28}),

@@ -4,7 +4,16 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dbelief.job.document.section import Lease, Positive, Share, StrategySection, Whole, refusal
+from dbelief.job.document.section import (
+    Lease,
+    Members,
+    NonNegative,
+    Positive,
+    Share,
+    StrategySection,
+    Whole,
+    refusal,
+)
 
 from .rules import AdamRule, AddRule, MomentumRule, Rule, SgdRule
 
@@ -16,7 +25,8 @@ class Diloco(StrategySection):
     """DiLoCo (Douillard et al. 2023, algorithm 1): inner steps at each replica, outer steps at the shards.
 
     In a round each replica makes `steps` steps of its own from the shards' parameters, w to w_i. Shards wait for all,
-    and apply the outer rule to the weighted mean of w - w_i. What the inner rule keeps stays at the replica.
+    or for a quorum, and apply the outer rule to the weighted mean of w - w_i. What the inner rule keeps stays at the
+    replica.
     """
 
     name: Literal["diloco"] = Field(description="Which strategy this is")
@@ -52,6 +62,17 @@ class Diloco(StrategySection):
         default="samples",
         description="Weight of a replica in a round's mean: its samples; these times its samples a step; or all alike",
     )
+    quorum: Members | None = Field(
+        default=None, description="Replicas whose pushes end a round; null, or more than train: all of them"
+    )
+    grace_s: Annotated[NonNegative, Field(le=86_400)] | Literal["auto"] = Field(
+        default="auto",
+        description="Seconds that a round waits for the others after its quorum; auto: a 32nd of the time up to it",
+    )
+    stale: Share = Field(
+        default=0.5,
+        description="Factor of a push's weight, in the next round, for each round that it comes too late; 0 drops it",
+    )
     lease: Lease = None
 
     staleness: ClassVar[Literal[0]] = 0
@@ -73,6 +94,11 @@ class Diloco(StrategySection):
         """Weight of a push in the mean of its round (rate: Decoupled DiLoCo, 2026, arXiv:2604.21428)."""
         rate = max(1, samples * samples // (steps * self.batch))  # in mini-batches a step, so that it is small
         return {"samples": samples, "rate": rate, "none": 1}[self.weigh]
+
+    @property
+    def grace(self) -> float | None:
+        """`grace_s` in seconds; None: a share of the time up to the quorum."""
+        return None if isinstance(self.grace_s, str) else self.grace_s
 
     @property
     def n_push(self) -> int:

@@ -55,8 +55,8 @@ class VectorUpload:
 class PushCall(ShardCall):
     """A push to one shard.
 
-    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` is a maximum. `pull` is a pull from the
-    same shard, whose request is sent with the push, and whose replies follow; None: there is none.
+    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` and `clock` are maxima. `pull` is a
+    pull from the same shard, whose request is sent with the push, and whose replies follow; None: there is none.
     """
 
     method = "Push"
@@ -69,7 +69,7 @@ class PushCall(ShardCall):
         self.arrays = (upload.values if payloads.as_they_are else None,)
         self._first = 0  # segments that were done when the current stream began
         self.pull: PullCall | None = None
-        self.staleness = self.duplicates = self.lost = 0
+        self.staleness = self.duplicates = self.lost = self.clock = 0
 
     @property
     def what(self) -> Pushed:
@@ -162,7 +162,7 @@ class PushCall(ShardCall):
         self.done = self._first + reply.acknowledged
         self.staleness += reply.staleness
         self.duplicates += reply.duplicates
-        self.lost = max(self.lost, reply.lost)
+        self.lost, self.clock = max(self.lost, reply.lost), max(self.clock, reply.clock)
         if parts:
             if self.pull is None or self.done < len(self.run):
                 raise Rejected(f"{self.where}: answered with segments that were not requested")
@@ -171,7 +171,7 @@ class PushCall(ShardCall):
     def forget(self) -> None:
         """See `ShardCall`."""
         super().forget()
-        self.staleness = self.duplicates = self.lost = 0
+        self.staleness = self.duplicates = self.lost = self.clock = 0
 
     def continued_at(self, placement: Placement) -> list[Self]:
         """See `ShardCall`; the pull of the segments at the earlier place has a stream of its own later."""
@@ -259,5 +259,5 @@ def result_of(shard_calls: Sequence[ShardCall]) -> PushResult:
     calls = [call for call in shard_calls if isinstance(call, PushCall)]
     duplicates = sum(call.duplicates for call in calls)
     applied = sum(len(call.run) for call in calls) - duplicates
-    lost = max((call.lost for call in calls), default=0)
-    return PushResult(sum(call.staleness for call in calls) / max(1, applied), duplicates, lost)
+    lost, clock = (max((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))
+    return PushResult(sum(call.staleness for call in calls) / max(1, applied), duplicates, lost, clock)

@@ -227,6 +227,7 @@ class Assignment(_message.Message):
     MAX_SEGMENT_LENGTH_FIELD_NUMBER: _builtins.int
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
+    QUORUM_FIELD_NUMBER: _builtins.int
     PULL_DIFFERENCES_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """staleness bound in clocks; absent: asynchronous"""
@@ -264,6 +265,10 @@ class Assignment(_message.Message):
     def push_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """options of that codec, by name"""
 
+    @_builtins.property
+    def quorum(self) -> Global___Quorum:
+        """at staleness bound 0: when rounds end without some members; absent: never"""
+
     def __init__(
         self,
         *,
@@ -281,14 +286,17 @@ class Assignment(_message.Message):
         max_segment_length: _builtins.int = ...,
         snapshots: _builtins.str = ...,
         shard: _builtins.int | None = ...,
+        quorum: Global___Quorum | None = ...,
         pull_differences: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_shard", b"_shard", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "shard", b"shard", "staleness", b"staleness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "progress_s", b"progress_s", "quorum", b"quorum", "rule", b"rule", "shard", b"shard", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "pull_differences", b"pull_differences", "push_codec", b"push_codec", "push_options", b"push_options", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "pull_differences", b"pull_differences", "push_codec", b"push_codec", "push_options", b"push_options", "quorum", b"quorum", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
+    _WhichOneofReturnType__quorum: _TypeAlias = _typing.Literal["quorum"]  # noqa: Y015
+    _WhichOneofArgType__quorum: _TypeAlias = _typing.Literal["_quorum", b"_quorum"]  # noqa: Y015
     _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
     _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
     _WhichOneofReturnType__staleness: _TypeAlias = _typing.Literal["staleness"]  # noqa: Y015
@@ -296,11 +304,45 @@ class Assignment(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress_s) -> _WhichOneofReturnType__progress_s | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quorum) -> _WhichOneofReturnType__quorum | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shard) -> _WhichOneofReturnType__shard | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class Quorum(_message.Message):
+    """A round may end once so many replicas have pushed it, and a grace period is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    GRACE_S_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    """at least 1"""
+    grace_s: _builtins.float
+    """seconds; absent: a 32nd of the time up to the quorum"""
+    stale: _builtins.float
+    """factor of a push's weight for each round that it is late; 0: it has no effect"""
+    def __init__(
+        self,
+        *,
+        replicas: _builtins.int = ...,
+        grace_s: _builtins.float | None = ...,
+        stale: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "grace_s", b"grace_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "grace_s", b"grace_s", "replicas", b"replicas", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
+    _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__grace_s) -> _WhichOneofReturnType__grace_s | None: ...
+
+Global___Quorum: _TypeAlias = Quorum  # noqa: Y015
 
 @_typing.final
 class Holdings(_message.Message):
@@ -767,14 +809,19 @@ class PushAcknowledgement(_message.Message):
     DUPLICATES_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     acknowledged: _builtins.int
     """count of applied segments, from the push's opening in this stream"""
     duplicates: _builtins.int
     """since the last reply: count of segments that had been applied before"""
     staleness: _builtins.int
-    """since the last reply: sum over segments of (version found - version computed from)"""
+    """since the last reply: sum over segments of (version found - version computed from); with"""
     lost: _builtins.int
-    """with a base: pushes of this pusher lost with the shard's earlier incarnations"""
+    """a quorum, of the rounds that the push is late
+    with a base: pushes of this pusher lost with the shard's earlier incarnations
+    """
+    clock: _builtins.int
+    """in the last one, with a quorum: the latest open round of the push's segments here"""
     def __init__(
         self,
         *,
@@ -782,10 +829,11 @@ class PushAcknowledgement(_message.Message):
         duplicates: _builtins.int = ...,
         staleness: _builtins.int = ...,
         lost: _builtins.int = ...,
+        clock: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "duplicates", b"duplicates", "lost", b"lost", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "clock", b"clock", "duplicates", b"duplicates", "lost", b"lost", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -61,7 +61,16 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
     of byte i / 2; bits behind the last one are 0.
     """
-    CODEC_BF16_DIFFERENCE: _Codec.ValueType  # 8
+    CODEC_TOP_K: _Codec.ValueType  # 8
+    """Pushes only. Pieces as in ONE_BIT, cut into blocks of 4,096 numbers. For each block: binary32's upper half twice, l
+    and h, finite and not negative; a uint32 k, at most m, the block's numbers. Then for each block with k above 0, where
+    r is the logarithm to base 2 of m / k, rounded down twice: k times 2 bits; k times r bits, the lowest ones of each
+    index within the block, strictly rising; k + (m - 1) / 2^r bits, of which those at index / 2^r + j are 1 for the
+    j-th index from 0, and k in all (Elias-Fano). Bits fill bytes from the lowest up; each of the three begins a byte. Of
+    the 2 bits the lower is 0 for l, 1 for h, the upper 1 for minus. All other numbers are 0. A sender adds what the
+    payload omits to its next push.
+    """
+    CODEC_BF16_DIFFERENCE: _Codec.ValueType  # 9
     """Replies to a request with `bases` only: bf16 as the difference from an earlier version of the segment. uint64, that
     version. Bit patterns of bf16, as signed whole numbers of 16 bits that rise with the numbers (where the highest bit
     is 1, the others are inverted), are subtracted modulo 2^16; a difference d in two's complement is z = 2 d, or
@@ -72,7 +81,7 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
-    """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 7 encode float32 and
+    """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 8 encode float32 and
     are decoded on receipt; a payload that does not match its codec is rejected.
     """
 
@@ -107,7 +116,16 @@ CODEC_INT4: Codec.ValueType  # 7
 """As INT8, with 4 bits each, two in a byte: number i of a block is bits 4 (i % 2) to 4 (i % 2) + 3, from the lowest,
 of byte i / 2; bits behind the last one are 0.
 """
-CODEC_BF16_DIFFERENCE: Codec.ValueType  # 8
+CODEC_TOP_K: Codec.ValueType  # 8
+"""Pushes only. Pieces as in ONE_BIT, cut into blocks of 4,096 numbers. For each block: binary32's upper half twice, l
+and h, finite and not negative; a uint32 k, at most m, the block's numbers. Then for each block with k above 0, where
+r is the logarithm to base 2 of m / k, rounded down twice: k times 2 bits; k times r bits, the lowest ones of each
+index within the block, strictly rising; k + (m - 1) / 2^r bits, of which those at index / 2^r + j are 1 for the
+j-th index from 0, and k in all (Elias-Fano). Bits fill bytes from the lowest up; each of the three begins a byte. Of
+the 2 bits the lower is 0 for l, 1 for h, the upper 1 for minus. All other numbers are 0. A sender adds what the
+payload omits to its next push.
+"""
+CODEC_BF16_DIFFERENCE: Codec.ValueType  # 9
 """Replies to a request with `bases` only: bf16 as the difference from an earlier version of the segment. uint64, that
 version. Bit patterns of bf16, as signed whole numbers of 16 bits that rise with the numbers (where the highest bit
 is 1, the others are inverted), are subtracted modulo 2^16; a difference d in two's complement is z = 2 d, or

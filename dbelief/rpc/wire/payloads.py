@@ -31,6 +31,7 @@ NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "int4": segments.CODEC_INT4,
     "one-bit": segments.CODEC_ONE_BIT,
     "threshold": segments.CODEC_THRESHOLD,
+    "top-k": segments.CODEC_TOP_K,
 }
 """Wire number of a codec, by its name."""
 _NAMES: Mapping[int, str] = {number: name for name, number in NUMBERS.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -23,10 +23,16 @@ class CodecReplay:
         self._codecs, self._spans = codecs, spans
         self._residuals: dict[Pusher, np.ndarray] = {}
 
-    def pushed(self, values: np.ndarray, pusher: Pusher | None = None, absent: Ranges = ()) -> np.ndarray:
+    def pushed(
+        self,
+        values: np.ndarray,
+        pusher: Pusher | None = None,
+        absent: Ranges = (),
+        within: Collection[int] | None = None,
+    ) -> np.ndarray:
         """The values that shards receive for (N,) float32: the same array, changed. For weights no residual is kept.
 
-        `absent`: see `Push`.
+        `absent`: see `Push`; `within`: the segments that are sent, by default all.
         """
         codec = self._codecs.push
         if codec is None:
@@ -36,7 +42,7 @@ class CodecReplay:
             assert pusher is not None, "nothing is left out of weights"
             residual = self._residuals.setdefault(pusher, np.zeros_like(values))
         payloads = Payloads(codec, residual, starts=self._codecs.starts, absent=absent)
-        for span in self._spans:
+        for span in self._of(within):
             own = values[span.start : span.stop]
             part = payloads.part(span, 0, own)
             assert part is not None, "a replayed push cannot be aborted"
@@ -44,9 +50,12 @@ class CodecReplay:
                 read_into(part, own)
         return values
 
-    def pulled(self, values: np.ndarray) -> np.ndarray:
-        """The values that a replica receives for (N,) float32: the same array, changed."""
-        for span in self._spans if self._codecs.pull is not None else ():
+    def pulled(self, values: np.ndarray, within: Collection[int] | None = None) -> np.ndarray:
+        """The values that a replica receives for (N,) float32, of these segments: the same array, changed."""
+        for span in self._of(within) if self._codecs.pull is not None else ():
             own = values[span.start : span.stop]
             read_into(part_of(span.index, 0, own, self._codecs.pull), own)
         return values
+
+    def _of(self, within: Collection[int] | None) -> list[SegmentSpan]:
+        return [span for span in self._spans if within is None or span.index in within]

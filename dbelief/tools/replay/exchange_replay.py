@@ -19,10 +19,10 @@ import numpy as np
 
 from dbelief.arrays.backend import aligned
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import Pusher
+from dbelief.core.push import AppliedPush, Pusher
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
-from dbelief.rundir.record import AppliedPush, ComputedBatch
+from dbelief.rundir.record import ComputedBatch
 
 from .segment_replay import ReplayedSegment, begin, push_name, take, values_of
 

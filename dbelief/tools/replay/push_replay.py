@@ -25,9 +25,10 @@ import numpy as np
 from dbelief.arrays.backend import aligned
 from dbelief.core.absent import Ranges
 from dbelief.core.layout import SegmentSpan
+from dbelief.core.push import AppliedPush
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
-from dbelief.rundir.record import AppliedPush, ComputedBatch
+from dbelief.rundir.record import ComputedBatch
 
 from .segment_replay import PushId, ReplayedSegment, begin, push_name, take, values_of
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from dbelief.core.absent import Missed, Ranges, covers, in_segment
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.push import Pusher
+from dbelief.core.push import AppliedPush, Pusher
 from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule, apply_present, missed_after
-from dbelief.rundir.record import AppliedPush, ComputedBatch
+from dbelief.rundir.record import ComputedBatch
 
 PushId = tuple[Pusher, int]
 """A pusher, and the sequence number of its push."""
@@ -56,8 +56,12 @@ class ReplayedSegment:
 
     def apply(self, rule: Rule, gradient: np.ndarray, absent: Ranges = ()) -> None:
         """Apply the next row, but not to the ranges of the flat vector that are absent."""
-        part, rate = gradient[self.span.start : self.span.stop], np.float32(self.rows.popleft().rate)
-        here = in_segment(absent, self.span)
+        part = gradient[self.span.start : self.span.stop]
+        self.step(rule, part, self.rows.popleft().rate, in_segment(absent, self.span))
+
+    def step(self, rule: Rule, part: np.ndarray, applied_rate: float, here: Ranges = ()) -> None:
+        """Step by the segment's part of a gradient, but not in its ranges `here`, which are absent."""
+        rate = np.float32(applied_rate)
         if not covers(here, self.span.length):
             apply_present(rule, self.values, part, self.state, rate, self.applied, here, self.missed)
             self.missed = missed_after(rule, self.missed, here) if here else self.missed

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dbelief.codec import Codec, restore_residual
 from dbelief.codec.one_bit import BLOCK, OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.top_k import TopK
 from dbelief.codec.whole_numbers import Int4, Int8
 from dbelief.errors import NonFinite
 
@@ -115,7 +116,9 @@ def test_threshold_telescopes_exactly_on_equal_exponents(length: int, pushes: in
 
 # -- all -----------------------------------------------------------------------------------------------------
 
-EACH = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.7), Int8(), Int4()], ids=lambda codec: codec.name)
+EACH = pytest.mark.parametrize(
+    "codec", [OneBit(), Threshold(0.7), Int8(), Int4(), TopK(0.25)], ids=lambda codec: codec.name
+)
 
 
 @EACH

@@ -262,7 +262,14 @@ def test_residual_codec_needs_host_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert 31 < plain_rank.pushed_bytes / coded.pushed_bytes < 32
 
 
-@pytest.mark.parametrize("push", ["fp16", "bf16", "int8", "int4", "one-bit", {"name": "threshold", "tau": 0.5}])
+@pytest.mark.parametrize(
+    "push",
+    [
+        *("fp16", "bf16", "int8", "int4", "one-bit", "top-k"),
+        {"name": "threshold", "tau": 0.5},
+        {"name": "top-k", "share": 0.3},
+    ],
+)
 def test_planned_codec_bytes_match_the_payload(push: Any) -> None:
     length = 1 << 18
     values, wire = np.ones(length, np.float32), Wire.model_validate({"push": push})

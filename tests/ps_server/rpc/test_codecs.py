@@ -17,6 +17,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.top_k import TopK
 from dbelief.codec.whole_numbers import Int4, Int8
 from dbelief.core.push import Push
 from dbelief.errors import NonFinite, Rejected
@@ -38,9 +39,9 @@ STARTS = (0, 3, 3, 50, 51, 200)
 """Tensors of 3, 0, 47, 1, 149 and 117 numbers."""
 HALVES = pytest.mark.parametrize("codec", [BFloat16(), Float16()], ids=lambda codec: codec.name)
 EACH = pytest.mark.parametrize(
-    "codec", [OneBit(), Threshold(0.5), Int8(), Int4(), BFloat16(), Float16()], ids=lambda codec: codec.name
+    "codec", [OneBit(), Threshold(0.5), Int8(), Int4(), TopK(1), BFloat16(), Float16()], ids=lambda codec: codec.name
 )
-LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), Int4()], ids=lambda codec: codec.name)
+LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), Int4(), TopK(0.4)], ids=lambda codec: codec.name)
 
 
 def drawn(job: Job, seed: int) -> np.ndarray:
@@ -379,7 +380,7 @@ def test_a_part_of_a_segment_by_a_codec(job: Job, codec: Codec) -> None:
     np.testing.assert_array_equal(job.read(), wanted)
 
 
-@pytest.mark.parametrize("codec", [1, 4, 5, 6, 7, 17])
+@pytest.mark.parametrize("codec", [1, 4, 5, 6, 7, 8, 17])
 def test_no_answer_comes_by_such_a_codec(job: Job, codec: int) -> None:
     code, told = status(lambda: job.pulled(0, segments=[0], codec=codec))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -390,7 +391,7 @@ def test_no_answer_comes_by_such_a_codec(job: Job, codec: int) -> None:
 def test_weights_are_not_exchanged_by_it(start: Callable[..., Job], codec: Codec) -> None:
     job = start(rule="elastic")
     client = job.client(A, codecs=Codecs(codec))
-    with pytest.raises(Rejected, match=r"segment 0: an exchange by codec [457], which sends a part of the numbers"):
+    with pytest.raises(Rejected, match=r"segment 0: an exchange by codec [4578], which sends a part of the numbers"):
         client.exchange(drawn(job, 1), job.full(0.0), job.held(0), Push(A, 1, ONE))
 
 

@@ -321,5 +321,5 @@ def test_an_answer_that_is_none_is_refused(
     monkeypatch.setattr(bulk, "decode", decode)
     with pytest.raises(Rejected, match=rf"^pull: shard 0 at .*: {why}"):
         replicas.clients[0].pull(*replicas.held[0])
-    with pytest.raises(Rejected, match=r"segment 0: payload 8 is not one that is read here|segment 0 of 599"):
+    with pytest.raises(Rejected, match=r"segment 0: payload 9 is not one that is read here|segment 0 of 599"):
         job.client(Pusher(3, 13), codecs=DIFFERENCES).pull(job.full(0.0), job.held())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint.shard_file import StoredSegment
-from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from ps_server.store.segment import Outcome
 from tests.examples import examples
@@ -330,10 +330,10 @@ def test_fencing_waits_for_the_push_that_is_inside(make: Make) -> None:
 
 
 def test_application_order_is_recorded_under_the_lock(make: Make) -> None:
-    told: list[tuple[int, Pusher, int, float]] = []
-    subject = make((2, 1), on_apply=lambda *row: told.append(row))
+    told: list[AppliedPush] = []
+    subject = make((2, 1), on_apply=told.append)
     push = subject.push(A, 1.0, rate=0.5)
     subject.send(push, subject.full(1.0))
     subject.send(dataclasses.replace(push, pusher=B), subject.full(1.0), [1])
     subject.assign(7.0, "best.0", B)
-    assert told == [(0, A, 1, 0.5), (1, A, 1, 0.5), (1, B, 1, 0.5)]
+    assert told == [AppliedPush(*row, 1, 0.5) for row in ((0, A), (1, A), (1, B))]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
 from ps_server.store.segment import Outcome
@@ -38,8 +38,9 @@ def gradient(seed: int) -> np.ndarray:
 @examples(60)
 @given(rounds(), st.sampled_from(RULES))
 def test_the_order_of_arrival_changes_no_bit(make: Make, plan: list[list[tuple[Pusher, int, int]]], rule: str) -> None:
-    """Bit-equal to the rule on the mean weighted by samples, summed in order of replica."""
-    subject = make(rule=rule, staleness=0, initial=gradient(7))
+    """Bit-equal to the rule on the mean weighted by samples, summed in order of replica; so the log has them."""
+    told: list[AppliedPush] = []
+    subject = make(rule=rule, staleness=0, initial=gradient(7), on_apply=told.append)
     subject.shard.set_membership(1, [(0, [pusher.replica for pusher, _, _ in plan[0]])])
     w, formula = gradient(7), make_rule(rule, {})
     states = tuple(np.full(N, value, np.float32) for value in formula.state.values())
@@ -51,6 +52,10 @@ def test_the_order_of_arrival_changes_no_bit(make: Make, plan: list[list[tuple[P
         for _, samples, seed in sorted(arrivals):
             mean += gradient(seed) * np.float32(samples / total)
         formula.apply(w, mean, states, np.float32(0.1), clock + 1)
+        rate, sequence = float(np.float32(0.1)), clock + 1
+        summed = [(one, sequence, rate, clock, samples) for one, samples, _ in sorted(arrivals)]
+        assert sorted(told, key=lambda row: row.segment) == [(index, *row) for index in range(3) for row in summed]
+        told.clear()
         assert subject.read().tobytes() == w.tobytes()
         assert subject.shard.versions() == [clock + 1] * 3
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
+from dbelief.core.push import NO_PUSH, PARAMETERS, AppliedPush, LedgerRow, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.optim import make_rule
 from ps_server.store.segment import Outcome
@@ -231,8 +231,8 @@ def test_two_segments_are_updated_side_by_side(make: Make) -> None:
     """A push into one segment goes through while another push is held up inside the other segment."""
     inside, go_on = threading.Event(), threading.Event()
 
-    def hold(segment: int, pusher: Pusher, sequence: int, rate: float) -> None:
-        if segment == 0:
+    def hold(row: AppliedPush) -> None:
+        if row.segment == 0:
             inside.set()
             assert go_on.wait(60)
 

@@ -87,28 +87,28 @@ class LocalStepWatch:
             self._learner(own).position = 0
             train(own, lease, first_sequence)
 
-        def stepped(own: Diloco, batch: Any, rate: float) -> float:
+        def stepped(own: Diloco, batch: Any) -> None:
             learner = self._learner(own)
-            if learner.behind >= own._settings.delay:
+            if learner.behind >= own._local._settings.delay:
                 learner.merge()
             self._check_values(own, learner)
-            loss = step(own, batch, rate)
+            step(own, batch)
             samples = batch.inputs[:, 0].astype(int)
-            learner.own[:] = own._values.reshape(ROWS, LENGTH)
+            learner.own[:] = own._local.values.reshape(ROWS, LENGTH)
             learner.samples[:, samples] += 1
             learner.position, learner.behind = learner.position + len(samples), learner.behind + 1
-            return loss
 
-        def exchanged(own: Diloco, due: Any, *rest: Any, **named: Any) -> None:
+        def exchanged(own: Diloco) -> None:
             learner = self._learner(own)
             learner.merge()  # what travelled has arrived: one push travels at a time
             self._check_values(own, learner)
-            learner.push(sorted(index for number in due for index in own._fragments[number].within or range(ROWS)))
-            exchange(own, due, *rest, **named)
+            learner.push(sorted(index for fragment in own._local.due for index in fragment.within or range(ROWS)))
+            exchange(own)
 
         def pulled(client: ShardedParameterClient, out: np.ndarray, versions: np.ndarray, **named: Any) -> float:
+            reports = versions[0] == np.iinfo(np.int64).max  # only a clock: nothing is read
             waited_s = pull(client, out, versions, **named)
-            if client in self._learners and not named.get("exact"):
+            if client in self._learners and not named.get("exact") and not reports:
                 self._learners[client].begin(out)
                 self._check_fetched(client, range(ROWS), named["clock"], out)
             return waited_s
@@ -149,11 +149,11 @@ class LocalStepWatch:
         return self._learners.setdefault(own._shards, Learner())
 
     def _check_values(self, own: Diloco, learner: Learner) -> None:
-        differs = (own._values.reshape(ROWS, LENGTH) != learner.own).any(axis=1)
+        differs = (own._local.values.reshape(ROWS, LENGTH) != learner.own).any(axis=1)
         if differs.any():
             self._violation(
-                f"replica {own._pusher.replica} continues from others than what it fetched and computed, in segments "
-                f"{np.flatnonzero(differs).tolist()}"
+                f"replica {own._local._pusher.replica} continues from others than what it fetched and computed, in "
+                f"segments {np.flatnonzero(differs).tolist()}"
             )
 
     def _check_push(self, learner: Learner, indices: list[int], values: np.ndarray, push: Push) -> None:

@@ -93,7 +93,7 @@ class Observer:
         self._job = job
         self.copies = Copies(process_at)
         self.lead = LeadWatch(self.violation, lambda: not self.restored)
-        self.rounds = RoundWatch(self.violation, lambda: not self.restored, self._is_detached)
+        self.rounds = RoundWatch(self.violation, lambda: not self.restored, self._is_detached, "quorum" in job.strategy)
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0

@@ -1,10 +1,10 @@
 """Rounds of DiLoCo at the shards: each outer step is that of the differences which the replicas have sent.
 
 What replicas send is recorded where their pushes begin. Every round that a copy of a segment closes is computed again
-from that: the mean by weight, in rising order of replica, and one step of the rule. The parameters have its bits. And
-while no shard was restored:
+from that: the mean by weight, in rising order of clock and replica, and one step of the rule. The parameters have its
+bits. And while no shard was restored:
 
-* a push that was acknowledged is in its round, unless its incarnation was fenced
+* a push that was acknowledged is in its round, or with a quorum in a later one, unless its incarnation was fenced
 * what a replica fetches are the parameters after a round, in bf16, not those before
 * each sample of each epoch is in a round of each segment
 """
@@ -27,6 +27,8 @@ from tests.simulation.models.marks import LENGTH, ROWS, SAMPLES
 
 Round = tuple[int, int]
 """Segment and clock."""
+STALE = 0.5
+"""Factor of a push's weight for each round that it is late."""
 
 
 class Sent(NamedTuple):
@@ -48,15 +50,22 @@ class RoundWatch:
         Whether no shard was restored so far.
     detached
         Whether the running task is that of a copy which cannot lead any more.
+    quorum
+        Whether a round may end without some of its members.
     """
 
     def __init__(
-        self, violation: Callable[[str], None], lossless: Callable[[], bool], detached: Callable[[], bool]
+        self,
+        violation: Callable[[str], None],
+        lossless: Callable[[], bool],
+        detached: Callable[[], bool],
+        quorum: bool = False,
     ) -> None:
-        self._violation, self._lossless, self._detached = violation, lossless, detached
+        self._violation, self._lossless, self._detached, self._quorum = violation, lossless, detached, quorum
         self._sent: defaultdict[Round, dict[Pusher, Sent]] = defaultdict(dict)
         self._acknowledged: defaultdict[Round, set[Pusher]] = defaultdict(set)
-        self._closed: dict[Round, frozenset[Pusher]] = {}
+        self._closed: defaultdict[Round, set[Pusher]] = defaultdict(set)  # pushes that took effect, by their own round
+        self._ended: set[Round] = set()
         self._after: defaultdict[Round, list[np.ndarray]] = defaultdict(list)  # parameters; copies may differ
         self._fenced: set[int] = set()
         self._trained = np.zeros((ROWS, SAMPLES), np.int64)
@@ -66,20 +75,21 @@ class RoundWatch:
         """Observe all shards within the `with` block."""
         close, fence = Segment.close_round, PushAdmission.fence
 
-        def closed(segment: Segment, members: frozenset[int]) -> bool:
+        def closed(segment: Segment) -> None:
             if self._detached():
-                return close(segment, members)
-            clock, pushers = segment.rounds, sorted(segment.staged.get(segment.rounds, ()))
-            wanted = self._outer_step(segment, clock, pushers)
-            if not close(segment, members):
-                return False
+                return close(segment)
+            clock, due = segment.rounds, sorted(one for one in segment.staged if one <= segment.rounds)
+            pushers = [(one, pusher) for one in due for pusher in sorted(segment.staged[one])]
+            wanted = self._outer_step(segment, pushers)
+            if not clock:
+                self._after[segment.span.index, -1].append(segment.vectors[PARAMETERS].copy())
+            close(segment)
             if not np.array_equal(segment.vectors[PARAMETERS], wanted):
                 self._violation(
                     f"segment {segment.span.index} after round {clock} is not the outer step of what replicas "
-                    f"{[pusher.replica for pusher in pushers]} have sent"
+                    f"{[pusher.replica for _, pusher in pushers]} have sent"
                 )
-            self._count(segment, clock, frozenset(pushers))
-            return True
+            self._count(segment, clock, pushers)
 
         def fenced(admission: PushAdmission, incarnations: Iterable[int]) -> None:
             self._fenced.update(incarnations := list(incarnations))
@@ -94,6 +104,7 @@ class RoundWatch:
         """All processes have ended at once: clocks and incarnations may begin again."""
         for known in self._sent, self._acknowledged, self._closed, self._after:
             known.clear()
+        self._ended.clear()
 
     # -- replicas ------------------------------------------------------------------------------------------
 
@@ -106,13 +117,19 @@ class RoundWatch:
     def acknowledged(self, index: int, push: Push) -> None:
         """Record that a push is acknowledged, in one of its segments."""
         self._acknowledged[index, push.clock].add(push.pusher)
-        if (index, push.clock) in self._closed:
+        if (index, push.clock) in self._ended and not self._quorum:
             self._check_members(index, push.clock)
 
     def fetched(self, index: int, clock: int, pusher: Pusher, values: np.ndarray) -> None:
-        """Check what a replica has fetched for a clock: the next round cannot close without its push."""
+        """Check what a replica has fetched for a clock: the next round cannot close without its push.
+
+        With a quorum it can, and a replica that leaves out rounds may be ahead of a segment.
+        """
         after = self._after.get((index, clock - 1), ())
         known = clock == 0 or any(np.array_equal(values, _nearest(one)) for one in after)
+        if not known and self._quorum:
+            ended = [one for (at, _), copies in self._after.items() if at == index for one in copies]
+            known = not ended or any(np.array_equal(values, _nearest(one)) for one in ended)
         if not known and self._lossless() and pusher.incarnation not in self._fenced:
             self._violation(
                 f"replica {pusher.replica} does not have the parameters after round {clock - 1} of segment {index}"
@@ -120,32 +137,39 @@ class RoundWatch:
 
     # -- shards --------------------------------------------------------------------------------------------
 
-    def _outer_step(self, segment: Segment, clock: int, pushers: list[Pusher]) -> np.ndarray:
-        """The parameters of a segment after its next round, if it closes now."""
+    def _outer_step(self, segment: Segment, pushers: list[tuple[int, Pusher]]) -> np.ndarray:
+        """The parameters of a segment after its next round, with pushes of these clocks."""
         w, states = segment.vectors[PARAMETERS].copy(), tuple(state.copy() for state in segment.state)
-        index, known = segment.span.index, self._sent[segment.span.index, clock]
-        for pusher in pushers:
-            if pusher not in known:
+        index = segment.span.index
+        for clock, pusher in pushers:
+            if pusher not in self._sent[index, clock]:
                 self._violation(
                     f"segment {index} holds a push of replica {pusher.replica} that is not of round {clock}"
                 )
                 return w
         if pushers:
-            sent = [known[pusher] for pusher in pushers]
-            total, mean = sum(one.push.samples for one in sent), np.zeros(LENGTH, np.float32)
-            for one in sent:
-                mean += one.values * np.float32(one.push.samples / total)
+            sent = [self._sent[index, clock][pusher] for clock, pusher in pushers]
+            weights = [
+                one.push.samples * STALE ** (segment.rounds - clock)
+                for one, (clock, _) in zip(sent, pushers, strict=True)
+            ]
+            mean = np.zeros(LENGTH, np.float32)
+            for weight, one in zip(weights, sent, strict=True):
+                mean += one.values * np.float32(weight / sum(weights))
             apply_rule(segment.rule, w, mean, states, sent[0].push.rate, segment.applied + 1)
         return w
 
-    def _count(self, segment: Segment, clock: int, pushers: frozenset[Pusher]) -> None:
-        key = segment.span.index, clock
-        self._after[key].append(segment.vectors[PARAMETERS].copy())
-        if key not in self._closed:
-            self._closed[key] = pushers
-            for pusher in pushers:
-                self._trained[segment.span.index] += self._sent[key][pusher].samples
-            self._check_members(*key)
+    def _count(self, segment: Segment, clock: int, pushers: list[tuple[int, Pusher]]) -> None:
+        index = segment.span.index
+        self._after[index, clock].append(segment.vectors[PARAMETERS].copy())
+        for at, pusher in pushers:
+            if pusher not in self._closed[index, at]:
+                self._closed[index, at].add(pusher)
+                self._trained[index] += self._sent[index, at][pusher].samples
+        if (index, clock) not in self._ended:
+            self._ended.add((index, clock))
+            if not self._quorum:  # else a push may wait for the end of a later round
+                self._check_members(index, clock)
 
     def _check_members(self, index: int, clock: int) -> None:
         missing = self._acknowledged[index, clock] - self._closed[index, clock]
@@ -157,7 +181,9 @@ class RoundWatch:
             )
 
     def check_end(self, epochs: int) -> None:
-        """Each sample is in the rounds of each segment, once in each epoch at least."""
+        """Each push has taken effect that was acknowledged, and each sample, once in each epoch at least."""
+        for index, clock in list(self._acknowledged):
+            self._check_members(index, clock)
         if self._lossless() and (self._trained < epochs).any():
             index, sample = np.argwhere(self._trained < epochs)[0]
             self._violation(

@@ -133,6 +133,11 @@ JOBS = {
         "outer: {name: nesterov, rate: 0.7, mu: 0.5}",
         pull="bf16",
     ),
+    "diloco-quorum": SimulatedJob(
+        "name: diloco, batch: 2, steps: 2, fragments: 2, delay: 1, inner: {name: sgd, rate: 0.1}, "
+        "outer: {name: nesterov, rate: 0.7, mu: 0.5}, quorum: 2",
+        pull="bf16",
+    ),
     "adagrad": SimulatedJob("name: downpour, batch: 4, warm_start: null, rule: {name: adagrad, rate: 0.1}", best=True),
     "async-sgd": SimulatedJob("name: async-sgd, batch: 4, rate: 1", counts=True, reader=True),
     "async-msgd": SimulatedJob("name: async-msgd, batch: 4, rate: 0.01"),

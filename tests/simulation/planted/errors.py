@@ -626,13 +626,10 @@ _DILOCO = (
     ),
     Planted(
         "position_at_the_end_of_the_round",
-        "worker/strategies/diloco.py",
+        "dbelief/training/local_rounds.py",
+        "            position=self._position,\n",
         """\
-                self._exchange(due, closing, position, clock, last=position == lease.samples)
-""",
-        """\
-                end = min((before // rounds.samples + 1) * rounds.samples, lease.samples)
-                self._exchange(due, closing, end, clock, last=position == lease.samples)
+            position=min(-(-self._position // self._rounds.samples) * self._rounds.samples, self._lease.samples),
 """,
         "A fragment that is pushed in the middle of a round counts the samples of the rest of it; where the replica "
         "fails then, the fragment lacks them.",
@@ -640,64 +637,64 @@ _DILOCO = (
     ),
     Planted(
         "clock_after_the_step",
-        "worker/strategies/diloco.py",
-        "clock = lease.clock + before // rounds.samples",
-        "clock = lease.clock + position // rounds.samples",
+        "dbelief/training/local_rounds.py",
+        "clock = self._lease.clock + self._before // self._rounds.samples",
+        "clock = self._lease.clock + self._position // self._rounds.samples",
         "What is pushed at the end of a round has the clock of the next one, and no round has all its pushes.",
         "diloco",
     ),
     Planted(
         "last_push_of_a_lease_travels",
         "worker/strategies/diloco.py",
-        "if last or self._helper is None:",
+        "if exchange.following is None or self._helper is None:",
         "if self._helper is None:",
         "A replica requests work before its last push is acknowledged, and its lease is never reported as done.",
         "diloco",
     ),
     Planted(
         "travelling_push_forgotten_at_the_next",
-        "worker/strategies/diloco.py",
-        "if due or behind >= settings.delay:",
-        "if behind > settings.delay:",
+        "dbelief/training/local_rounds.py",
+        "return bool(self._travelling) and (bool(self.due) or self._behind >= self._settings.delay)",
+        "return bool(self._travelling) and self._behind > self._settings.delay",
         "Where the next push begins, the one under way is not waited for, and the replica never continues from its "
         "answer.",
         "diloco",
     ),
     Planted(
         "answer_merged_again",
-        "worker/strategies/diloco.py",
-        "answer, self._answer = self._answer, None",
-        "answer = self._answer",
+        "dbelief/training/local_rounds.py",
+        "arrived, self._travelling = self._travelling, ()",
+        "arrived = self._travelling",
         "What has arrived is merged again after later steps.",
         "diloco",
     ),
     Planted(
         "all_fragments_merged_with_one",
-        "worker/strategies/diloco.py",
-        "for fragment in () if last else fragments:",
-        "for fragment in () if last else self._fragments:",
+        "dbelief/training/local_rounds.py",
+        "self._travelling = () if last else due",
+        "self._travelling = () if last else self._fragments",
         "Where one fragment arrives, the other one is merged again with what it has brought before.",
         "diloco",
     ),
     Planted(
         "two_rounds_of_one_number",
-        "worker/strategies/diloco.py",
-        "closing, done = done, PushStats(sequence=done.sequence + 1, lease=lease.id)",
-        "closing, done = done, PushStats(sequence=done.sequence, lease=lease.id)",
+        "dbelief/training/local_rounds.py",
+        "self._closing, self._done = self._done, PushStats(sequence=self._done.sequence + 1, lease=self._lease.id)",
+        "self._closing, self._done = self._done, PushStats(sequence=self._done.sequence, lease=self._lease.id)",
         "Shards take the pushes of a lease's second round for a repetition of those of the first.",
         "diloco",
     ),
     Planted(
         "difference_from_the_last_push",
-        "worker/strategies/diloco.py",
-        "self._backend.xp.subtract(self._fetched.device[own], self._values[own], out=self._difference[own])",
-        "self._backend.xp.subtract(self._sent[own], self._values[own], out=self._difference[own])",
+        "dbelief/training/local_rounds.py",
+        "self.backend.xp.subtract(self.fetched.device[own], self.values[own], out=self.difference[own])",
+        "self.backend.xp.subtract(self._sent[own], self.values[own], out=self.difference[own])",
         "A push has what changed since the last one was sent, its merge included, and not since what it had brought.",
         "diloco",
     ),
     Planted(
         "samples_of_a_fragment_not_reset",
-        "worker/strategies/diloco.py",
+        "dbelief/training/local_rounds.py",
         """\
             fragment.pushed()
 """,
@@ -707,9 +704,9 @@ _DILOCO = (
     ),
     Planted(
         "mean_without_weights",
-        "ps_server/store/segment.py",
-        "mean += one.gradient * np.float32(one.samples / total)",
-        "mean += one.gradient * np.float32(1 / len(counted))",
+        "dbelief/optim/round_mean.py",
+        "mean += gradient * np.float32(weight / total)",
+        "mean += gradient * np.float32(1 / len(counted))",
         "Rounds in which replicas have made different numbers of steps have another mean.",
         "diloco",
     ),
@@ -725,12 +722,12 @@ _DILOCO = (
         "outer_step_for_each_push",
         "ps_server/store/segment.py",
         """\
-            mean += one.gradient * np.float32(one.samples / total)
+        mean, absent = round_mean(self.span.length, pushed)
         self._step(mean, rate, absent=absent)
 """,
         """\
-            mean = one.gradient * np.float32(one.samples / total)
-            self._step(mean, rate, absent=absent)
+        for gradient, weight, absent in pushed:
+            self._step(gradient * np.float32(weight / sum(one.samples for one in arrived)), rate, absent=absent)
 """,
         "The outer rule's velocity decays with each replica's push and not once in a round.",
         "diloco",

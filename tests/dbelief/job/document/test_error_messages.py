@@ -268,12 +268,16 @@ WRONG = [
     ("grid: [2, 2, 2]", "grid: must be [n] or [rows, columns], not 3 numbers"),
     (
         "wire: {push: bf17}",
-        "wire.push: must be one of fp32, fp16, bf16, int8, int4, one-bit, threshold, or a mapping*, not 'bf17'",
+        "wire.push: must be one of fp32, fp16, bf16, int8, int4, one-bit, threshold, top-k, or a mapping*, not 'bf17'",
     ),
     ("wire: {push: {name: bf17}}", "wire.push.name: must be one of fp32, fp16, *not 'bf17'; did you mean bf16?"),
-    ("wire: {push: [bf16]}", "wire.push: must be one of fp32, *or a mapping with name and tau, not a list"),
+    ("wire: {push: [bf16]}", "wire.push: must be one of fp32, *or a mapping with name and tau or share, not a list"),
     ("wire: {push: threshold}", "wire.push: needs tau with threshold: {name: threshold, tau: 1.0e-3}"),
     ("wire: {push: {name: one-bit, tau: 0.1}}", "wire.push.tau: must be left out with one-bit: only threshold has one"),
+    ("wire: {push: {name: int8, share: 0.1}}", "wire.push.share: must be left out with int8: only top-k has one"),
+    ("wire: {push: {name: top-k, tau: 0.1}}", "wire.push.tau: must be left out with top-k: only threshold has one"),
+    ("wire: {push: {name: top-k, share: 2}}", "wire.push.share: must be a number from 0.00025 to 1, or null, not 2"),
+    ("wire: {pull: top-k}", "wire.pull: must be one of fp32, fp16, bf16, not top-k: what it leaves out"),
     ("wire: {push: {name: threshold, tau: 0}}", "wire.push.tau: must be a number from 1e-37 to 1e+37, or null, not 0"),
     (
         "wire: {pull: one-bit}",

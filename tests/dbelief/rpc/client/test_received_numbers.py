@@ -74,6 +74,6 @@ def test_a_difference_from_others_is_refused() -> None:
     known, out = received(3, 12), np.zeros(N, np.float32)
     with pytest.raises(Rejected, match="segment 3: a difference from version 11, and those before are version 12"):
         known.read(PLACE, difference(11), known.of(PLACE, RUN)[3], out)
-    with pytest.raises(Rejected, match="segment 3: payload 8 is not one that is read here"):
+    with pytest.raises(Rejected, match="segment 3: payload 9 is not one that is read here"):
         known.read(PLACE, difference(12), None, out)
     assert not out.any()

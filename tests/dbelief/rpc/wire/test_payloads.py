@@ -15,6 +15,7 @@ from dbelief.codec import CODECS, Codec
 from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.codec.top_k import TopK
 from dbelief.core.layout import Kind, SegmentSpan, make_segments
 from dbelief.errors import Rejected
 from dbelief.job import PushCodec, Wire
@@ -22,7 +23,7 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire.bulk import SegmentPayload
 from dbelief.rpc.wire.payloads import NUMBERS, Codecs, Payloads, numbers, part_of, read_into
 
-LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5)], ids=lambda codec: codec.name)
+LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), TopK()], ids=lambda codec: codec.name)
 SPANS = make_segments([(100, 400)], 64)
 """Segments of a part that begins at number 100."""
 
@@ -41,7 +42,7 @@ def part_at(payloads: Payloads, span: SegmentSpan, values: np.ndarray) -> bytes:
 
 def test_every_codec_has_a_number_and_every_number_a_codec() -> None:
     assert NUMBERS.keys() == CODECS.keys()
-    known = {0: "fp32", 1: "fp64", 8: "bf16-difference"} | {number: name for name, number in NUMBERS.items()}
+    known = {0: "fp32", 1: "fp64", 9: "bf16-difference"} | {number: name for name, number in NUMBERS.items()}
     assert {number: f"CODEC_{name.upper().replace('-', '_')}" for number, name in known.items()} == {
         number: name for name, number in segments.Codec.items()
     }
@@ -136,6 +137,8 @@ def test_the_codecs_of_a_job() -> None:
     codecs = Codecs.of(Wire(push=PushCodec(name="threshold", tau=0.25), pull="bf16"), (0, 9))
     assert codecs.push == Threshold(0.25)
     assert (codecs.asked, codecs.starts) == (segments.CODEC_BF16, (0, 9))
+    assert Codecs.of(Wire.model_validate({"push": "top-k"})).push == TopK(1 / 32)
+    assert Codecs.of(Wire.model_validate({"push": {"name": "top-k", "share": 0.5}})).push == TopK(0.5)
     assert Codecs.of(Wire()) == Codecs()
     assert Codecs().asked == segments.CODEC_FP32
 
@@ -160,7 +163,7 @@ def test_numbers_are_read_where_they_lie_or_decoded() -> None:
         ({"data": memoryview(bytes(5))}, "segment 4: 5 bytes are not 3 numbers of bf16"),
         ({"data": memoryview(bytes(8))}, "segment 4: 8 bytes are not 3 numbers of bf16"),
         ({"data": None}, "segment 4: payload 3 is not one that is read here"),
-        ({"codec": 8}, "segment 4: payload 8 is not one that is read here"),
+        ({"codec": 9}, "segment 4: payload 9 is not one that is read here"),
         ({"length": 262145}, "segment 4: 262145 numbers, and no segment has above 262144"),
     ],
 )

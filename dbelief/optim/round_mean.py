@@ -1,0 +1,30 @@
+"""The gradient of a round: the weighted mean of what its members have pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dbelief.core.absent import Ranges, common
+
+
+def round_mean(length: int, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) -> tuple[np.ndarray, Ranges]:
+    """The mean of a segment's gradients, and what of it is absent from each of them.
+
+    Parameters
+    ----------
+    length
+        Of the segment.
+    pushed
+        Of each push the (length,) float32 gradient, which is 0 where it is absent, its weight, and the ranges of the
+        segment that took no part. They are summed in this order: it decides the bits. Without weight, a push is left
+        out; where all are, everything is absent.
+    """
+    total = sum(weight for _, weight, _ in pushed)
+    counted = [one for one in pushed if one[1]]
+    absent = common(absent for _, _, absent in counted) if counted else (0, length)
+    mean = np.zeros(length, np.float32)
+    for gradient, weight, _ in counted:
+        mean += gradient * np.float32(weight / total)
+    return mean, absent

@@ -1,0 +1,60 @@
+"""Quorum of a round: how many replicas end it, and how long a shard then waits for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+GRACE_SHARE = 1 / 32
+"""Grace period without `grace_s`, as a share of the time up to the quorum: replicas of one speed differ by less."""
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Settings of a job's rounds.
+
+    Attributes
+    ----------
+    replicas
+        Pushes of a round after which it may end.
+    grace_s
+        Seconds that the round then stays open; None: a 32nd of the time up to the quorum.
+    stale
+        Factor of the weight of a push for each round that it is late; 0: it has no effect.
+    """
+
+    replicas: int
+    grace_s: float | None
+    stale: float
+
+
+@dataclass
+class GracePeriods:
+    """Grace periods of the open rounds of a shard, by segment; each entry is used with that segment's lock held."""
+
+    quorum: Quorum
+    _opened_s: dict[int, float] = field(default_factory=dict)
+    _ends: dict[int, tuple[int, float]] = field(default_factory=dict)  # round, and when its grace period ends
+
+    def arrived(self, index: int, round_: int, count: int, now_s: float) -> bool:
+        """Whether a segment's round, with `count` pushes now, may end without the others."""
+        # A shard's first round begins with its first push.
+        opened_s = self._opened_s.setdefault(index, now_s) if count else now_s
+        if count < self.quorum.replicas:  # perhaps again: that of a failed replica is dropped
+            self._ends.pop(index, None)
+            return False
+        known, end_s = self._ends.get(index, (-1, 0.0))
+        if known != round_:
+            grace_s = self.quorum.grace_s
+            end_s = now_s + ((now_s - opened_s) * GRACE_SHARE if grace_s is None else grace_s)
+            self._ends[index] = round_, end_s
+        return now_s >= end_s
+
+    def closed(self, index: int, now_s: float) -> None:
+        """Record that a segment's round has ended, and the next one begins."""
+        self._opened_s[index] = now_s
+        self._ends.pop(index, None)
+
+    def next_end_s(self, indices: Iterable[int], until_s: float) -> float:
+        """When the first of these segments' grace periods ends, at most `until_s`."""
+        return min([until_s, *(known[1] for known in map(self._ends.get, indices) if known is not None)])
