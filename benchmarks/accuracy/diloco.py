@@ -37,8 +37,6 @@ from rich.table import Table
 from benchmarks.accuracy.scripts import figures_of, source_of
 from benchmarks.harness import options, report, runs
 from benchmarks.harness.extras import needs_torch
-from dbelief.errors import JobError
-from dbelief.job import build_job
 
 SCRIPT = str(Path(__file__).with_name("diloco_script.py"))
 TRAIN, BATCH, LEARNERS = 7_808, 8, 4
@@ -159,12 +157,11 @@ def runnable(jobs: Mapping[str, str], setting: Setting) -> dict[str, Callable[[S
     """All ways whose jobs are valid; says which are not."""
     found = dict(SIMPLE)
     for way, fields in jobs.items():
-        try:
-            build_job(job_fields(setting), Path(), way, overrides_of(fields))
-        except JobError as error:
-            report.progress({"way": way, "left_out": str(error)})
+        overrides = overrides_of(fields)
+        if why := options.refusal(job_fields(setting), overrides):
+            report.progress({"way": way, "left_out": why})
         else:
-            found[way] = partial(job, overrides_of(fields))
+            found[way] = partial(job, overrides)
     return found
 
 
