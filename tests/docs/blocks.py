@@ -11,7 +11,7 @@ A marker is an HTML comment before a fence, on the line before it or with empty 
 ``<!-- test: long, needs PROGRAM -->``
     As `test: long`; where the machine has no such program or Python module, the block is left out.
 ``<!-- test: host N -->``
-    The test of the page (`tests/docs/test_PAGE.py`) runs it, on the host of this number.
+    The test of the page (such as `tests/docs/test_two_sites.py`) runs it, on the host of this number.
 ``<!-- not run: REASON -->``
     No test runs it.
 ``<!-- file: NAME -->``
