@@ -96,7 +96,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.ways) - {*WAYS}:
         parser.error(f"no way is called {min(unknown)!r}, only {', '.join(WAYS)}")
-    quorum = dict([arguments.quorum.split("=", 1)])
+    field, equals, value = arguments.quorum.partition("=")
+    if not equals:
+        parser.error(f"--quorum {field}: wanted FIELD=VALUE")
+    quorum = {field: value}
     ways = list(arguments.ways)
     if QUORUM in ways and (why := options.refusal(job_of(QUORUM, arguments.steps, arguments.seconds), quorum)):
         report.progress({"way": QUORUM, "left_out": why})
