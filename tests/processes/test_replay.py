@@ -74,18 +74,23 @@ def test_a_logged_run_on_sparse_rows_replays_bit_equal(operator: Operator) -> No
 
 DILOCO = "name: diloco, steps: 4, inner: {name: adamw, rate: 0.005}, clip_norm: 1.0, lease: 128"
 STREAMED = f"{DILOCO}, fragments: 2, delay: 2, blend: 0.1, weigh: rate"
+LATE = f"{STREAMED}, quorum: 1, grace_s: 0"
 
 
-@pytest.mark.parametrize(("strategy", "push", "pull"), [(DILOCO, "int8", "fp32"), (STREAMED, "int4", "bf16")])
+@pytest.mark.parametrize(
+    ("strategy", "push", "pull"), [(DILOCO, "int8", "fp32"), (STREAMED, "int4", "bf16"), (LATE, "int8", "bf16")]
+)
 def test_logged_rounds_replay_bit_equal(strategy: str, push: str, pull: str, operator: Operator) -> None:
     run = operator.folder / "runs" / "logged"
     text = JOB.format(strategy=strategy, push=push, pull=pull).replace("dense: 24", "dense: 160")
     for _ in range(RUNS):
-        operator.trained("logged", operator.write_job(text))
+        summary = operator.trained("logged", operator.write_job(text))
         applied, _ = read_rounds(run / "record")
-        if both := max(Counter((row.segment, row.round) for row in applied).values()) == 2:
+        both = max(Counter((row.segment, row.round) for row in applied).values()) == 2
+        if both and (summary["staleness_mean"] > 0 or strategy != LATE):
             break
     assert both, "no round had the pushes of two replicas"
+    assert summary["staleness_mean"] > 0 or strategy != LATE, "no push came too late"
     assert_same_bits(run)
 
 

@@ -502,8 +502,8 @@ _CLIENT = (
     Planted(
         "losses_counted_only_where_all_shards_lost",
         "dbelief/rpc/client/upload_call.py",
-        "(max((getattr(call, name) for call in calls), default=0) for name in (\"lost\", \"clock\"))",
-        "(min((getattr(call, name) for call in calls), default=0) for name in (\"lost\", \"clock\"))",
+        '(max((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))',
+        '(min((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))',
         "Pushes that one of several shards lost at its restore are not reported as lost.",
     ),
     Planted(
