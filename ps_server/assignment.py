@@ -15,7 +15,7 @@ from .store.quorum import Quorum
 from .store.shard import Shard
 
 
-def shard_of(assignment: wire.Assignment, record: Callable[[AppliedPush], None]) -> Shard:
+def shard_of(assignment: wire.Assignment, record: Callable[[AppliedPush], None] | None) -> Shard:
     """Make the assigned shard, without initial values; `record` is called for each applied push, if the job has a log.
 
     Raises
