@@ -21,7 +21,7 @@ from dbelief.telemetry.metrics import Metrics
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
 
-from .pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 
 log = logging.getLogger(__name__)
 

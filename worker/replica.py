@@ -41,7 +41,7 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.parameter_buffer import ParameterBuffer
 from dbelief.training.session import Session
 
-from .pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from .progress_reporter import ProgressReporter
 from .rendezvous import GroupSpec, Rendezvous
 from .strategies import factory

@@ -10,6 +10,7 @@ from dbelief.rpc.wire.convert import placement_to_wire
 from ..core.members import Member
 from ..core.states import State
 from ..job.machine import JobMachine
+from ..monitoring.rounds import round_figures
 from ..runtime.event_loop import EventLoop
 from ..scheduling.batch_method import Sandblaster
 
@@ -28,6 +29,8 @@ def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.Sta
             reply.members.append(_member(event_loop, machine, member, now_s))
         if machine.training.batch is not None:
             reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
+        if (rounds := round_figures(machine)) is not None:
+            reply.rounds.CopyFrom(wire.RoundStatus(**{name: _number(value) for name, value in rounds}))
         if request.placement and machine.placement is not None:
             reply.placement.CopyFrom(placement_to_wire(machine.placement))
         if request.job:

@@ -26,7 +26,7 @@ from dbelief.rundir.record import BatchRecorder
 from dbelief.training.session import build_model
 from ps_server.store.shard import Shard
 from worker.pipeline.buffers import GradientBuffer
-from worker.pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from worker.strategies.downpour import Downpour, DownpourSettings
 
 HOST = Backend("numpy", np)

@@ -22,7 +22,7 @@ from dbelief.training.local_rounds import DilocoSettings
 from tests.equivalence.by_hand import Server, gap, minibatches, sequential
 from tests.equivalence.harness import HOST, in_threads, network, serve, values_of
 from tests.examples import examples
-from worker.pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from worker.strategies import diloco as replica
 
 RATE = 0.05

@@ -12,7 +12,7 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
 from worker.comm import Communicator, run_ranks
-from worker.pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from worker.progress_reporter import ProgressReporter
 
 

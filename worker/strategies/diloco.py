@@ -18,7 +18,7 @@ from dbelief.process.runtime import runtime
 from dbelief.training.local_rounds import DilocoSettings, LocalRounds, RoundExchange
 
 from ..pipeline.batches import BatchSource
-from ..pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 
 
 class Diloco:

@@ -35,7 +35,7 @@ from dbelief.training.parameter_buffer import ParameterBuffer
 from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import GradientBuffer
 from ..pipeline.fetch_thread import FetchThread
-from ..pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
 
 SLOTS = 2

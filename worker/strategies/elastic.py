@@ -31,7 +31,7 @@ from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
 
 from ..pipeline.batches import BatchSource
-from ..pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 
 
 class Centre(Parameters, Protocol):

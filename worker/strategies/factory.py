@@ -19,7 +19,7 @@ from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader
-from ..pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from ..rendezvous import Rendezvous
 from .diloco import Diloco
 from .downpour import Downpour, DownpourSettings

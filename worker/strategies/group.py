@@ -23,7 +23,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from ..comm import Communicator
 from ..comm.tracing import ReceiveStats, TracingEngine
 from ..pipeline.batches import BatchSource
-from ..pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from ..rendezvous import GroupSpec, Rendezvous
 from .group_methods import GroupMethod
 

@@ -30,7 +30,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.parameter_buffer import ParameterBuffer
 
 from ..pipeline.buffers import GradientBuffer
-from ..pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
 
 Gather = Callable[[int, int, int], Batch]
