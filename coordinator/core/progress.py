@@ -14,7 +14,8 @@ from .tracked import TrackedDict
 from .warm_start import WarmStart
 
 _KEPT = (
-    "samples", "steps", "pushes", "lost", "steps_left_out", "rounds", "staleness_sum", "without_gain", "next_evaluation",
+    "samples", "steps", "pushes", "lost", "steps_left_out", "rounds", "staleness_sum", "without_gain",
+    "next_evaluation",
 )  # fmt: skip
 """Plain fields that a snapshot set holds."""
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from dbelief.job import Job
+from dbelief.job import Diloco, Job
 from dbelief.process.clock import Clock
 from dbelief.telemetry.metric_specs import PHASES
 from dbelief.telemetry.metrics import Metrics
@@ -168,9 +168,13 @@ class CoordinatorMetrics:
 
 
 def _staleness_bound(machine: JobMachine) -> float:
-    """(P - 1)(2 N + 1) for P replicas and bound N >= 1 (docs/decisions/0005); 0 for N = 0; NaN without a bound."""
-    staleness = machine.job.strategy.staleness
-    if staleness is None:
+    """(P - 1)(2 N + 1) for P replicas and bound N >= 1 (docs/decisions/0005); 0 for N = 0; NaN without a bound.
+
+    A round that a quorum ends bounds nothing: a push may be late by any number of rounds.
+    """
+    strategy = machine.job.strategy
+    staleness = strategy.staleness
+    if staleness is None or (isinstance(strategy, Diloco) and strategy.quorum is not None):
         return math.nan
     pushers = len(machine.members.alive("replica", "client"))
     return float(max(0, pushers - 1) * (2 * staleness + 1) if staleness else 0)

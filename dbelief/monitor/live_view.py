@@ -72,7 +72,8 @@ class LiveView:
             members: a list of {id, role, state, samples, staleness}. Optional: wall_limit_s of the job, and
             last_seen_s of a member (seconds since its last message), and of a batch method `batch`: {iteration,
             iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}; and
-            eta_s, seconds until its end; and `rounds` of a job in lockstep, as `RoundFigures`. Values that are missing or None are not shown.
+            eta_s, seconds until its end; and `rounds` of a job in lockstep, as `RoundFigures`. Values that are missing
+            or None are not shown.
         """
         with suppress(OSError):  # the terminal is closed: the job goes on without a view
             self._update(status)
@@ -151,7 +152,8 @@ def picture(status: Status, height: int = 40) -> RenderableType:
 
 def job_parts(status: Status) -> list[RenderableType]:
     """The upper part of a picture, which shows the job: one line each, and two of the numbers."""
-    return [head(status), bar(status), Text(), number_table(status), *(Text(one, "dim") for one in _detail(status))]
+    detail = [Text(one, "dim", no_wrap=True, overflow="ellipsis") for one in _detail(status)]
+    return [head(status), bar(status), Text(), number_table(status), *detail]
 
 
 def _detail(status: Status) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dbelief.monitor.format import NONE, number, plural, si
+from dbelief.monitor.format import NONE, number, si
 
 
 def late_word(status: Mapping[str, Any]) -> tuple[str, str]:
@@ -26,8 +26,8 @@ def round_rows(rounds: Mapping[str, Any]) -> list[tuple[str, str]]:
 def round_line(rounds: Mapping[str, Any]) -> str:
     """The figures in one line."""
     done = f"round {rounds['rounds']:,} of {number(rounds['pushes_per_round'], '.2f')} replicas"
-    late = plural(rounds["late_pushes"], "late push", "late pushes")
-    return f"{done}, {late}; {_percent(rounds)} computing; {_moved(rounds)} a sample"
+    moved = _moved(rounds, ("out", "in"))
+    return f"{done}, {rounds['late_pushes']:,} late; computing {_percent(rounds)}; a sample {moved}"
 
 
 def _late(rounds: Mapping[str, Any]) -> str:
@@ -35,9 +35,9 @@ def _late(rounds: Mapping[str, Any]) -> str:
     return late if rounds["late_age"] is None else f"{late}, by {rounds['late_age']:.2f} rounds on average"
 
 
-def _moved(rounds: Mapping[str, Any]) -> str:
-    sent, received = (rounds[f"{way}_per_sample"] for way in ("sent", "received"))
-    return NONE if sent is None or received is None else f"{si(sent, 'B')} sent, {si(received, 'B')} received"
+def _moved(rounds: Mapping[str, Any], ways: tuple[str, str] = ("sent", "received")) -> str:
+    sent, received = rounds["sent_per_sample"], rounds["received_per_sample"]
+    return NONE if sent is None or received is None else f"{si(sent, 'B')} {ways[0]}, {si(received, 'B')} {ways[1]}"
 
 
 def _percent(rounds: Mapping[str, Any]) -> str:

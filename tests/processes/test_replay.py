@@ -81,8 +81,13 @@ def test_logged_rounds_replay_bit_equal(strategy: str, push: str, pull: str, ope
     run = operator.folder / "runs" / "logged"
     text = JOB.format(strategy=strategy, push=push, pull=pull).replace("dense: 24", "dense: 160")
     for _ in range(RUNS):
-        operator.trained("logged", operator.write_job(text))
+        summary = operator.trained("logged", operator.write_job(text))
         applied, _ = read_rounds(run / "record")
+        figures = summary["rounds"]
+        assert figures["rounds"] == 1 + max(row.round for row in applied), "the shards' own count"
+        assert figures["rounds"] * figures["pushes_per_round"] == pytest.approx(summary["pushes"])
+        assert figures["sent_per_sample"] > 0 < figures["received_per_sample"]
+        assert 0 < figures["computing"] < 1
         if both := max(Counter((row.segment, row.round) for row in applied).values()) == 2:
             break
     assert both, "no round had the pushes of two replicas"
