@@ -18,10 +18,9 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
-
-from .pipeline.phases import PhaseTimer
 
 log = logging.getLogger(__name__)
 

@@ -39,9 +39,9 @@ from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.keep_alive import keep_alive
 from dbelief.training.parameter_buffer import ParameterBuffer
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.session import Session
 
-from .pipeline.phases import PhaseTimer
 from .progress_reporter import ProgressReporter
 from .rendezvous import GroupSpec, Rendezvous
 from .strategies import factory

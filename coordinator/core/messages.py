@@ -174,6 +174,8 @@ class ProgressReport:
         Pushes lost with a failed shard, as its next incarnation reported.
     steps_left_out
         Of the steps: those that a script's loss scaler left out.
+    open_round
+        With a quorum: the latest open round that it knows of; else 0.
     """
 
     lease: int = 0
@@ -186,6 +188,7 @@ class ProgressReport:
     staleness_sum: float = 0.0
     lost: int = 0
     steps_left_out: int = 0
+    open_round: int = 0
 
     def since(self, before: ProgressReport) -> ProgressReport:
         """The increment of the totals after `before`, an earlier report of the same member."""

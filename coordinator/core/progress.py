@@ -13,7 +13,10 @@ from .messages import WAYS, ProgressReport, ResourceUsage
 from .tracked import TrackedDict
 from .warm_start import WarmStart
 
-_KEPT = ("samples", "steps", "pushes", "lost", "steps_left_out", "staleness_sum", "without_gain", "next_evaluation")
+_KEPT = (
+    "samples", "steps", "pushes", "lost", "steps_left_out", "rounds", "staleness_sum", "without_gain",
+    "next_evaluation",
+)  # fmt: skip
 """Plain fields that a snapshot set holds."""
 
 _MOST = 2**63 - 1
@@ -142,6 +145,7 @@ class TrainingProgress:
     pushes: int = 0
     lost: int = 0  # pushes lost with a failed shard
     steps_left_out: int = 0  # by loss scalers
+    rounds: int = 0  # in lockstep: those that are over, as far as replicas have reported
     staleness_sum: float = 0.0
     staleness: float = math.nan  # of the latest pushes, in versions
     best: Best | None = None
@@ -227,6 +231,17 @@ class TrainingProgress:
             for incarnation in {*map(int, (*own.spent, *own.wire, *own.stale))} - {OVER}:
                 own.settle(incarnation)
             self.replicas.touch(replica)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of all replicas by phase."""
+        return _added({str(number): own.seconds for number, own in self.replicas.items()})
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes of segments that all replicas have "sent" and "received", in messages and through shared memory."""
+        total = _added({str(number): own.bytes for number, own in self.replicas.items()})
+        return {way: int(total.get(way, 0) + total.get(f"shared_{way}", 0)) for way in ("sent", "received")}
 
     def residual(self, incarnations: Collection[int] | None = None) -> float:
         """Sum of the residual magnitudes in the codecs of these incarnations, as last reported; None: of all."""

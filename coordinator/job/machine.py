@@ -784,6 +784,7 @@ class JobMachine:
             epoch=self.epoch,
             loss=p.loss,
             staleness=p.staleness,
+            **({"rounds": p.rounds} if p.rounds else {}),
             members=len(self.members.alive("replica", "client")),
         )
 

@@ -36,7 +36,7 @@ FORMAT = 6
 _SECTIONS = ("training", "layout", "placement")
 _COUNTS = {
     "leases": ("epoch", "position", "next_id", "leased", "done"),
-    "progress": ("samples", "steps", "pushes", "staleness_sum", "losses"),
+    "progress": ("samples", "steps", "pushes", "rounds", "staleness_sum", "losses"),
 }
 """What every lease changes in the section "training": it is a section of its own, "counts"."""
 _BEFORE = (State.EMPTY, State.INITIALISING)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from dbelief.job import Job
+from dbelief.job import Diloco, Job
 from dbelief.process.clock import Clock
 from dbelief.telemetry.metric_specs import PHASES
 from dbelief.telemetry.metrics import Metrics
@@ -14,6 +14,7 @@ from dbelief.telemetry.metrics import Metrics
 from ..core.progress import OVER
 from ..job.machine import JobMachine
 from ..scheduling.batch_method import Sandblaster
+from .rounds import round_figures
 from .stragglers import Stragglers
 from .throughput import Speed
 
@@ -63,6 +64,7 @@ class CoordinatorMetrics:
         self.metrics.set_state(machine.state.value)
         self._show_members(machine)
         self._show_progress(machine, speed, elapsed_s)
+        self._show_work(machine)
         self._show_ages(machine)
         if machine.training.batch is not None:
             self._show_batch(machine.training.batch, machine.progress.pushes)
@@ -115,6 +117,18 @@ class CoordinatorMetrics:
             for name in progress.higher:
                 metrics.validation_metric.labels(name).set(progress.last.measured.get(name, math.nan))
 
+    def _show_work(self, machine: JobMachine) -> None:
+        metrics, progress, rounds = self.metrics, machine.progress, round_figures(machine)
+        metrics.raise_to("pushes_total", progress.pushes)
+        for direction, count in progress.bytes.items():
+            metrics.raise_to("bytes_total", count, direction=direction)
+        seconds = progress.seconds
+        for phase in PHASES:
+            metrics.raise_to("phase_seconds_total", seconds.get(phase, 0.0), phase=phase)
+        if rounds is not None:
+            metrics.raise_to("rounds_total", rounds.rounds)
+            metrics.raise_to("pushes_late_total", rounds.late_pushes)
+
     def _show_ages(self, machine: JobMachine) -> None:
         now_s, progress = self._clock.now(), machine.progress
         seen = machine.state, progress.samples, progress.last, progress.test
@@ -154,9 +168,13 @@ class CoordinatorMetrics:
 
 
 def _staleness_bound(machine: JobMachine) -> float:
-    """(P - 1)(2 N + 1) for P replicas and bound N >= 1 (docs/decisions/0005); 0 for N = 0; NaN without a bound."""
-    staleness = machine.job.strategy.staleness
-    if staleness is None:
+    """(P - 1)(2 N + 1) for P replicas and bound N >= 1 (docs/decisions/0005); 0 for N = 0; NaN without a bound.
+
+    A round that a quorum ends bounds nothing: a push may be late by any number of rounds.
+    """
+    strategy = machine.job.strategy
+    staleness = strategy.staleness
+    if staleness is None or (isinstance(strategy, Diloco) and strategy.quorum is not None):
         return math.nan
     pushers = len(machine.members.alive("replica", "client"))
     return float(max(0, pushers - 1) * (2 * staleness + 1) if staleness else 0)

@@ -6,11 +6,13 @@ from typing import Any
 
 from ..job.machine import JobMachine
 from ..scheduling.batch_method import Sandblaster
+from .rounds import round_figures
 
 
 def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
     """Fields of summary.json; `wall_s`: wall time in seconds over all starts and resumes of the run."""
     progress, job = machine.progress, machine.job
+    rounds = round_figures(machine)
     shown = progress.best if machine.shutdown.vector.startswith("best") else progress.last
     return {
         "job": job.name,
@@ -36,6 +38,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "pushes": progress.pushes,
         "pushes_trained_twice": machine.training.pushes_twice,
         "staleness_mean": progress.staleness_mean,
+        "rounds": rounds.model_dump() if rounds is not None else None,
         "wall_s": wall_s,
         "replicas": job.replicas,
         "shards": len(machine.members.needed),

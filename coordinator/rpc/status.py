@@ -6,10 +6,12 @@ import math
 
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.convert import placement_to_wire
+from dbelief.rundir.summary import RoundFigures
 
 from ..core.members import Member
 from ..core.states import State
 from ..job.machine import JobMachine
+from ..monitoring.rounds import round_figures
 from ..runtime.event_loop import EventLoop
 from ..scheduling.batch_method import Sandblaster
 
@@ -28,6 +30,8 @@ def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.Sta
             reply.members.append(_member(event_loop, machine, member, now_s))
         if machine.training.batch is not None:
             reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
+        if (rounds := round_figures(machine)) is not None:
+            reply.rounds.CopyFrom(_rounds(rounds))
         if request.placement and machine.placement is not None:
             reply.placement.CopyFrom(placement_to_wire(machine.placement))
         if request.job:
@@ -114,6 +118,18 @@ def _state(machine: JobMachine, member: Member) -> str:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def _rounds(figures: RoundFigures) -> wire.RoundStatus:
+    return wire.RoundStatus(
+        rounds=figures.rounds,
+        pushes_per_round=_number(figures.pushes_per_round),
+        late_pushes=figures.late_pushes,
+        late_age=_number(figures.late_age),
+        sent_per_sample=_number(figures.sent_per_sample),
+        received_per_sample=_number(figures.received_per_sample),
+        computing=_number(figures.computing),
+    )
 
 
 def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:

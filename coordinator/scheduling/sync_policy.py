@@ -136,6 +136,10 @@ class SyncPolicy(ABC):
         """In lockstep: samples leased before the block of a lease, and those of each of the block's leases."""
         return 0, ()
 
+    def rounds_after(self, lease_id: int, position: int) -> int:
+        """In lockstep: rounds that are over once a push has completed a lease up to a position; 0 where unknown."""
+        return 0
+
     # -- groups ------------------------------------------------------------------------------------------
 
     @property

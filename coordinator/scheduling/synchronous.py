@@ -108,6 +108,11 @@ class SynchronousPolicy(SyncPolicy):
         leases = [part.lease for part in self._parts.values() if part.start == start]
         return min(one.samples_before for one in leases), tuple(one.samples for one in leases)
 
+    def rounds_after(self, lease_id: int, position: int) -> int:
+        """See `SyncPolicy.rounds_after`; in turns there are none."""
+        held = self.leases.outstanding.get(lease_id)
+        return 0 if held is None or self.turns else held.lease.clock + self.leases.steps(position)
+
     @property
     def offer(self) -> tuple[int, bool, bool]:
         """See `SyncPolicy.offer`; data may return while none is left, with a replica that failed."""

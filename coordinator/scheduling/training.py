@@ -163,6 +163,8 @@ class Training:
         self, number: int, incarnation: int, report: ProgressReport, now_s: float
     ) -> tuple[bool, str | None]:
         """Record an incarnation's report of its pushes; whether it is new, and a reason to fail the job, if any."""
+        rounds = self.policy.rounds_after(report.lease, report.position)
+        self.progress.rounds = max(self.progress.rounds, rounds, report.open_round)
         self.leases.acknowledge(incarnation, report.lease, report.position, report.sequence)
         new = self.reports.delta(incarnation, report)
         self.losses.report(incarnation, new.lost if new is not None else 0)

@@ -1,14 +1,15 @@
 """The largest numbers of each block in two bits and an index, with error feedback (Sarfi et al. 2025, "Communication
 Efficient LLM Pre-training with SparseLoCo", section 3).
 
-With v = g + decay e, numbers and what earlier payloads left out, of each block of at most 4,096 numbers of one tensor: sent
-are the k = share x length largest |v|, at least one and none that is 0, each as +h, -h, +l or -l, and e <- v - sent.
+With v = g + decay e, numbers and what earlier payloads left out, of each block of at most 4,096 numbers of one tensor:
+sent are the k = share x length largest |v|, at least one and none that is 0, each as +h, -h, +l or -l, and
+e <- v - sent.
 
     t = mean of the sent |v| ;  h = mean of those from t up ;  l = mean of those below
 
 h and l are rounded to 8 bits and to multiples of the largest power of two that all of the sent v are multiples of. So,
-without a decay, all that was sent and e together are the sum of all g, to rounding: exactly, where all g are multiples of one power of
-two, and v stays below 2^24 of it.
+without a decay, all that was sent and e together are the sum of all g, to rounding: exactly, where all g are multiples
+of one power of two, and v stays below 2^24 of it.
 
 Payload, little-endian: pieces as `blocks` has them, with b blocks in all; then
 

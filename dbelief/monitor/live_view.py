@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dbelief.monitor.format import NONE, duration, loss_text, number, plural
+from dbelief.monitor.rounds import late_word, round_line
 from dbelief.monitor.states import ENDED, member_state
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.log import as_json
@@ -71,7 +72,8 @@ class LiveView:
             members: a list of {id, role, state, samples, staleness}. Optional: wall_limit_s of the job, and
             last_seen_s of a member (seconds since its last message), and of a batch method `batch`: {iteration,
             iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}; and
-            eta_s, seconds until its end. Values that are missing or None are not shown.
+            eta_s, seconds until its end; and `rounds` of a job in lockstep, as `RoundFigures`. Values that are missing
+            or None are not shown.
         """
         with suppress(OSError):  # the terminal is closed: the job goes on without a view
             self._update(status)
@@ -119,7 +121,7 @@ def line(status: Status) -> str:
     parts = [
         _headline(status),
         (iterations(batch) if batch else samples) + ("" if share is None else f" ({100 * share:.0f} %)"),
-        *([under_way(batch)] if batch and batch.get("pass") else []),
+        *_detail(status),
         *(f"{name} {value}" for name, value in _numbers(status) if value != NONE),
         *_members_lines(status),
     ]
@@ -144,14 +146,27 @@ def picture(status: Status, height: int = 40) -> RenderableType:
     workers, parts = _workers(status), job_parts(status)
     if workers:
         rows = max(FEWEST_ROWS, height - _OTHER_LINES - len(parts))
-        parts += [Text(), _replicas(workers, rows, stale=not status.get("batch"))]
+        parts += [Text(), _replicas(workers, rows, late_columns(status))]
     return Group(*parts)
 
 
 def job_parts(status: Status) -> list[RenderableType]:
     """The upper part of a picture, which shows the job: one line each, and two of the numbers."""
-    parts, batch = [head(status), bar(status), Text(), number_table(status)], status.get("batch")
-    return [*parts, Text(under_way(batch), "dim")] if batch and batch.get("pass") else parts
+    detail = [Text(one, "dim", no_wrap=True, overflow="ellipsis") for one in _detail(status)]
+    return [head(status), bar(status), Text(), number_table(status), *detail]
+
+
+def _detail(status: Status) -> list[str]:
+    """A line on the pass or the rounds of a job that has them, from the first one on."""
+    batch, rounds = status.get("batch"), status.get("rounds")
+    if batch and batch.get("pass"):
+        return [under_way(batch)]
+    return [round_line(rounds)] if rounds and rounds["rounds"] else []
+
+
+def late_columns(status: Status) -> list[str]:
+    """Title of the column on how late each replica's pushes are; none for a batch method."""
+    return [] if status.get("batch") else [late_word(status)[0]]
 
 
 def _headline(status: Status) -> str:
@@ -223,7 +238,7 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
         ("loss", loss_text(status.get("loss"))),
         validation,
         speed,
-        ("staleness", number(status.get("staleness_mean"), ".2f")),
+        (late_word(status)[0], number(status.get("staleness_mean"), ".2f")),
         ("epoch", number(status.get("epoch"), ".2f")),
         *times,
     ]
@@ -266,18 +281,18 @@ def _workers(status: Status) -> list[Status]:
     return [member for member in status.get("members") or () if member.get("role") != "ps"]
 
 
-def _replicas(workers: Sequence[Status], rows: int, stale: bool) -> Table:
+def _replicas(workers: Sequence[Status], rows: int, late: Sequence[str]) -> Table:
     def cells(member: Status) -> list[RenderableType]:
         seen = member.get("last_seen_s")
         return [
             Text(str(member.get("id", ""))),
             Text(member_state(member)),
             number(member.get("samples"), ",d"),
-            *[number(member.get("staleness"), ".2f")] * stale,
+            *[number(member.get("staleness"), ".2f")] * len(late),
             NONE if seen is None else f"{seen:.1f} s",
         ]
 
-    return member_table("replica", ["samples", *["staleness"] * stale, "last seen"], workers, rows, cells, ratio=1)
+    return member_table("replica", ["samples", *late, "last seen"], workers, rows, cells, ratio=1)
 
 
 def member_table(

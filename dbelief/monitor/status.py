@@ -22,7 +22,7 @@ from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
 from dbelief.rundir.stored.copies import copy_until_exit
-from dbelief.rundir.summary import Summary, has_ended, read_summary
+from dbelief.rundir.summary import RoundFigures, Summary, has_ended, read_summary
 from dbelief.url import Url, is_url, parse_url
 
 LOOK_S = 0.25
@@ -60,6 +60,7 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
         "shards": status.shards,
         "run_folder": status.run_folder,
         "batch": _batch(status.batch) if status.HasField("batch") else None,
+        "rounds": _rounds(status.rounds) if status.HasField("rounds") else None,
         "members": _members(status.members),
         "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
         "wanted_shards": status.wanted_shards,
@@ -72,7 +73,7 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
-    """Push counts by staleness: `up_to` is the bucket's upper bound in versions; None: above all bounds."""
+    """Push counts by staleness: `up_to` is the bucket's upper bound in versions or rounds; None: above all bounds."""
     return [{"up_to": most, "pushes": count} for most, count in zip((*STALENESS, None), counts, strict=False)]
 
 
@@ -112,6 +113,10 @@ def _batch(batch: wire.BatchStatus) -> dict[str, Any]:
         "backups_launched": batch.backups,
         "backups_won": batch.backups_won,
     }
+
+
+def _rounds(rounds: wire.RoundStatus) -> dict[str, Any]:
+    return {name: _known(getattr(rounds, name)) for name in RoundFigures.model_fields}
 
 
 def _known(value: float) -> float | None:

@@ -1,6 +1,6 @@
 """Output of `dbelief status`: a job's status by member, or the outcome of a finished run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -8,11 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dbelief.monitor.format import duration, loss_text, number, plural
+from dbelief.monitor.rounds import late_word, round_rows
 from dbelief.monitor.states import job_state, member_state
 from dbelief.process.printable import printable
 from dbelief.rundir.summary import Summary
 
-from .live_view import Status, backups, iterations, progress, under_way, why
+from .live_view import Status, backups, iterations, late_columns, progress, under_way, why
 
 _ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
 
@@ -20,6 +21,7 @@ _ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
 def overview(status: Status) -> RenderableType:
     """Tables of a running job; `status` as for `LiveView.update`, plus `name` of a member (its host and process)."""
     total, share, batch = status.get("total_samples"), progress(status), status.get("batch")
+    rounds = status.get("rounds")
     done = f"{status['samples']:,}" + (f" of {total:,}" if total else "") + " samples"
     percent = "" if share is None else f", {100 * share:.0f} %"
     rows = [
@@ -29,11 +31,18 @@ def overview(status: Status) -> RenderableType:
         ("loss", loss_text(batch["loss"] if batch else status["loss"])),
         *(_of_batch(batch) if batch else []),
         *((name, _quality_on(name, status)) for name in ("validation", "test")),
-        *([] if batch else [("staleness", number(status["staleness_mean"], ".2f") + " versions")]),
+        *([] if batch else [late_row(status)]),
+        *(round_rows(rounds) if rounds else []),
         ("run folder", status["run_folder"]),
     ]
     facts, members = facts_of(status["job"], rows), status["members"]
-    return Group(facts, Text(), _members(members, stale=not batch)) if members else facts
+    return Group(facts, Text(), _members(members, late_columns(status))) if members else facts
+
+
+def late_row(figures: Mapping[str, Any]) -> tuple[str, str]:
+    """How late pushes are, a mean, from a status or the fields of a summary."""
+    name, unit = late_word(figures)
+    return name, f"{number(figures['staleness_mean'], '.2f')} {unit}"
 
 
 def _quality_on(name: str, status: Status) -> str:
@@ -95,9 +104,15 @@ def _end_of_batch(batch: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _end_of_pushes(summary: Summary) -> list[tuple[str, str]]:
     return [
-        ("staleness", number(summary.staleness_mean, ".2f") + " versions"),
+        late_row({"staleness_mean": summary.staleness_mean, "rounds": summary.rounds}),
+        *end_of_rounds(summary),
         ("pushes", f"{summary.pushes:,}, of them trained twice {summary.pushes_trained_twice:,}"),
     ]
+
+
+def end_of_rounds(summary: Summary) -> list[tuple[str, str]]:
+    """Figures of a job in lockstep; none of other jobs."""
+    return [] if summary.rounds is None else round_rows(summary.rounds.model_dump())
 
 
 def quality(accuracy: float | None, loss: float | None, metrics: Mapping[str, float]) -> str:
@@ -119,11 +134,11 @@ def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> R
     return table
 
 
-def _members(members: Iterable[Mapping[str, Any]], stale: bool) -> RenderableType:
+def _members(members: Iterable[Mapping[str, Any]], late: Sequence[str]) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("member", "state", "process"):
         table.add_column(title)
-    for title in ("samples", *["staleness"] * stale, "last seen"):
+    for title in ("samples", *late, "last seen"):
         table.add_column(title, justify="right")
     for member in members:
         table.add_row(
@@ -131,7 +146,7 @@ def _members(members: Iterable[Mapping[str, Any]], stale: bool) -> RenderableTyp
             Text(member_state(member)),
             Text(printable(member["name"])),
             number(member["samples"], ",d"),
-            *[number(member["staleness"], ".2f")] * stale,
+            *[number(member["staleness"], ".2f")] * len(late),
             f"{member['last_seen_s']:.1f} s",
         )
     return table

@@ -12,7 +12,7 @@ from rich.text import Text
 from dbelief.monitor.format import NONE, duration, number, si
 from dbelief.monitor.states import GONE, member_state
 
-from .live_view import FEWEST_ROWS, Status, job_parts, member_table
+from .live_view import FEWEST_ROWS, Status, job_parts, late_columns, member_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKS = 48
@@ -22,7 +22,7 @@ _STYLES = {"training": "", "serving": "", "straggling": "yellow", "died": "red"}
 
 def whole(status: Status, height: int = 40) -> RenderableType:
     """The picture of a status from `dbelief.monitor.status.to_dict`, on a terminal of `height` lines."""
-    parts, batch = job_parts(status), status.get("batch")
+    parts = job_parts(status)
     taken = 1 + len(parts)
     curves = _curves(status.get("curves") or {})
     if curves is not None:
@@ -33,7 +33,7 @@ def whole(status: Status, height: int = 40) -> RenderableType:
     room = max(2 * FEWEST_ROWS, height - taken - 5)  # two empty lines, two table heads, and the cursor's line
     for_shards = min(len(shards), max(FEWEST_ROWS, room // 3, room - len(workers)))
     if workers:
-        parts += [Text(), _workers(workers, max(FEWEST_ROWS, room - for_shards), not batch)]
+        parts += [Text(), _workers(workers, max(FEWEST_ROWS, room - for_shards), late_columns(status))]
     if shards:
         parts += [Text(), _shards(shards, for_shards)]
     return Group(*parts)
@@ -69,7 +69,7 @@ def _curves(curves: Mapping[str, Any]) -> Table | None:
     return table if table.row_count else None
 
 
-def _workers(workers: Sequence[Status], rows: int, stale: bool) -> Table:
+def _workers(workers: Sequence[Status], rows: int, late: Sequence[str]) -> Table:
     """Table of workers, fastest first and ended ones last."""
 
     def cells(member: Status) -> list[RenderableType]:
@@ -78,12 +78,12 @@ def _workers(workers: Sequence[Status], rows: int, stale: bool) -> Table:
             _state(member),
             f"{member['samples_per_s']:,.0f}",
             number(member["samples"], ",d"),
-            *[number(member["staleness"], ".2f")] * stale,
+            *[number(member["staleness"], ".2f")] * len(late),
             _ago(member),
         ]
 
     order = sorted(workers, key=lambda member: (member["state"] in GONE, -member["samples_per_s"]))
-    return member_table("replica", ["samples/s", "samples", *["staleness"] * stale, "last seen"], order, rows, cells)
+    return member_table("replica", ["samples/s", "samples", *late, "last seen"], order, rows, cells)
 
 
 def _shards(shards: Sequence[Status], rows: int) -> Table:

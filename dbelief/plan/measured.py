@@ -21,8 +21,8 @@ class Measured:
     samples
         Of the run's mini-batches.
     step_s
-        Seconds that a replica computed a mini-batch, with waits for data, a mean over the run; None of scripts, which
-        do not report it, and of a run in progress.
+        Seconds that a replica computed a mini-batch, with waits for data, a mean over the run; None where none was
+        reported, and of a run in progress.
     """
 
     parameters: int | None

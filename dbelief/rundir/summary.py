@@ -18,6 +18,20 @@ FILE, EARLIER = "summary.json", "summary.earlier.json"
 _EVALUATING = "closing"
 
 
+class RoundFigures(BaseModel):
+    """Figures of a job in lockstep, over the whole run. A number that is not known is None."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    rounds: int = Field(ge=0, description="rounds that are over")
+    pushes_per_round: float | None = Field(description="replicas in a round, mean")
+    late_pushes: int = Field(ge=0, description="pushes that came after the end of their round")
+    late_age: float | None = Field(description="rounds that these were late, mean")
+    sent_per_sample: float | None = Field(description="bytes from replicas to shards")
+    received_per_sample: float | None = Field(description="bytes from shards to replicas")
+    computing: float | None = Field(description="share of the replicas' time, 0 to 1")
+
+
 class Summary(BaseModel):
     """Result of a run; further fields are kept. A missing number (or NaN) is None."""
 
@@ -62,7 +76,12 @@ class Summary(BaseModel):
     )
     pushes: int = Field(ge=0, description="pushes applied")
     pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were leased again after a failure")
-    staleness_mean: float | None = Field(description="versions, mean over all pushes")
+    staleness_mean: float | None = Field(description="versions, or with rounds rounds, mean over all pushes")
+    rounds: RoundFigures | None = Field(
+        default=None,
+        description="of a job in lockstep: "
+        + ", ".join(f"{name} ({field.description})" for name, field in RoundFigures.model_fields.items()),
+    )
 
     wall_s: float = Field(ge=0, description="seconds from start to end; of a resumed run, the sum over its processes")
     last_leg_s: float | None = Field(default=None, ge=0, description="seconds since it was resumed last")

@@ -18,7 +18,6 @@ from typing import Self
 
 from dbelief.errors import DbeliefError, JobError, UserError
 from dbelief.job import Job, ScriptModel
-from dbelief.process.runtime import runtime
 from dbelief.security.identity import FOLDER, load
 from dbelief.training.schedule import total_samples
 from dbelief.training.session import JobContext
@@ -119,8 +118,7 @@ class ScriptJob:
                         member.drawn.undraw_undelivered()  # by a loader whose loop was left
                         if not member.drawn.undrawn:  # what the job waits for is drawn here, and not stepped
                             return
-                    member.while_waiting()
-                    runtime.sleep(answer.pause_s)
+                    member.pause(answer.pause_s)
                 epoch = member.drawn.epoch
                 if epoch is not None:
                     yield epoch

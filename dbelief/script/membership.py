@@ -134,7 +134,9 @@ class Membership:
         if self.over:
             return Answer(Supply.OVER)
         assert self.session is not None, "there is a model"
+        self.reports.phases.end("compute")
         reply = self.reports.request_work(self.drawn.last_lease, wire.WANTS_TRAINING)
+        self.reports.phases.end("wait")
         work = reply.WhichOneof("work")
         if work == "training":
             t = reply.training
@@ -148,6 +150,13 @@ class Membership:
             return Answer(Supply.OVER)
         self.waited = True
         return Answer(_SUPPLY.get(reply.supply, Supply.LATER), reply.wait_s or 0.01)
+
+    def pause(self, seconds: float) -> None:
+        """See `Source.pause`."""
+        self.while_waiting()
+        runtime.sleep(seconds)
+        if self._reports is not None:
+            self._reports.phases.end("wait")
 
     def give_back(self, batches: list[DrawnBatch], again: bool) -> None:
         """Report samples that were drawn and are not trained here, before the next push passes them.
@@ -163,6 +172,13 @@ class Membership:
     def evaluate(self, run: Callable[[wire.EvaluationLease], None]) -> None:
         """Run the evaluations that are due; at the end of the job wait for them, until it needs none."""
         self._evaluates = True
+        self.reports.phases.end("compute")
+        try:
+            self._evaluate(run)
+        finally:
+            self.reports.phases.end("wait")
+
+    def _evaluate(self, run: Callable[[wire.EvaluationLease], None]) -> None:
         while True:
             reply = self.reports.request_work(self.drawn.last_lease, wire.WANTS_EVALUATION)
             work = reply.WhichOneof("work")
@@ -171,8 +187,7 @@ class Membership:
             elif work == "stop" or reply.supply != wire.SUPPLY_OVER or self.drawn.pending or self.drawn.undrawn:
                 return  # the job may end only when the samples that this script holds are done
             else:
-                self.while_waiting()
-                runtime.sleep(reply.wait_s or 0.01)
+                self.pause(reply.wait_s or 0.01)
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
 from dbelief.process.begun import begun
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.push_totals import PushTotals
 from dbelief.training.session import Session
 
@@ -39,6 +40,8 @@ class ScriptProgress:
         Samples that all replicas have trained, as last known.
     travels
         Whether pushes are under way, or some of a round's follow: residuals change then, and are not reported.
+    phases
+        Time of the script's loop.
     """
 
     def __init__(self, session: Session) -> None:
@@ -50,6 +53,7 @@ class ScriptProgress:
         self._under_way: Future[wire.ReportReply] | None = None
         self.job_samples = 0
         self.travels = False
+        self.phases = PhaseTimer()
 
     def acknowledged(self, steps: PushedSteps, pushed: PushResult) -> None:
         """Record an acknowledged push, and report at intervals."""
@@ -86,7 +90,7 @@ class ScriptProgress:
 
     def _request(self, **fields: Any) -> wire.ReportRequest:
         self._reported_s = runtime.monotonic()
-        return wire.ReportRequest(staleness=self._totals.staleness, **fields)
+        return wire.ReportRequest(seconds=self.phases.seconds, staleness=self._totals.staleness, **fields)
 
     def _send(self, request: wire.ReportRequest) -> wire.ReportReply:
         reply: wire.ReportReply = self._session.member.call("Report", request)
@@ -103,11 +107,8 @@ class ScriptProgress:
     def request_work(self, last_lease: int, wants: wire.Wants.ValueType) -> wire.LeaseReply:
         """Request work, and report with it."""
         self._answer()
-        self._reported_s = runtime.monotonic()
         self._reported = self._totals.progress.pushes
-        report = wire.ReportRequest(
-            progress=self._totals.progress, staleness=self._totals.staleness, wire=self._figures()
-        )
+        report = self._request(progress=self._totals.progress, wire=self._figures())
         request = wire.LeaseRequest(last_lease=last_lease, wants=wants, report=report)
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples

@@ -17,7 +17,6 @@ import numpy as np
 
 from dbelief.data import permutation
 from dbelief.errors import DataError, UserError
-from dbelief.process.runtime import runtime
 
 from .ahead import end_unbegun, go_on_after_steps
 from .drawn import DrawnBatch, DrawnBatches
@@ -52,8 +51,6 @@ class Source(Protocol):
         Whether an iteration ends with an epoch.
     before_compute
         Called with a batch that was drawn and is computed next.
-    while_waiting
-        Called while the script waits for samples: what has been acknowledged meanwhile is reported.
     settle
         Called at the end of the samples: waits for the exchange under way, and continues from what it brings.
     replica
@@ -65,7 +62,6 @@ class Source(Protocol):
     drawn: DrawnBatches
     by_epoch: bool
     before_compute: Callable[[DrawnBatch], None]
-    while_waiting: Callable[[], None]
     settle: Callable[[], None]
     replica: int
     unguarded: int
@@ -77,6 +73,10 @@ class Source(Protocol):
 
     def request(self) -> Answer:
         """Request a lease."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long for samples; what has been acknowledged meanwhile is reported."""
         ...
 
 
@@ -258,8 +258,7 @@ class LeasedBatches:
                 source.settle()  # what follows the loop sees the last exchange
             if self._last.supply is Supply.OVER or (drawn.pending and not self._may_wait()):
                 raise StopIteration
-            source.while_waiting()
-            runtime.sleep(self._last.pause_s)
+            source.pause(self._last.pause_s)
 
     def _may_wait(self) -> bool:
         """Whether more samples may come without a step of the pending batches."""

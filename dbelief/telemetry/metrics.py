@@ -140,6 +140,8 @@ class Metrics:
     steps_left_out_total: Counter
     pushes_lost_total: Counter
     residual_lost_total: Counter
+    rounds_total: Counter
+    pushes_late_total: Counter
     leases_outstanding: Gauge
     leases_expired_total: Counter
     samples_wanted: Gauge

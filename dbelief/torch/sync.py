@@ -96,6 +96,7 @@ class Sync:
         torch.set_num_threads(member.settings.threads or member.job.threads)
         self._seed = member.job.seed
         self._fetch_fixed()
+        member.reports.phases.end("fetch")
         self._step = self._way(own_steps, optimizer)
         self._watch = ModuleWatch(root, optimizer, self._state)
         self._account = StepAccount(member.reports, self._session.sequences.get(PARAMETERS, 0))
@@ -135,11 +136,14 @@ class Sync:
     def _fetch(self, clock: int) -> None:
         self._settle()
         self._step.fetch(clock)
+        self._job.reports.phases.end("fetch")
 
     def _settle(self) -> None:
         """Wait for the exchange under way, if any, and continue from what it brings."""
+        self._job.reports.phases.end("compute")
         self._acknowledge(wait=True)
         self._step.merge()
+        self._job.reports.phases.end("push")
 
     def _acknowledge(self, wait: bool = False) -> None:
         """Record the answer of the exchange under way, if there is one: the coordinator may wait for it."""
@@ -244,6 +248,8 @@ class Sync:
         RuntimeFailure
             Shards or coordinator do not answer, or this replica was removed.
         """
+        phases = self._job.reports.phases
+        phases.end("compute")
         if self._kept is not None:
             self._kept.step_begins()
         with located():
@@ -265,6 +271,7 @@ class Sync:
                 self._seed_for(following)
 
         pushed = self._step.run(stepped, samples, clock, next_clock, meanwhile)
+        phases.end("push")
         self._account.add_loss(value, samples, self._step.left_out)
         self._exchanged(pushed)
         if following is not None:

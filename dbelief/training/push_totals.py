@@ -42,4 +42,5 @@ class PushTotals:
         progress.loss_sum += loss_sum
         progress.staleness_sum += pushed.staleness
         progress.lost += pushed.lost
+        progress.open_round = max(progress.open_round, pushed.clock)
         self._staleness.add(pushed.staleness)

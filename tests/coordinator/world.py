@@ -270,7 +270,7 @@ class World:
         if isinstance(action, LogEvent):
             logged = {"samples_per_s"} if action.event == "progress" else set()  # by the event loop
             unlogged = {"runs"} if action.event == "pass" else set()
-            optional = {"residual"} if action.event == "member" else set()
+            optional = {"member": {"residual"}, "progress": {"rounds"}}.get(action.event, set())
             listed = set(EVENTS[action.event].fields) - logged
             assert listed - optional <= action.fields.keys() - unlogged <= listed, action
         self.done.append(action)

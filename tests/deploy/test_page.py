@@ -140,6 +140,21 @@ def test_page_escapes_the_jobs_texts(browser: Browser) -> None:
     assert texts["folder"].strip() == name
 
 
+def test_page_shows_rounds(browser: Browser) -> None:
+    status = wire.StatusReply(job="rounds", state=wire.STATE_READY, staleness=[9, 0, 1], staleness_mean=0.2)
+    status.rounds.CopyFrom(wire.RoundStatus(rounds=5, pushes_per_round=2, late_pushes=1, late_age=2, computing=0.5))
+    told = to_dict(status)
+    page = StatusPage()
+    page.tell = lambda: told
+    with closing(WebServer("127.0.0.1:0", page, "the status page")) as server:
+        texts = browser.texts(server.url)
+        looks_good(browser, server.url, "rounds")
+    assert {"round 5", "replicas a round 2.00", "late by, mean 2.00", "computing 50 %"} <= {
+        line.strip() for line in texts["numbers"].splitlines()
+    }
+    assert (texts["late-name"].strip(), texts["late-unit"].strip()) == ("age", "rounds")
+
+
 def test_page_reports_an_unresponsive_coordinator(browser: Browser) -> None:
     with closing(WebServer("127.0.0.1:0", StatusPage(), "the status page")) as server:
         texts = browser.texts(server.url)

@@ -14,7 +14,7 @@ from dbelief.core.push import Pusher, PushResult, PushStats
 from dbelief.optim import make_rule
 from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.record import BatchRecorder
-from worker.pipeline.phases import PhaseTimer
+from dbelief.training.phases import PhaseTimer
 from worker.strategies.elastic import Elastic, ElasticSettings
 
 from .harness import HOST, Problem, pushes_of, serve

@@ -17,11 +17,11 @@ import numpy as np
 from dbelief import job
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import PushStats
+from dbelief.training.phases import PhaseTimer
 from worker.comm import Communicator
 from worker.comm.engine import Engine
 from worker.comm.threads import Group as Threads
 from worker.comm.threads import ThreadEngine
-from worker.pipeline.phases import PhaseTimer
 from worker.rendezvous import GroupSpec
 from worker.strategies.group import GroupTrainer, RankTraffic, ShardAccess
 from worker.strategies.group_methods import AllreduceEasgd, AllreduceSgd

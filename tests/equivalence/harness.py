@@ -23,10 +23,10 @@ from dbelief.nn import Array, Batch, Model, build_network
 from dbelief.optim import Rule
 from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.record import BatchRecorder
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.session import build_model
 from ps_server.store.shard import Shard
 from worker.pipeline.buffers import GradientBuffer
-from worker.pipeline.phases import PhaseTimer
 from worker.strategies.downpour import Downpour, DownpourSettings
 
 HOST = Backend("numpy", np)

@@ -19,10 +19,10 @@ from dbelief.job import Diloco
 from dbelief.optim import Rule, make_rule
 from dbelief.rpc.in_process import InProcessParameters
 from dbelief.training.local_rounds import DilocoSettings
+from dbelief.training.phases import PhaseTimer
 from tests.equivalence.by_hand import Server, gap, minibatches, sequential
 from tests.equivalence.harness import HOST, in_threads, network, serve, values_of
 from tests.examples import examples
-from worker.pipeline.phases import PhaseTimer
 from worker.strategies import diloco as replica
 
 RATE = 0.05

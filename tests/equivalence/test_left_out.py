@@ -21,8 +21,8 @@ from dbelief.tools.replay import replay, replay_rounds
 from dbelief.tools.replay.codec_replay import CodecReplay
 from dbelief.training.elastic_weights import ElasticWeights
 from dbelief.training.local_rounds import DilocoSettings, LocalRounds
+from dbelief.training.phases import PhaseTimer
 from worker.pipeline.delayed_model import DelayedModel
-from worker.pipeline.phases import PhaseTimer
 from worker.strategies.diloco import Diloco
 
 from .groups import BATCH, sgd, workers

@@ -24,9 +24,9 @@ from dbelief.rundir.record import BatchRecorder, FetchedVersions, PushRecorder
 from dbelief.tools.replay import replay_rounds, replay_run
 from dbelief.tools.replay.codec_replay import CodecReplay
 from dbelief.training.local_rounds import DilocoSettings, LocalRounds
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.schedule import learning_rate, total_samples
 from tests.equivalence.harness import HOST, Problem, in_threads, quadratic, serve, small_job, two_epochs, values_of
-from worker.pipeline.phases import PhaseTimer
 from worker.strategies.diloco import Diloco as Learner
 
 BATCH, STEPS, REPLICAS = 5, 4, 3

@@ -86,6 +86,12 @@ def test_logged_rounds_replay_bit_equal(strategy: str, push: str, pull: str, ope
     for _ in range(RUNS):
         summary = operator.trained("logged", operator.write_job(text))
         applied, _ = read_rounds(run / "record")
+        figures = summary["rounds"]
+        ended = 1 + max(row.round or 0 for row in applied)  # at shards; one for late pushes alone, no replica reports
+        assert figures["rounds"] == ended or (strategy == LATE and figures["rounds"] < ended)
+        assert figures["rounds"] * figures["pushes_per_round"] == pytest.approx(summary["pushes"])
+        assert figures["sent_per_sample"] > 0 < figures["received_per_sample"]
+        assert 0 < figures["computing"] < 1
         both = max(Counter((row.segment, row.round) for row in applied).values()) == 2
         if both and (summary["staleness_mean"] > 0 or strategy != LATE):
             break

@@ -24,10 +24,11 @@ class Member:
         self.drawn, self.lockstep = DrawnBatches(), lockstep
         self._leases, self._closes, self._requests = list(leases), closes, 0
 
-    def while_waiting(self) -> None:
+    def settle(self) -> None:
         """Nothing travels."""
 
-    settle = while_waiting
+    def pause(self, seconds: float) -> None:
+        """See `Source`."""
 
     def before_compute(self, batch: DrawnBatch) -> None:
         """See `Source`."""

@@ -22,6 +22,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        self.seconds: list[dict[str, float]] = []
         self.may_answer, self.asked = threading.Event(), threading.Event()
         self.error: Exception | None = None
 
@@ -29,6 +30,7 @@ class Coordinator:
         """See `MembershipClient.call`."""
         report = request if method == "Report" else request.report
         self.received.append(report.progress.samples)
+        self.seconds.append(dict(report.seconds))
         self.asked.set()
         assert self.may_answer.wait(WAIT_S)
         if self.error is not None:
@@ -71,6 +73,16 @@ def test_the_last_report_is_answered_before_a_script_leaves(coordinator: Coordin
     coordinator.may_answer.set()
     progress.flush()  # nothing is new
     assert (coordinator.received, progress.job_samples) == ([10], 20)
+
+
+def test_reports_have_the_time_by_phase(coordinator: Coordinator, progress: ScriptProgress) -> None:
+    coordinator.may_answer.set()
+    progress.phases.end("compute")
+    progress.phases.end("push")
+    progress.report()
+    progress.request_work(0, wire.WANTS_TRAINING)
+    assert coordinator.seconds == [progress.phases.seconds] * 2
+    assert min(progress.phases.seconds[phase] for phase in ("compute", "push")) > 0
 
 
 def test_a_report_that_is_refused_ends_the_next_call(coordinator: Coordinator, progress: ScriptProgress) -> None:

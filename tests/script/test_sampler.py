@@ -26,7 +26,7 @@ class Leases:
         self.by_epoch = False
         self.lockstep = lockstep
         self.before_compute: Callable[[DrawnBatch], None] = lambda batch: None
-        self.while_waiting: Callable[[], None] = lambda: None
+        self.pause: Callable[[float], None] = lambda seconds: None
         self.settle: Callable[[], None] = lambda: None
         self.requests = self.replica = self.unguarded = 0
         self._answers = list(answers)

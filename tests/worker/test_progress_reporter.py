@@ -11,8 +11,8 @@ from dbelief.errors import Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
+from dbelief.training.phases import PhaseTimer
 from worker.comm import Communicator, run_ranks
-from worker.pipeline.phases import PhaseTimer
 from worker.progress_reporter import ProgressReporter
 
 

@@ -1,1 +1,1 @@
-"""Concurrent parts of a replica: fetch and push threads, buffers, batches and measured phases."""
+"""Concurrent parts of a replica: fetch and push threads, buffers, and batches."""

@@ -16,9 +16,9 @@ from dbelief.core.push import Pusher, PushResult, PushStats, together
 from dbelief.nn import Batch, Model, absent_of
 from dbelief.process.runtime import runtime
 from dbelief.training.local_rounds import DilocoSettings, LocalRounds, RoundExchange
+from dbelief.training.phases import PhaseTimer
 
 from ..pipeline.batches import BatchSource
-from ..pipeline.phases import PhaseTimer
 
 
 class Diloco:

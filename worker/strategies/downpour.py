@@ -31,11 +31,11 @@ from dbelief.nn import Batch, Model, absent_of
 from dbelief.optim import apply_rule, make_rule
 from dbelief.optim.gradients import check_finite, clip_by_norm
 from dbelief.training.parameter_buffer import ParameterBuffer
+from dbelief.training.phases import PhaseTimer
 
 from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import GradientBuffer
 from ..pipeline.fetch_thread import FetchThread
-from ..pipeline.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
 
 SLOTS = 2

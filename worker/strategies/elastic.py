@@ -29,9 +29,9 @@ from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.process.runtime import runtime
 from dbelief.training.elastic_weights import ElasticWeights
+from dbelief.training.phases import PhaseTimer
 
 from ..pipeline.batches import BatchSource
-from ..pipeline.phases import PhaseTimer
 
 
 class Centre(Parameters, Protocol):

@@ -15,11 +15,11 @@ from dbelief.data import Samples
 from dbelief.nn import Model
 from dbelief.optim.gradients import check_finite
 from dbelief.training.local_rounds import DilocoSettings
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader
-from ..pipeline.phases import PhaseTimer
 from ..rendezvous import Rendezvous
 from .diloco import Diloco
 from .downpour import Downpour, DownpourSettings

@@ -19,11 +19,11 @@ from dbelief.core.push import PushStats
 from dbelief.errors import RankFailure, Unavailable
 from dbelief.nn import Batch
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.phases import PhaseTimer
 
 from ..comm import Communicator
 from ..comm.tracing import ReceiveStats, TracingEngine
 from ..pipeline.batches import BatchSource
-from ..pipeline.phases import PhaseTimer
 from ..rendezvous import GroupSpec, Rendezvous
 from .group_methods import GroupMethod
 

@@ -28,9 +28,9 @@ from dbelief.process.terminal.console import format_error
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.parameter_buffer import ParameterBuffer
+from dbelief.training.phases import PhaseTimer
 
 from ..pipeline.buffers import GradientBuffer
-from ..pipeline.phases import PhaseTimer
 from ..pipeline.push_thread import PushThread
 
 Gather = Callable[[int, int, int], Batch]

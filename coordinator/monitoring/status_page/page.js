@@ -86,6 +86,18 @@ function showHead(s) {
       : `${duration(s.elapsed_s)} of ${duration(s.wall_limit_s)}`);
 }
 
+// How late pushes are: in lockstep the rounds that they come after the end of theirs.
+const lateName = (s) => (s.rounds ? "age, in rounds" : "staleness");
+
+function roundTiles(rounds) {
+  if (!rounds) return [];
+  const bytes = (value) => (known(value) ? `${short(value, 3, " ")}B` : NONE);
+  return [["round", count(rounds.rounds)], ["replicas a round", fixed(rounds.pushes_per_round, 2)],
+    ["late pushes", count(rounds.late_pushes)], ["late by, mean", fixed(rounds.late_age, 2)],
+    ["sent a sample", bytes(rounds.sent_per_sample)], ["fetched a sample", bytes(rounds.received_per_sample)],
+    ["computing", known(rounds.computing) ? percent(rounds.computing, 0) : NONE]];
+}
+
 function showNumbers(s) {
   const batch = s.batch;
   const validation = known(s.validation_accuracy) ? percent(s.validation_accuracy) : figures(s.validation_loss);
@@ -99,7 +111,7 @@ function showNumbers(s) {
       [`pass ${batch.pass}`, `${batch.portions_done} of ${batch.portions}`], ["bundles", count(batch.bundles)],
       ["backups", count(batch.backups_launched)], ["backups won", count(batch.backups_won)]);
   } else {
-    rows.push(["staleness", fixed(s.staleness_mean, 2)], ["epoch", fixed(s.epoch, 2)]);
+    rows.push([lateName(s), fixed(s.staleness_mean, 2)], ["epoch", fixed(s.epoch, 2)], ...roundTiles(s.rounds));
   }
   rows.push(["elapsed", duration(s.elapsed_s)]);
   if (known(s.eta_s)) rows.push(["left", duration(s.eta_s)]);
@@ -173,7 +185,9 @@ function showCurve(id, curve, form, logs) {
   svg.setAttribute("aria-label", `from ${form(ys[0])} to ${form(ys[ys.length - 1])} over ${short(last)} ${curve.over}`);
 }
 
-function showStaleness(rows) {
+function showStaleness(rows, name, unit) {
+  text("late-name", name);
+  text("late-unit", unit);
   const [svg, width, height] = cleared("staleness");
   const used = rows.length - [...rows].reverse().findIndex((row) => row.pushes);
   const shown = rows.slice(0, Math.min(rows.length, Math.max(used, 6)));
@@ -186,11 +200,11 @@ function showStaleness(rows) {
   }
   shown.forEach((row, index) => {
     const size = ((floor - TOP) * row.pushes) / most, before = index ? shown[index - 1].up_to + 1 : 0;
-    const name = row.up_to === null ? "more" : String(row.up_to);
-    const range = row.up_to === null ? `more than ${before - 1}` : before === row.up_to ? name : `${before} to ${name}`;
+    const bound = row.up_to === null ? "more" : String(row.up_to);
+    const range = row.up_to === null ? `more than ${before - 1}` : before === row.up_to ? bound : `${before} to ${bound}`;
     const bar = drawn(svg, "rect", { class: "bar", x: LEFT + step * index + 2, y: floor - size, width: Math.max(1, step - 4), height: size, rx: 2 });
-    drawn(bar, "title", {}, `staleness ${range}: ${count(row.pushes)} of ${count(all)} pushes`);
-    drawn(svg, "text", { x: LEFT + step * (index + 0.5), y: height - 4, "text-anchor": "middle" }, name);
+    drawn(bar, "title", {}, `${name} ${range}: ${count(row.pushes)} of ${count(all)} pushes`);
+    drawn(svg, "text", { x: LEFT + step * (index + 0.5), y: height - 4, "text-anchor": "middle" }, bound);
   });
   svg.setAttribute("aria-label", `${count(all)} pushes`);
 }
@@ -213,7 +227,7 @@ function showCurves(s) {
     text("validation-now", accuracy ? percent(validation.y[validation.y.length - 1]) : figures(validation.y[validation.y.length - 1]));
     showCurve("validation", validation, form, !accuracy);
   }
-  if (pushes) showStaleness(s.staleness);
+  if (pushes) showStaleness(s.staleness, s.rounds ? "age" : "staleness", s.rounds ? "rounds" : "versions");
 }
 
 // -- members --------------------------------------------------------------------------------------------------------
@@ -250,6 +264,7 @@ function showMembers(s) {
   text("workers-count", `${count(here)}${wanted}`);
   text("shards-count", count(shards.filter((member) => !GONE.includes(member.state) && !member.follows).length));
   at("stale-head").hidden = Boolean(s.batch);
+  text("stale-head", s.rounds ? "age" : "staleness");
   at("workers").replaceChildren(...rowsOf(workers, (member) => [
     [`${ROLES[member.role]}${member.id}`], stateOf(member), [member.name, "wide"], [count(member.samples_per_s), "n"],
     [count(member.samples), "n"], ...(s.batch ? [] : [[fixed(member.staleness, 2), "n"]]), [ago(member.last_seen_s), "n quiet"],

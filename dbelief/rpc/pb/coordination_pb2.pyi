@@ -1019,8 +1019,8 @@ class ReportRequest(_message.Message):
 
     @_builtins.property
     def staleness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Its pushes in this incarnation, by staleness: at most 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128 versions, and
-        more; empty: not reported.
+        """Its pushes in this incarnation, by staleness: at most 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128 versions (or
+        rounds, in lockstep), and more; empty: not reported.
         """
 
     @_builtins.property
@@ -1218,6 +1218,7 @@ class Progress(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     STEPS_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    OPEN_ROUND_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """of the last acknowledged push, as in its opening; 0 for a client without leases"""
     pushes: _builtins.int
@@ -1229,15 +1230,19 @@ class Progress(_message.Message):
     loss_sum: _builtins.float
     """mean loss times samples, summed"""
     staleness_sum: _builtins.float
-    """mean staleness over the segments of a push, in versions, summed over pushes"""
+    """mean staleness over the segments of a push, in versions (in lockstep: the rounds that it"""
     lost: _builtins.int
-    """acknowledged by an earlier incarnation of a shard and lost, as reported by its new one"""
+    """is late), summed over pushes
+    acknowledged by an earlier incarnation of a shard and lost, as reported by its new one
+    """
     position: _builtins.int
     """of the last acknowledged push, as in its opening"""
     sequence: _builtins.int
     """number of the last acknowledged push; 0: none, or a step of a group, which pushes nothing"""
     steps_left_out: _builtins.int
     """of `steps`: without a gradient, as a script's loss scaler found an overflow"""
+    open_round: _builtins.int
+    """with a quorum: the latest open round that its pushes were answered with; else 0"""
     def __init__(
         self,
         *,
@@ -1251,10 +1256,11 @@ class Progress(_message.Message):
         position: _builtins.int = ...,
         sequence: _builtins.int = ...,
         steps_left_out: _builtins.int = ...,
+        open_round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "position", b"position", "pushes", b"pushes", "samples", b"samples", "sequence", b"sequence", "staleness_sum", b"staleness_sum", "steps", b"steps", "steps_left_out", b"steps_left_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "open_round", b"open_round", "position", b"position", "pushes", b"pushes", "samples", b"samples", "sequence", b"sequence", "staleness_sum", b"staleness_sum", "steps", b"steps", "steps_left_out", b"steps_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1522,6 +1528,7 @@ class StatusReply(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     VALIDATION_METRICS_FIELD_NUMBER: _builtins.int
     TEST_METRICS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1547,7 +1554,7 @@ class StatusReply(_message.Message):
     samples_per_s: _builtins.float
     """over the last seconds"""
     staleness_mean: _builtins.float
-    """versions, over the whole run; NaN before the first push"""
+    """versions, or with `rounds` rounds, over the whole run; NaN before the first push"""
     elapsed_s: _builtins.float
     """seconds since the coordinator began"""
     shards: _builtins.int
@@ -1604,6 +1611,10 @@ class StatusReply(_message.Message):
     def test_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """by name; empty before the end"""
 
+    @_builtins.property
+    def rounds(self) -> Global___RoundStatus:
+        """of a job in lockstep; absent: the job has no rounds"""
+
     def __init__(
         self,
         *,
@@ -1639,21 +1650,72 @@ class StatusReply(_message.Message):
         events: _abc.Iterable[Global___RecentEvent] | None = ...,
         validation_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         test_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        rounds: Global___RoundStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "rounds", b"rounds", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "test_metrics", b"test_metrics", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "validation_metrics", b"validation_metrics", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "rounds", b"rounds", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "test_metrics", b"test_metrics", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "validation_metrics", b"validation_metrics", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
+    _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
+    _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
     _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
     _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__placement) -> _WhichOneofReturnType__placement | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class RoundStatus(_message.Message):
+    """Rounds of a job in lockstep, over the whole run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    PUSHES_PER_ROUND_FIELD_NUMBER: _builtins.int
+    LATE_PUSHES_FIELD_NUMBER: _builtins.int
+    LATE_AGE_FIELD_NUMBER: _builtins.int
+    SENT_PER_SAMPLE_FIELD_NUMBER: _builtins.int
+    RECEIVED_PER_SAMPLE_FIELD_NUMBER: _builtins.int
+    COMPUTING_FIELD_NUMBER: _builtins.int
+    rounds: _builtins.int
+    """rounds that are over, as far as replicas have reported"""
+    pushes_per_round: _builtins.float
+    """replicas in a round, mean; NaN before the end of the first"""
+    late_pushes: _builtins.int
+    """pushes that came after the end of their round"""
+    late_age: _builtins.float
+    """rounds that these were late, mean; NaN without any"""
+    sent_per_sample: _builtins.float
+    """bytes from replicas to shards; NaN before the first sample"""
+    received_per_sample: _builtins.float
+    """bytes from shards to replicas; NaN before the first sample"""
+    computing: _builtins.float
+    """share of the replicas' time, 0 to 1; NaN before the first report"""
+    def __init__(
+        self,
+        *,
+        rounds: _builtins.int = ...,
+        pushes_per_round: _builtins.float = ...,
+        late_pushes: _builtins.int = ...,
+        late_age: _builtins.float = ...,
+        sent_per_sample: _builtins.float = ...,
+        received_per_sample: _builtins.float = ...,
+        computing: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computing", b"computing", "late_age", b"late_age", "late_pushes", b"late_pushes", "pushes_per_round", b"pushes_per_round", "received_per_sample", b"received_per_sample", "rounds", b"rounds", "sent_per_sample", b"sent_per_sample"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundStatus: _TypeAlias = RoundStatus  # noqa: Y015
 
 @_typing.final
 class RecentEvent(_message.Message):

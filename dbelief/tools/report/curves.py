@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from dbelief.monitor.rounds import late_word
+
 from .iterations import Iterations, draw_iterations
 from .panels import Marks, Panel, draw_panels, figure_of
 from .plot_style import BLUE, GREEN, QUIET, EvaluationCurves, Series, draw_accuracy, draw_loss
@@ -26,6 +28,7 @@ class _Story:
         self.evaluations = EvaluationCurves()
         self.marks = Marks()
         self.epoch_samples = 0.0  # 0 while unknown
+        self.late = late_word({})
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add the next event."""
@@ -33,6 +36,7 @@ class _Story:
         if kind == "progress":
             self.loss.add(samples, event.get("loss"))
             self.staleness.add(samples, event.get("staleness"))
+            self.late = late_word(event)
             if samples and event.get("epoch"):
                 self.epoch_samples = samples / event["epoch"]
         elif kind == "evaluation":
@@ -97,7 +101,7 @@ def _panels(story: _Story) -> list[Panel]:
 
 
 def _draw_staleness(axes: Axes, story: _Story) -> None:
-    axes.set_ylabel("staleness (versions)")
+    axes.set_ylabel("{} ({})".format(*story.late))
     _draw_smoothed(axes, story.staleness, story.marks.warm_start, GREEN, "mean of pushes")
     axes.set_ylim(bottom=0, top=max(1.0, 1.08 * max(story.staleness.values)))
     axes.yaxis.set_major_locator(MaxNLocator(5))

@@ -13,7 +13,7 @@ from dbelief.errors import UserError
 from dbelief.monitor.format import duration, number, plural, short_time, size
 from dbelief.monitor.live_view import backups
 from dbelief.monitor.states import ENDED, job_state
-from dbelief.monitor.status_table import facts_of, quality
+from dbelief.monitor.status_table import end_of_rounds, facts_of, late_row, quality
 from dbelief.rundir.events import read_events
 from dbelief.rundir.summary import Summary, read_summary
 
@@ -157,11 +157,15 @@ def _of_pushes(history: Account, summary: Summary | None) -> list[tuple[str, str
     samples, epochs = now.get("samples", 0), now.get("epoch", 0.0)
     if summary is not None:
         samples, epochs = summary.samples, summary.epochs
-    staleness = summary.staleness_mean if summary is not None else now.get("staleness")
+    known = {"staleness_mean": now.get("staleness"), "rounds": now.get("rounds")}
+    if summary is not None:
+        known = {"staleness_mean": summary.staleness_mean, "rounds": summary.rounds}
+    rounds = [("rounds", f"{now['rounds']:,}")] if summary is None and now.get("rounds") else []
     return [
         ("samples", f"{samples:,}, {epochs:.2f} epochs"),
         ("loss", number(now.get("loss"), ".4f")),
-        ("staleness", f"{number(staleness, '.2f')} versions"),
+        late_row(known),
+        *(rounds if summary is None else end_of_rounds(summary)),
     ]
 
 

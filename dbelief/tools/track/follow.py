@@ -145,7 +145,7 @@ def numbers_of(event: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an event by the tracker's name; {} where it has none."""
     if event["event"] == "progress":
         names = {"loss": "train/loss", "epoch": "train/epoch", "staleness": "train/staleness"}
-        names |= {"samples_per_s": "speed/samples_per_s", "members": "speed/members"}
+        names |= {"samples_per_s": "speed/samples_per_s", "members": "speed/members", "rounds": "train/rounds"}
         found = {title: event.get(name) for name, title in names.items()}
     elif event["event"] == "evaluation":
         found = {name: event.get(name) for name in ("loss", "accuracy")} | dict(event.get("metrics") or {})

@@ -613,6 +613,7 @@ def test_summary_at_the_end(a_world: MakeWorld) -> None:
         "pushes": 20,
         "pushes_trained_twice": 1,
         "staleness_mean": 0.0,
+        "rounds": None,
         "wall_s": 12.5,
         "replicas": 2,
         "shards": 2,

@@ -605,7 +605,25 @@ def test_status_of_a_batch_method(a_world: Callable[..., World]) -> None:
 
 
 def test_status_of_another_strategy_has_none(call: Caller) -> None:
-    assert not call("Status", wire.StatusRequest()).HasField("batch")
+    status = call("Status", wire.StatusRequest())
+    assert not status.HasField("batch")
+    assert not status.HasField("rounds")
+
+
+def test_status_of_a_job_in_lockstep(a_world: Callable[..., World]) -> None:
+    call = Caller(a_world(strategy__staleness=0))
+    call.world.started()
+    rounds = call("Status", wire.StatusRequest()).rounds
+    assert all(math.isnan(getattr(rounds, name)) for name in ("pushes_per_round", "late_age", "computing"))
+    for number in (0, 1, 0):
+        lease(call, number)
+        call.world.settle()
+    progress = wire.Progress(lease=1, position=20, sequence=2, pushes=2, samples=20, steps=2, loss_sum=2.0)
+    figures = wire.WireFigures(sent=40, shared_sent=60, received=20)
+    call("Report", report(call, progress=progress, wire=figures, seconds={"compute": 1.0, "push": 3.0}))
+    rounds = call("Status", wire.StatusRequest()).rounds
+    assert (rounds.rounds, rounds.pushes_per_round, rounds.late_pushes) == (2, 1.0, 0)
+    assert (rounds.sent_per_sample, rounds.received_per_sample, rounds.computing) == (5.0, 1.0, 0.25)
 
 
 def test_stop_answers_with_the_state(training: Caller) -> None:

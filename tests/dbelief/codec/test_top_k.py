@@ -158,7 +158,7 @@ def test_a_share_is_from_one_of_a_block_to_all(share: float) -> None:
 
 @pytest.mark.parametrize("decay", [0.0, 1.01, float("nan")])
 def test_a_decay_is_above_0_and_at_most_1(decay: float) -> None:
-    with pytest.raises(ValueError, match="decay is .*, must be above 0 and at most 1"):
+    with pytest.raises(ValueError, match=r"decay is .*, must be above 0 and at most 1"):
         TopK(decay=decay)
 
 

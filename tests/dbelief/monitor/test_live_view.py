@@ -33,6 +33,12 @@ def status(**other: Any) -> dict[str, Any]:
     }
 
 
+ROUNDS = {
+    "rounds": 1200, "pushes_per_round": 3.75, "late_pushes": 12, "late_age": 1.5, "sent_per_sample": 1234.0,
+    "received_per_sample": 617.0, "computing": 0.875,
+}  # fmt: skip
+
+
 def replicas(count: int) -> list[dict[str, Any]]:
     return [
         {"id": f"replica-{i}", "role": "worker", "state": "computing", "samples": 6000 + i, "staleness": 1.5}
@@ -54,6 +60,17 @@ def test_view_shows_progress_and_members() -> None:
     assert text[6].split() == ["replica", "state", "samples", "staleness", "last", "seen"]
     assert text[7].split() == ["replica-0", "computing", "6,000", "1.50", "–"]
     assert not any("shard-0" in row for row in text)
+
+
+def test_a_job_in_lockstep_shows_its_rounds() -> None:
+    text = drawn(status(rounds=ROUNDS), width=90)
+    assert text[3].split()[2:5] == ["samples/s", "age", "epoch"]
+    assert text[5] == "round 1,200 of 3.75 replicas, 12 late; computing 88 %; a sample 1.23 kB out, 617 B in"
+    assert text[7].split() == ["replica", "state", "samples", "age", "last", "seen"]
+    assert f" | {text[5]} | loss 0.1235 | " in line(status(rounds=ROUNDS))
+    assert len(drawn(status(rounds=ROUNDS), width=60)) == len(text), "a narrow terminal cuts the line"
+    before = dict.fromkeys(ROUNDS) | {"rounds": 0, "late_pushes": 0}
+    assert not any("round" in row for row in drawn(status(rounds=before)))
 
 
 def test_silent_member_shows_its_last_heartbeat() -> None:

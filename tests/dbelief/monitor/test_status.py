@@ -37,6 +37,7 @@ SUMMARY = dict.fromkeys(name for name, field in Summary.model_fields.items() if 
     "steps": 1, "pushes": 1, "pushes_trained_twice": 0, "wall_s": 2.0, "replicas": 1, "shards": 1, "members_lost": 0,
     "died": [], "pushes_lost": 0, "parameters": 650, "state": "failed",
     "trained": False, "evaluation_failed": {}, "steps_left_out": 0, "last_leg_s": None,
+    "rounds": None,
 }  # fmt: skip
 
 
@@ -114,6 +115,14 @@ def test_batch_status_as_plain_values() -> None:
         "iteration": 3, "iterations": None, "loss": None, "gradient_norm": None, "step": None, "evaluations": 0,
         "pass": 5, "portions_done": 1, "portions": 9, "bundles": 0, "backups_launched": 2, "backups_won": 0,
     }  # fmt: skip
+
+
+def test_rounds_as_plain_values() -> None:
+    status = wire.StatusReply(job="digits", state=wire.STATE_READY)
+    assert to_dict(status)["rounds"] is None
+    figures = {"rounds": 3, "pushes_per_round": 1.5, "late_pushes": 1, "sent_per_sample": 8.0, "computing": 0.5}
+    status.rounds.CopyFrom(wire.RoundStatus(**figures, late_age=math.nan, received_per_sample=math.nan))  # type: ignore[arg-type]
+    assert to_dict(status)["rounds"] == {**figures, "late_age": None, "received_per_sample": None}
 
 
 @pytest.mark.processes

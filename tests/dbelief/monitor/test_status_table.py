@@ -4,6 +4,7 @@ from rich.console import RenderableType
 
 from dbelief.monitor.status_table import outcome, overview
 from dbelief.rundir.summary import Summary
+from tests.dbelief.monitor.test_live_view import ROUNDS
 from tests.terminal import shown
 
 STATUS: dict[str, Any] = {
@@ -121,6 +122,30 @@ def test_overview_of_a_batch_method() -> None:
     assert rows["bundles"] == "200, backups 3 (2 won)"
     assert rows["replica 3"].split() == ["died", "host:8", "6,000", "61.0", "s"]
     assert "staleness" not in rows
+
+
+ROUND_ROWS = {
+    "rounds": "1,200, of 3.75 replicas",
+    "late pushes": "12, by 1.50 rounds on average",
+    "bytes a sample": "1.23 kB sent, 617 B received",
+    "computing": "88 % of the replicas' time",
+}
+
+
+def test_overview_of_a_job_in_lockstep() -> None:
+    rows = named(overview({**STATUS, "rounds": ROUNDS}))
+    assert rows["age"] == "2.25 rounds"
+    assert ROUND_ROWS.items() <= rows.items()
+    assert rows["member"].split() == ["state", "process", "samples", "age", "last", "seen"]
+    before = dict.fromkeys(ROUNDS) | {"rounds": 0, "late_pushes": 0}
+    rows = named(overview({**STATUS, "rounds": before}))
+    assert (rows["rounds"], rows["late pushes"], rows["bytes a sample"]) == ("0, of – replicas", "0", "–")
+
+
+def test_outcome_of_a_job_in_lockstep() -> None:
+    rows = named(outcome(Summary(**{**SUMMARY.model_dump(), "rounds": ROUNDS, "staleness_mean": 0.25})))
+    assert rows["age"] == "0.25 rounds"
+    assert ROUND_ROWS.items() <= rows.items()
 
 
 def test_outcome_of_a_batch_method() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dbelief.monitor.top import bytes_per_s, sparkline, whole
-from tests.dbelief.monitor.test_live_view import BATCH, status
+from tests.dbelief.monitor.test_live_view import BATCH, ROUNDS, status
 from tests.terminal import shown
 
 
@@ -45,6 +45,12 @@ def test_the_fastest_come_first_and_the_gone_last() -> None:
         ["1", "died", "900"],
     ]
     assert rows[-1] == ["0", "serving", "12.5", "2.5", "MB/s", "4", "123,456", "1:15"]
+
+
+def test_a_job_in_lockstep_shows_its_rounds() -> None:
+    rows = [line.split() for line in drawn(members=[worker(0, 1.0)], rounds=ROUNDS)]
+    assert any(row[:3] == ["round", "1,200", "of"] for row in rows)
+    assert ["replica", "state", "samples/s", "samples", "age", "last", "seen"] in rows
 
 
 def test_curves_are_bars_with_their_ends() -> None:

@@ -19,8 +19,8 @@ from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.training.phases import PhaseTimer
 from worker.comm import Communicator, run_ranks
-from worker.pipeline.phases import PhaseTimer
 from worker.strategies.sandblaster import BundleWorker
 
 SIZE = 6

@@ -196,6 +196,12 @@ def test_staleness_is_smoothed_within_warm_start_only(panels: Any) -> None:
     assert set(smooth) == {0.0, 4.0}
 
 
+def test_late_pushes_of_rounds_have_an_age(panels: Any) -> None:
+    for rounds, label in (({}, "staleness (versions)"), ({"rounds": 3}, "age (rounds)")):
+        panel = panels([event | rounds for event in progress(20)])[-1]
+        assert panel.get_ylabel() == label
+
+
 def test_moving_mean_is_the_plain_one() -> None:
     values = np.random.default_rng(0).normal(size=50)
     got = moving_mean(values, 6)

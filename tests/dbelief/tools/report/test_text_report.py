@@ -11,6 +11,7 @@ import pytest
 from dbelief.errors import UserError
 from dbelief.rundir.summary import Summary, write_summary
 from dbelief.tools.report.text_report import account, in_words, shares
+from tests.dbelief.monitor.test_live_view import ROUNDS
 from tests.terminal import shown
 
 TRAINING: list[dict[str, Any]] = [
@@ -96,6 +97,16 @@ def test_report_of_an_ended_job_uses_its_summary(run: Path) -> None:
     assert (rows["samples"], rows["time"]) == ("2,400, 3.00 epochs", "7 s")
     assert rows["test"] == "96.88 %, loss 0.0000"
     assert rows["pushes"] == "0 lost, 2 trained twice"
+
+
+def test_report_of_a_job_in_lockstep(run: Path) -> None:
+    log(run, [{**event, "rounds": 7} if event["event"] == "progress" else event for event in TRAINING])
+    assert (told(run)["age"], told(run)["rounds"]) == ("1.00 rounds", "7")
+    log(run, [*TRAINING, END])
+    ended(run, rounds=ROUNDS, staleness_mean=0.25)
+    rows = told(run)
+    assert (rows["age"], rows["rounds"]) == ("0.25 rounds", "1,200, of 3.75 replicas")
+    assert (rows["late pushes"], rows["computing"]) == ("12, by 1.50 rounds on average", "88 % of the replicas' time")
 
 
 def test_shared_memory_bytes_are_reported_separately(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Time of the compute thread by phase: fetch, compute, push, wait, data."""
+"""Time of a replica's compute thread by phase: fetch, compute, push, wait, data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from dbelief.process.runtime import runtime
 
 
 class PhaseTimer:
-    """Seconds that the compute thread spent in each phase."""
+    """Seconds that the compute thread spent in each phase; of a script, which computes and loads data between the calls
+    of dbelief, "compute" has both.
+
+    Attributes
+    ----------
+    seconds
+        By phase.
+    """
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("fetch", "compute", "push", "wait", "data"), 0.0)
