@@ -9,24 +9,22 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
-from dbelief.arrays import streaming_copy
 from dbelief.checkpoint.object_sets import sets_at
 from dbelief.checkpoint.set_files import SetFiles
 from dbelief.checkpoint.set_storage import SetStorage
 from dbelief.core.push import AppliedPush
 from dbelief.errors import Moved, Rejected, Unavailable
-from dbelief.optim import Rule, make_rule, warm_up
 from dbelief.process.clock import SystemClock
 from dbelief.process.gc_control import collect, freeze
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.server.auth import must_be_in
-from dbelief.rpc.wire.convert import program_from_wire, spans_from_wire
-from dbelief.rpc.wire.payloads import Codecs
+from dbelief.rpc.wire.convert import program_from_wire
 from dbelief.telemetry.metric_specs import HOTTEST
 from dbelief.telemetry.metrics import Metrics
 
 from . import snapshot
+from .assignment import shard_of
 from .hot_segments import HotSegments
 from .programs import ProgramExecutor
 from .replication.carry_stream import CarryStream
@@ -35,7 +33,6 @@ from .replication.migration import Arrival, Migration
 from .replication.sender import FollowerMessages, FollowerSender
 from .replication.wire import encode
 from .store.concurrency import ThreadPool
-from .store.quorum import Quorum
 from .store.shard import Shard
 
 R = TypeVar("R")
@@ -64,22 +61,6 @@ def _at(hottest: HotSegments, rank: int, what: int) -> float:
 def _order(command: wire.Command) -> tuple[int, int]:
     """Order of coordinator commands: the later of two is greater."""
     return command.leader_epoch, command.id
-
-
-def _compile(rule: Rule, assignment: wire.Assignment) -> None:
-    """Compile or load the loops that the assigned work needs, before the first push needs them."""
-    longest = max([assignment.max_segment_length, *(span.length for span in assignment.segments)], default=0)
-    warm_up(rule, longest)
-    streaming_copy.warm_up(4 * longest)
-    options, differences = dict(assignment.push_options), assignment.pull_differences
-    Codecs.numbered(assignment.push_codec, options, assignment.pull_codec, differences)
-
-
-def _quorum(assignment: wire.Assignment) -> Quorum | None:
-    quorum = assignment.quorum
-    if not assignment.HasField("quorum"):
-        return None
-    return Quorum(quorum.replicas, quorum.grace_s if quorum.HasField("grace_s") else None, quorum.stale)
 
 
 class ShardController:
@@ -415,20 +396,8 @@ class ShardController:
     def _assign(self, request: wire.ConfigureRequest) -> None:
         """Replace all segments, in the epoch that the request names; a refused assignment leaves both."""
         assignment = request.assignment
-        rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
-        _compile(rule, assignment)
+        shard = shard_of(assignment, self._record)
         freeze()
-        shard = Shard(
-            spans_from_wire(assignment.segments),
-            rule,
-            assignment.staleness if assignment.HasField("staleness") else None,
-            self._record if assignment.record else None,
-            assignment.staleness_aware,
-            assignment.ordered,
-            assignment.lock_free,
-            _quorum(assignment),
-            assignment.pull_differences,
-        )
         self.shard = None  # before the epoch: no call of the new incarnation may reach the segments of an earlier one
         self.epoch = max(self.epoch, request.shard_epoch)
         if self._migration is not None:

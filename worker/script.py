@@ -1,4 +1,4 @@
-"""A worker that becomes a script: the settings of `dbelief worker` as variables, and the script's command."""
+"""A worker that becomes a script: settings and credentials of `dbelief worker` as variables, and its command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from dbelief.errors import UserError
 from dbelief.script.settings import ScriptSettings
+from dbelief.security import identity
 
 
 def run_script(
@@ -25,11 +26,11 @@ def run_script(
     Raises
     ------
     UserError
-        Its program cannot be run.
+        Its program cannot be run, or there are no credentials where DBELIEF_CREDENTIALS says.
     """
     settings = ScriptSettings(coordinator, name, number, threads, shared_memory, direct_streams)
     command = list(script[1:] if script[0] == "--" else script)
     try:
-        os.execvpe(command[0], command, os.environ | settings.variables())
+        os.execvpe(command[0], command, os.environ | identity.variables() | settings.variables())
     except OSError as error:
         raise UserError(f"{command[0]}: cannot be run: {error.strerror or error}") from error

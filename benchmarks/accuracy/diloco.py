@@ -1,35 +1,40 @@
 """DiLoCo's quality: a character GPT by four learners that exchange every H steps, beside DDP and one learner alone.
 
     DBELIEF_DATA=... python -m benchmarks.accuracy.diloco [--seeds 0] [--ways ddp,alone,simulated-8,job-8] [--steps 488]
-        [--rate 0.001]
+        [--rate 0.003] [--way mine:steps=32,outer.mu=0.9,wire.push=int8]
 
-The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) on tiny Shakespeare: AdamW at a
-constant rate, mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the same windows in the
-same order:
+The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) with an output of its own, on tiny
+Shakespeare: AdamW at a constant rate, mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the
+same windows in the same order:
 
     ddp            one process, mini-batches of 32: the steps of four synchronous ranks
     alone          one learner in the same time: as many steps, of 8
     simulated-H    the algorithm for four learners in one process, with torch's SGD as the outer rule
     job-H          a job with four replicas, each a process
+    others         such a job with more fields (JOBS), or with those of --way NAME:FIELD=VALUE,...: of the strategy, or
+                   of `wire`; quorum and top-k are left out where job files have none
 
-The figures are of the windows behind the training text, of the parameters at the end.
+The loss is that of the windows behind the training text, of the parameters at the end. Bytes are those that a learner
+sends, and receives, over the whole run: of a job the payload of all segments, initial values among them; of DDP those
+of a ring, 2 (P - 1) / P of 4 bytes for each parameter and step, which are 6 with four.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from benchmarks.accuracy.scripts import Figures, figures_of, source_of
+from benchmarks.accuracy.scripts import figures_of, source_of
 from benchmarks.harness import options, report, runs
 from benchmarks.harness.extras import needs_torch
 
@@ -40,6 +45,24 @@ PATIENCE_S = 600.0
 """More than a long round takes on a busy machine."""
 STEPS = 488
 """Two epochs."""
+RATE = 0.003
+RING = 4 * 2 * (LEARNERS - 1) / LEARNERS
+"""Bytes of a parameter that a rank sends, and receives, in a step."""
+JOBS = {
+    **{f"job-{steps}": f"steps={steps}" for steps in ROUNDS},
+    "fragments": "steps=32,fragments=4",
+    "delay": "steps=32,delay=8",
+    "delay-blend": "steps=32,delay=8,blend=0.5",
+    "int8": "steps=32,wire.push=int8,wire.pull=bf16",
+    "int4": "steps=32,wire.push=int4,wire.pull=bf16",
+    "one-bit": "steps=32,wire.push=one-bit,wire.pull=bf16",
+    "top-k": "steps=32,wire.push=top-k,wire.pull=bf16",
+    "quorum": "steps=32,quorum=3",
+    "all": "steps=32,fragments=4,delay=8,blend=0.5,wire.push=int8,wire.pull=bf16",
+}
+"""Fields of a job, by way."""
+
+Row = dict[str, Any]
 
 
 class Setting(NamedTuple):
@@ -56,14 +79,14 @@ class Setting(NamedTuple):
         return [self.source, str(self.seed), str(TRAIN), str(self.rate)]
 
 
-def job_fields(setting: Setting, inner_steps: int) -> dict[str, Any]:
-    """The job file for rounds of so many inner steps, H."""
+def job_fields(setting: Setting) -> dict[str, Any]:
+    """The job file without the fields of a way."""
     outer = {"name": "nesterov", "rate": 0.7, "mu": 0.6}
     return {
         "name": "diloco",
         "model": {"source": "script"},
         "data": {"source": "script", "train": TRAIN, "validation": 1},
-        "strategy": {"name": "diloco", "batch": BATCH, "steps": inner_steps, "outer": outer},
+        "strategy": {"name": "diloco", "batch": BATCH, "outer": outer},
         "limits": {"samples": setting.steps * LEARNERS * BATCH},
         "evaluate": {"every": 10**9, "keep": "last"},
         "snapshots": {"every_s": None},
@@ -73,81 +96,130 @@ def job_fields(setting: Setting, inner_steps: int) -> dict[str, Any]:
     }
 
 
-def in_one_process(setting: Setting, *words: str) -> Figures:
+def overrides_of(fields: str) -> dict[str, str]:
+    """Values by dotted path in the job file, of `FIELD=VALUE,...`."""
+    pairs = (pair.split("=", 1) for pair in fields.split(","))
+    return {field if field.startswith("wire.") else f"strategy.{field}": value for field, value in pairs}
+
+
+def in_one_process(setting: Setting, *words: str) -> Row:
     """Figures that the script prints."""
     command = [sys.executable, SCRIPT, *setting.words, *words]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    loss, accuracy = json.loads(ended.stdout)
-    return {"loss": loss, "accuracy": accuracy}
+    return dict(zip(("loss", "accuracy", "parameters"), json.loads(ended.stdout), strict=True))
 
 
-def plain(batch: int, setting: Setting) -> Figures:
-    """Figures of one learner without exchanges."""
-    return in_one_process(setting, "plain", str(batch), str(setting.steps))
+def ddp(setting: Setting) -> Row:
+    """Figures of synchronous ranks, and the bytes of a ring."""
+    found = in_one_process(setting, "plain", str(LEARNERS * BATCH), str(setting.steps))
+    return found | with_ring(found["parameters"], setting.steps)
 
 
-def simulated(inner_steps: int, setting: Setting) -> Figures:
+def with_ring(parameters: int, steps: int) -> Row:
+    """Bytes of a rank of DDP."""
+    return dict.fromkeys(("sent", "received"), round(RING * parameters * steps))
+
+
+def alone(setting: Setting) -> Row:
+    """Figures of one learner, which exchanges nothing."""
+    return in_one_process(setting, "plain", str(BATCH), str(setting.steps)) | {"sent": 0, "received": 0}
+
+
+def simulated(inner_steps: int, setting: Setting) -> Row:
     """Figures of the algorithm in one process."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "job.yaml"
-        file.write_text(json.dumps(job_fields(setting, inner_steps)))
+        file, fields = Path(folder) / "job.yaml", job_fields(setting)
+        file.write_text(json.dumps({**fields, "strategy": {**fields["strategy"], "steps": inner_steps}}))
         return in_one_process(setting, "simulated", str(file))
 
 
-def job(inner_steps: int, setting: Setting) -> Figures:
-    """Figures of a job."""
+def job(overrides: Mapping[str, str], setting: Setting) -> Row:
+    """Figures of a job, and bytes of a replica; no memory is shared, so that all of them travel."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "job.yaml").write_text(json.dumps(job_fields(setting, inner_steps)))
-        runs.dbelief(folder, "run", "--quiet", "--job", "job.yaml", SCRIPT, *setting.words)
-        return figures_of(json.loads((Path(folder) / "runs/diloco/summary.json").read_text()))
+        (Path(folder) / "job.yaml").write_text(json.dumps(job_fields(setting)))
+        words = ["--quiet", "--no-shared-memory", *options.settings(overrides), "--job", "job.yaml"]
+        runs.dbelief(folder, "run", *words, SCRIPT, *setting.words)
+        summary = json.loads((Path(folder) / "runs/diloco/summary.json").read_text())
+    replicas = summary["bytes_per_replica"].values()
+    sent = {way: round(statistics.mean(one.get(way, 0) for one in replicas)) for way in ("sent", "received")}
+    return figures_of(summary) | {"parameters": summary["parameters"]} | sent
 
 
-WAYS: dict[str, Callable[[Setting], Figures]] = {
-    "ddp": partial(plain, LEARNERS * BATCH),
-    "alone": partial(plain, BATCH),
+SIMPLE: dict[str, Callable[[Setting], Row]] = {
+    "ddp": ddp,
+    "alone": alone,
     **{f"simulated-{steps}": partial(simulated, steps) for steps in ROUNDS},
-    **{f"job-{steps}": partial(job, steps) for steps in ROUNDS},
 }
+"""Ways in one process."""
 
 
-def means_of(rows: list[dict[str, Any]], ways: list[str]) -> list[dict[str, Any]]:
-    """Mean loss of each way over the seeds; its ratios to that of DDP, and to that of its simulation, if measured."""
-    losses = {way: statistics.mean(row[way]["loss"] for row in rows) for way in ways}
-    return [
-        {
-            "way": way,
-            "loss": loss,
-            "over_ddp": loss / losses["ddp"] if "ddp" in losses else None,
-            "over_simulated": loss / losses[other] if other != way and other in losses else None,
-        }
-        for way, loss in losses.items()
-        for other in [way.replace("job", "simulated")]
-    ]
+def runnable(jobs: Mapping[str, str], setting: Setting) -> dict[str, Callable[[Setting], Row]]:
+    """All ways whose jobs are valid; says which are not."""
+    found = dict(SIMPLE)
+    for way, fields in jobs.items():
+        overrides = overrides_of(fields)
+        if why := options.refusal(job_fields(setting), overrides):
+            report.progress({"way": way, "left_out": why})
+        else:
+            found[way] = partial(job, overrides)
+    return found
+
+
+def means_of(rows: list[Row]) -> list[Row]:
+    """Of each way the means over the seeds; ratios of its loss to DDP's and its simulation's, of its bytes to a ring's.
+
+    A ratio is None where one of its figures is not measured.
+    """
+    ways = dict.fromkeys(row["way"] for row in rows)
+    losses = {way: statistics.mean(row["loss"] for row in rows if row["way"] == way) for way in ways}
+    means = []
+    for way, loss in losses.items():
+        mine = [row for row in rows if row["way"] == way]
+        other = way.replace("job", "simulated")
+        mean = {"way": way, "loss": loss, "over_ddp": loss / losses["ddp"] if "ddp" in losses else None}
+        mean["over_simulated"] = loss / losses[other] if other != way and other in losses else None
+        for direction in ("sent", "received"):
+            shares = [row[direction] / row["ring"] for row in mine if direction in row]
+            mean[f"{direction}_over_ring"] = statistics.mean(shares) if shares else None
+        means.append(mean)
+    return means
+
+
+def more_way(text: str) -> tuple[str, str]:
+    """NAME and FIELD=VALUE,... of --way."""
+    name, colon, fields = text.partition(":")
+    if not (name and colon and all("=" in pair for pair in fields.split(","))):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:FIELD=VALUE,...")
+    return name, fields
 
 
 def main() -> None:
     """Measure, and print the table."""
     parser = options.new_parser(__doc__)
     parser.add_argument("--seeds", type=options.numbers, default=[0])
-    parser.add_argument("--ways", type=options.words, default=list(WAYS))
+    parser.add_argument("--ways", type=options.words)
+    parser.add_argument("--way", type=more_way, action="append", default=[], metavar="NAME:FIELD=VALUE,...")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument("--rate", type=float, default=RATE)
     arguments = parser.parse_args()
-    if unknown := set(arguments.ways) - WAYS.keys():
-        parser.error(f"no way is called {min(unknown)!r}, only {', '.join(WAYS)}")
     needs_torch()
-    source, rows = source_of("char_gpt"), []
+    source, rows, jobs = source_of("char_gpt"), [], JOBS | dict(arguments.way)
+    ways = runnable(jobs, Setting(source, 0, arguments.steps, arguments.rate))
+    wanted = list(ways) if arguments.ways is None else list(dict.fromkeys([*arguments.ways, *dict(arguments.way)]))
+    if unknown := set(wanted) - ways.keys():
+        parser.error(f"no way is called {min(unknown)!r}, only {', '.join(ways)}")
     for seed in arguments.seeds:
-        row: dict[str, Any] = {"seed": seed}
-        for way in arguments.ways:
-            row[way] = WAYS[way](Setting(source, seed, arguments.steps, arguments.rate))
-            report.progress({"seed": seed, "way": way, **row[way]})
-        rows.append(row)
-    means = means_of(rows, arguments.ways)
-    table = Table("way", "test loss", "over DDP", "over the simulation")
+        for way in wanted:
+            row = {"seed": seed, "way": way} | ways[way](Setting(source, seed, arguments.steps, arguments.rate))
+            rows.append(row | {"ring": with_ring(row["parameters"], arguments.steps)["sent"]})
+            report.progress(rows[-1])
+    means = means_of(rows)
+    table = Table("way", "test loss", "over DDP", "over the simulation", "sent over a ring", "received")
     for mean in means:
-        ratios = ("" if mean[name] is None else f"{mean[name]:.4f}" for name in ("over_ddp", "over_simulated"))
-        table.add_row(mean["way"], f"{mean['loss']:.4f}", *ratios)
+        ratios = list(mean)[2:]
+        table.add_row(
+            mean["way"], f"{mean['loss']:.4f}", *("" if mean[one] is None else f"{mean[one]:.4f}" for one in ratios)
+        )
     report.show(table, {"means": means, "rows": rows})
 
 

@@ -4,9 +4,10 @@
     python diloco_script.py FILE SEED WINDOWS RATE simulated JOB            all learners of the job, in one process
     python diloco_script.py FILE SEED WINDOWS RATE plain BATCH STEPS        one learner without exchanges
 
-The model and its windows are those of `examples/scripts/char_gpt.py`; the first WINDOWS are an epoch, the others the
-test set; RATE is that of AdamW. All ways begin at the parameters of the seed, and take windows in the order of the
-job's sampler. The last two print loss and accuracy on the test set as JSON.
+The model and its windows are those of `examples/scripts/char_gpt.py`, but the output has weights of its own, and torch
+draws the initial values. The first WINDOWS are an epoch, the others the test set; RATE is that of AdamW. All ways begin
+at the parameters of the seed, and take windows in the order of the job's sampler. The last two print loss and accuracy
+on the test set, and the number of parameters, as JSON.
 """
 
 from __future__ import annotations
@@ -35,12 +36,22 @@ sys.path.append(str(Path(__file__).parents[2] / "examples" / "scripts"))
 gpt: Any = importlib.import_module("char_gpt")
 
 
+def new_module(tokens: int) -> Any:
+    """The example's GPT, whose output does not share the token embedding's weights, with torch's initial values."""
+    torch.manual_seed(gpt.SEED)
+    module = gpt.Gpt(tokens)
+    module.output = torch.nn.Linear(gpt.WIDTH, tokens)
+    for own in module.modules():
+        if hasattr(own, "reset_parameters"):
+            own.reset_parameters()
+    return module
+
+
 class Learner:
     """The module, and its inner optimiser."""
 
     def __init__(self, tokens: int) -> None:
-        torch.manual_seed(gpt.SEED)
-        self.module = gpt.Gpt(tokens).train()
+        self.module = new_module(tokens).train()
         self._optimizer = torch.optim.AdamW(self.module.parameters(), lr=RATE)
 
     def step(self, windows: Any, indices: list[int]) -> Any:
@@ -132,7 +143,8 @@ def main() -> None:
         case _:
             train_for_job(learner, train, test)
             return
-    print(json.dumps(gpt.score(learner.module, test)))
+    parameters = sum(own.numel() for own in learner.module.parameters())
+    print(json.dumps([*gpt.score(learner.module, test), parameters]))
 
 
 main()

@@ -34,15 +34,15 @@ def left_out(script: str, hostnet: Path | str | None) -> bool:
 def network(hostnet: Path, prefix: str, count: int, rate_mbit: float, seconds: float, *more: str) -> Iterator[None]:
     """The network, from its "ready" to the end of the block; `more` are options of hostnet."""
     command = [str(hostnet), prefix, str(count), f"{rate_mbit:g}", "--seconds", f"{seconds:g}", *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise SystemExit(f"{hostnet} did not make the hosts")
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
+        try:
+            if process.stdout.readline().strip() != "ready":
+                raise SystemExit(f"{hostnet} did not make the hosts")
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def inside(prefix: str, host: int) -> list[str]:

@@ -1,13 +1,13 @@
 """The largest numbers of each block in two bits and an index, with error feedback (Sarfi et al. 2025, "Communication
-Efficient LLM Pre-training with SparseLoCo", section 3; here without a decay of what is kept).
+Efficient LLM Pre-training with SparseLoCo", section 3).
 
-With v = g + e, numbers and what earlier payloads left out, of each block of at most 4,096 numbers of one tensor: sent
+With v = g + decay e, numbers and what earlier payloads left out, of each block of at most 4,096 numbers of one tensor: sent
 are the k = share x length largest |v|, at least one and none that is 0, each as +h, -h, +l or -l, and e <- v - sent.
 
     t = mean of the sent |v| ;  h = mean of those from t up ;  l = mean of those below
 
-h and l are rounded to 8 bits and to multiples of the largest power of two that all of the sent v are multiples of. So
-all that was sent and e together are the sum of all g, to rounding: exactly, where all g are multiples of one power of
+h and l are rounded to 8 bits and to multiples of the largest power of two that all of the sent v are multiples of. So,
+without a decay, all that was sent and e together are the sum of all g, to rounding: exactly, where all g are multiples of one power of
 two, and v stays below 2^24 of it.
 
 Payload, little-endian: pieces as `blocks` has them, with b blocks in all; then
@@ -55,15 +55,20 @@ class TopK:
     ----------
     share
         Of a block's numbers that are sent, from 2^-12 to 1.
+    decay
+        Factor of what earlier payloads left out, above 0 and at most 1; below 1 some of it is never sent.
     """
 
     share: float = SHARE
+    decay: float = 1.0
     name: ClassVar[str] = "top-k"
     keeps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 / BLOCK <= self.share <= 1:
             raise ValueError(f"share is {self.share}, must be from 2^-12 to 1")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay is {self.decay}, must be above 0 and at most 1")
 
     @property
     def block_bytes(self) -> int:
@@ -81,6 +86,8 @@ class TopK:
         assert residual is not None, "what is not among the largest has to be kept"
         if residual.size != values.size:
             raise ValueError(f"{residual.size} numbers were kept for {values.size}")
+        if self.decay < 1:
+            residual *= f32(self.decay)
         blocks = CodedBlocks.between(cuts, values.size, BLOCK, 2)
         counts = self._counts(blocks.lengths)
         chosen = np.empty(counts.sum() + 1, i32)

@@ -11,7 +11,7 @@ from .document.section import Section, Words, refusal
 _WHOLE = ("fp32", "fp16", "bf16")
 _LATER = ("int8", "int4", "one-bit", "threshold", "top-k")
 """Codecs that leave out what is sent with later pushes."""
-_MAPPING = "or a mapping with name and tau or share"
+_MAPPING = "or a mapping with name and tau, share or decay"
 
 
 class PushCodec(Section):
@@ -25,9 +25,11 @@ class PushCodec(Section):
     tau: Annotated[float, Field(ge=1e-37, le=1e37)] | None = Field(
         default=None, description="Of threshold: what a number must have gathered to be sent; gradient units"
     )
-
     share: Annotated[float, Field(ge=0.00025, le=1)] | None = Field(
         default=None, description="Of top-k: the largest of each 4,096 numbers that are sent; 1/32 where left out"
+    )
+    decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Of top-k: factor, before each push, of what was left out so far; 1 where left out"
     )
 
     @model_validator(mode="before")
@@ -51,8 +53,9 @@ class PushCodec(Section):
             raise refusal("", "needs tau with threshold: {name: threshold, tau: 1.0e-3}, in gradient units")
         if self.name != "threshold" and self.tau is not None:
             raise refusal("tau", f"must be left out with {self.name}: only threshold has one")
-        if self.name != "top-k" and self.share is not None:
-            raise refusal("share", f"must be left out with {self.name}: only top-k has one")
+        for name in ("share", "decay"):
+            if self.name != "top-k" and getattr(self, name) is not None:
+                raise refusal(name, f"must be left out with {self.name}: only top-k has one")
         return self
 
     @property
@@ -63,7 +66,7 @@ class PushCodec(Section):
     @property
     def options(self) -> dict[str, float]:
         """What it needs beside its name."""
-        return {name: value for name in ("tau", "share") if (value := getattr(self, name)) is not None}
+        return {name: value for name in ("tau", "share", "decay") if (value := getattr(self, name)) is not None}
 
     @model_serializer
     def _short_form(self) -> str | dict[str, Any]:

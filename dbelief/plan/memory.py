@@ -195,7 +195,8 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     if isinstance(strategy, Elastic) and not (strategy.grouped or strategy.turns):
         found["answers kept for repetition"] = job.replicas * min(vector, EXCHANGE_WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
-        found["gradients of a round"] = (1 if strategy.turns else job.replicas) * vector
+        late = isinstance(strategy, Diloco) and strategy.quorum is not None  # one may wait beside that of an open round
+        found["gradients of a round"] = (1 if strategy.turns else job.replicas * (1 + late)) * vector
     if job.pulls_differences:
         found["what was fetched, in bf16, and differences"] = 2 * HALF * numbers
     if not (isinstance(strategy, SyncSgd | Elastic) and strategy.grouped):

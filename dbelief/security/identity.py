@@ -63,6 +63,12 @@ def _read(folder: Path) -> Credentials:
     return found
 
 
+def variables() -> dict[str, str]:
+    """Variables by which a program that this process becomes has its credentials too."""
+    found = current()
+    return {FOLDER: str(found.folder)} if found is not None else {}
+
+
 def clear() -> None:
     """Remove credentials from the environment, for this process and its children: the job stays on this machine."""
     os.environ.pop(FOLDER, None)

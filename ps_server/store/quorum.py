@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -30,25 +31,34 @@ class Quorum:
 
 @dataclass
 class GracePeriods:
-    """Grace periods of the open rounds of a shard, by segment; each entry is used with that segment's lock held."""
+    """Grace periods of the open rounds of a shard, by segment; each entry is used with that segment's lock held.
+
+    A replica that has come to its last round later than a grace period is not waited for: one that is ten times slower
+    would cost the others that time in each round. One that was only a little late is, so that it is in time again.
+    """
 
     quorum: Quorum
     _opened_s: dict[int, float] = field(default_factory=dict)
-    _ends: dict[int, tuple[int, float]] = field(default_factory=dict)  # round, and when its grace period ends
+    _ends: dict[int, tuple[int, float, float]] = field(default_factory=dict)  # round, its grace and when that ends
+    _late_s: dict[tuple[int, int], float] = field(default_factory=dict)  # by segment and replica, of its last push
 
-    def arrived(self, index: int, round_: int, count: int, now_s: float) -> bool:
-        """Whether a segment's round, with `count` pushes now, may end without the others."""
-        # A shard's first round begins with its first push.
-        opened_s = self._opened_s.setdefault(index, now_s) if count else now_s
+    def pushed(self, index: int, replica: int, late: int, now_s: float) -> None:
+        """Record a push of a segment, so many rounds late."""
+        opened_s = self._opened_s.setdefault(index, now_s)  # a shard's first round begins with its first push
+        self._late_s[index, replica] = 0.0 if not late else now_s - opened_s if late == 1 else math.inf
+
+    def is_over(self, index: int, round_: int, count: int, missing: Iterable[int], now_s: float) -> bool:
+        """Whether a segment's round, with `count` pushes now, may end without those of `missing` replicas."""
         if count < self.quorum.replicas:  # perhaps again: that of a failed replica is dropped
             self._ends.pop(index, None)
             return False
-        known, end_s = self._ends.get(index, (-1, 0.0))
+        known, grace_s, end_s = self._ends.get(index, (-1, 0.0, 0.0))
         if known != round_:
-            grace_s = self.quorum.grace_s
-            end_s = now_s + ((now_s - opened_s) * GRACE_SHARE if grace_s is None else grace_s)
-            self._ends[index] = round_, end_s
-        return now_s >= end_s
+            grace_s = (now_s - self._opened_s[index]) * GRACE_SHARE
+            grace_s = grace_s if self.quorum.grace_s is None else self.quorum.grace_s
+            end_s = now_s + grace_s
+            self._ends[index] = round_, grace_s, end_s
+        return now_s >= end_s or all(self._late_s.get((index, one), 0.0) > grace_s for one in missing)
 
     def closed(self, index: int, now_s: float) -> None:
         """Record that a segment's round has ended, and the next one begins."""
@@ -57,4 +67,4 @@ class GracePeriods:
 
     def next_end_s(self, indices: Iterable[int], until_s: float) -> float:
         """When the first of these segments' grace periods ends, at most `until_s`."""
-        return min([until_s, *(known[1] for known in map(self._ends.get, indices) if known is not None)])
+        return min([until_s, *(known[2] for known in map(self._ends.get, indices) if known is not None)])

@@ -166,6 +166,10 @@ class StalenessBarrier:
 
     def arrived(self, segment: Segment, push: Push) -> None:
         """Record that a push of this segment was applied or staged; no lock is held."""
+        if self._grace is not None:
+            with segment.lock:
+                late = max(0, segment.rounds - push.clock)
+                self._grace.pushed(segment.span.index, push.pusher.replica, late, runtime.monotonic())
         if self.staleness == 0:
             self.record_clock([segment.span.index], push.pusher.replica, push.clock)
         self.close_rounds([segment.span.index])
@@ -192,11 +196,10 @@ class StalenessBarrier:
     def _complete(self, segment: Segment) -> bool:
         """Whether all of a round's members have pushed it, or a quorum has and its grace period is over."""
         arrived = segment.arrived()
-        if self._expected(segment) <= arrived:
-            return True
-        if self._grace is None:
-            return False
-        return self._grace.arrived(segment.span.index, segment.rounds, len(arrived), runtime.monotonic())
+        missing = self._expected(segment) - arrived
+        if not missing or self._grace is None:
+            return not missing
+        return self._grace.is_over(segment.span.index, segment.rounds, len(arrived), missing, runtime.monotonic())
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""

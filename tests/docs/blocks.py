@@ -10,6 +10,8 @@ A marker is an HTML comment before a fence, on the line before it or with empty 
     As above, and the block ends with this exit code.
 ``<!-- test: long, needs PROGRAM -->``
     As `test: long`; where the machine has no such program or Python module, the block is left out.
+``<!-- test: host N -->``
+    The test of the page (such as `tests/docs/test_two_sites.py`) runs it, on the host of this number.
 ``<!-- not run: REASON -->``
     No test runs it.
 ``<!-- file: NAME -->``
@@ -32,6 +34,7 @@ RUN_LANGUAGES = {"sh": "sh", "bash": "sh", "python": "python", "py": "python"}
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<info>[^`]*)$")
 _COMMENT = re.compile(r" *<!--\s*(.*?)\s*-->\s*$")
 _TEST = re.compile(r"test(?:: (?P<long>long))?(?:(?P<joint>: |, )exit (?P<code>\d+))?(?:, needs (?P<needs>[\w-]+))?")
+_HOST = re.compile(r"test: host (\d)")
 _NUMBER = r"\d+(?:[.,:]\d+)*"
 
 
@@ -53,9 +56,9 @@ class Block:
     code : str
         Without the indentation of the fence.
     kind : str
-        "test", "long", "not run", "file", "output", or "" without a marker.
+        "test", "long", "host", "not run", "file", "output", or "" without a marker.
     argument : str
-        The reason of "not run", the name of "file", the option of "output".
+        The number of "host", the reason of "not run", the name of "file", the option of "output".
     exit_code : int
         That the block has to end with.
     needs : str
@@ -145,6 +148,9 @@ def _marked(block: Block, comment: tuple[int, str] | None) -> Block:
     number, text = comment
     where = f"{block.page}:{number}"
     word, _, argument = (part.strip() for part in text.partition(":"))
+    if on_host := _HOST.fullmatch(text):
+        _runs(where, block)
+        return replace(block, kind="host", argument=on_host[1])
     if word == "test":
         kind, exit_code, needs = _test(where, block, text)
         return replace(block, kind=kind, exit_code=exit_code, needs=needs)
@@ -171,11 +177,16 @@ def _test(where: str, block: Block, text: str) -> tuple[str, int, str]:
     if not found or joint_wrong or (found["needs"] and not found["long"]):
         raise MarkerError(
             f"{where}: {text!r} is no marker (test, test: long, test: exit 2, test: long, exit 2, "
-            "test: long, needs PROGRAM)"
+            "test: long, needs PROGRAM; test: host 1)"
         )
+    _runs(where, block)
+    return "long" if found["long"] else "test", int(found["code"] or 0), found["needs"] or ""
+
+
+def _runs(where: str, block: Block) -> None:
+    """Refuse a block that no test can run."""
     if block.language not in RUN_LANGUAGES:
         raise MarkerError(f"{where}: a test runs blocks of sh and python, not of {block.language or 'no language'}")
-    return "long" if found["long"] else "test", int(found["code"] or 0), found["needs"] or ""
 
 
 def _add(blocks: list[Block], block: Block) -> None:
@@ -184,7 +195,7 @@ def _add(blocks: list[Block], block: Block) -> None:
         blocks.append(block)
         return
     last = blocks[-1] if blocks else None
-    if last is None or last.kind not in ("test", "long") or last.output:
+    if last is None or last.kind not in ("test", "long", "host") or last.output:
         raise MarkerError(f"{block.place}: no block that a test runs is before this output")
     blocks[-1] = replace(last, output=block)
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,11 +49,14 @@ class Folder:
         That a block may take.
     pictures : bool
         Whether jobs draw their pictures, which takes a second of processor time each.
+    on_host : callable
+        The prefix of a command on the host of this number, "" for this one.
     """
 
     path: Path
     seconds: float = BLOCK_S
     pictures: bool = True
+    on_host: Callable[[str], list[str]] = lambda number: []
     _groups: list[int] = field(default_factory=list)
 
     def prepare(self) -> None:
@@ -98,7 +101,7 @@ class Folder:
         log = self.path / ".harness" / f"{block.line}.txt"
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                _command(block),
+                [*self.on_host(block.argument), *_command(block)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -148,7 +151,7 @@ class Folder:
 @contextmanager
 def _ports(blocks: Sequence[Block]) -> Iterator[None]:
     """Wait until no other page's blocks listen on ports that pages name, such as 7070."""
-    if not any(_PORT.search(block.code) for block in blocks):
+    if not any(_PORT.search(block.code) for block in blocks if block.kind != "host"):
         yield
         return
     lock = os.open("/tmp", os.O_RDONLY)  # which all test processes of the machine have, and which leaves no file

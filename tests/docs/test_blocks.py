@@ -68,6 +68,11 @@ def test_a_block_names_the_program_that_it_needs() -> None:
     assert (block.kind, block.exit_code, block.needs) == ("long", 0, "redis-server")
 
 
+def test_a_block_names_the_host_that_runs_it() -> None:
+    (block,) = extract("page.md", "<!-- test: host 2 -->\n```sh\nx\n```\n<!-- output -->\n```text\ny\n```\n")
+    assert (block.kind, block.argument, block.output is not None) == ("host", "2", True)
+
+
 def test_blocks_without_a_marker_are_found() -> None:
     text = PAGE + "\n```yaml\na: 1\n```\n```text\nb\n```\n```python\nc\n```\n"
     assert [block.code for block in unmarked(extract("page.md", text))] == ["plain\n", "c\n"]
@@ -95,6 +100,8 @@ def test_markers_of_blocks_that_are_run(marker: str, kind: str, exit_code: int) 
         ("<!-- test: slow -->\n```sh\nx\n```", "page.md:1: 'test: slow' is no marker"),
         ("<!-- test, exit 2 -->\n```sh\nx\n```", "page.md:1: 'test, exit 2' before a fence is no marker"),
         ("<!-- test: long: exit 2 -->\n```sh\nx\n```", "page.md:1: 'test: long: exit 2' is no marker"),
+        ("<!-- test: host x -->\n```sh\nx\n```", "page.md:1: 'test: host x' is no marker"),
+        ("<!-- test: host 1 -->\n```yaml\nx\n```", "page.md:1: a test runs blocks of sh and python, not of yaml"),
         ("<!-- test: needs x -->\n```sh\nx\n```", "page.md:1: 'test: needs x' is no marker"),
         ("<!-- test, needs x -->\n```sh\nx\n```", "page.md:1: 'test, needs x' before a fence is no marker"),
         ("<!-- test -->\n```yaml\nx\n```", "page.md:1: a test runs blocks of sh and python, not of yaml"),

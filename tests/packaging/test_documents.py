@@ -5,6 +5,8 @@ import runpy
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from coordinator.job import persistence
 from dbelief.checkpoint import shard_file, snapshot_set
 from dbelief.data.files import scan_cache
@@ -13,9 +15,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_the_architecture_is_as_its_script_draws_it() -> None:
-    drawn = runpy.run_path(str(DOCS / "pictures" / "architecture.py"))["picture"]()
-    assert (DOCS / "pictures" / "architecture.svg").read_text() == drawn
+@pytest.mark.parametrize("name", ["architecture", "fragment"])
+def test_a_picture_is_as_its_script_draws_it(name: str) -> None:
+    drawn = runpy.run_path(str(DOCS / "pictures" / f"{name}.py"))["picture"]()
+    assert (DOCS / "pictures" / f"{name}.svg").read_text() == drawn
 
 
 def test_the_newest_release_of_the_changelog_is_the_packages_version() -> None:

@@ -32,6 +32,7 @@ deadlines: {{progress_s: 10}}
         "{name: diloco, batch: 10, steps: 3}",
         "{name: diloco, batch: 10, steps: 3, delay: 2}",
         "{name: diloco, batch: 10, steps: 3, lease: 60, fragments: 2}",
+        "{name: diloco, batch: 10, steps: 3, lease: 60, fragments: 2, delay: 1, quorum: 1, grace_s: 0}",
         "{name: downpour, batch: 10, rule: {name: add}, n_push: 3, n_fetch: 3, overlap: true}",
         "{name: sync-easgd, batch: 10, rate: 0.05, overlap: true}",
     ],

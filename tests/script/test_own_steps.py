@@ -35,6 +35,7 @@ deadlines: {{beat_s: 2, lease_s: 1}}
     [
         ("gan", "{name: downpour, batch: 32, staleness: 0, rule: {name: add}, warm_start: null}", 30, 1.0),
         ("gan", "{name: diloco, batch: 32, steps: 4, outer: {name: nesterov, rate: 0.7, mu: 0.6}, delay: 4}", 30, 1.0),
+        ("gan", "{name: diloco, batch: 32, steps: 4, outer: {name: nesterov, rate: 0.7, mu: 0.6}, quorum: 1}", 30, 1.0),
         ("closures", "{name: async-easgd, batch: 32, rate: 0.1, period: 2, overlap: true}", 30, 0.01),
     ],
 )

@@ -21,8 +21,10 @@ from dbelief.errors import JobError, UserError
 from dbelief.job import parse_job
 from dbelief.launch.train import run_job
 from dbelief.script.settings import ScriptSettings
+from dbelief.security import identity
 from dbelief.security.identity import FOLDER
 from dbelief.training.session import JobContext
+from worker.command import command as worker_command
 from worker.script import run_script
 
 SCRIPT_JOB = """
@@ -89,6 +91,20 @@ def test_worker_becomes_the_script_with_its_settings(monkeypatch: pytest.MonkeyP
     assert environment["OTHER"] == "kept"
     with patch.dict(os.environ, environment, clear=True):
         assert ScriptSettings.of_environment() == ScriptSettings("host:1", "a", 2, shared_memory=False)
+
+
+def test_a_script_has_the_credentials_of_its_worker(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def become(program: str, command: list[str], environment: dict[str, str]) -> None:
+        ran.append(environment[FOLDER])
+        raise SystemExit
+
+    ran: list[str] = []
+    monkeypatch.setattr(os, "execvpe", become)
+    monkeypatch.setattr(identity._Identity, "loaded", None)
+    monkeypatch.chdir(folders["ours"])
+    words = ["--coordinator", "host:1", "--credentials", "worker", "--", "python", "train.py"]
+    done = CliRunner().invoke(worker_command, words)
+    assert ran == [str(folders["ours"] / "worker")], f"the script may leave this folder; {done.output}"
 
 
 def test_program_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -1,13 +1,23 @@
-"""DiLoCo's quality: ratios of mean losses, and the job of the real run."""
+"""DiLoCo's quality: ratios of mean losses and bytes, and the jobs of the real runs."""
 
 from __future__ import annotations
 
-import json
+import argparse
 from pathlib import Path
 
+import pytest
+
 from benchmarks.accuracy import diloco
-from dbelief.job import parse_job
+from dbelief.job import Job, build_job
 from dbelief.training.schedule import total_samples
+
+SETTING = diloco.Setting("text", 0, diloco.STEPS, diloco.RATE)
+LATER = ("top-k", "quorum")
+"""Ways that wait for a codec, and for a field."""
+
+
+def job_of(fields: str) -> Job:
+    return build_job(diloco.job_fields(SETTING), Path(), "job", diloco.overrides_of(fields))
 
 
 def test_ratios_are_those_of_means() -> None:
@@ -18,14 +28,48 @@ def test_ratios_are_those_of_means() -> None:
         "job-8": (2.2, 2.2),
         "job-32": (2.5, 2.5),
     }
-    rows = [{way: {"loss": found[seed]} for way, found in losses.items()} for seed in range(2)]
-    means = {mean["way"]: mean for mean in diloco.means_of(rows, list(losses))}
+    sent = {"ddp": 600, "alone": 0, "job-8": 75, "job-32": 15}
+    rows = [
+        {"way": way, "loss": found[seed], "ring": 600}
+        | ({"sent": sent[way], "received": 2 * sent[way]} if way in sent else {})
+        for seed in range(2)
+        for way, found in losses.items()
+    ]
+    means = {mean["way"]: mean for mean in diloco.means_of(rows)}
     assert [means[way]["over_ddp"] for way in losses] == [1.0, 1.25, 1.1, 1.1, 1.25]
     assert [means[way]["over_simulated"] for way in losses] == [None, None, None, 1.0, None]
-    assert diloco.means_of(rows, ["alone"]) == [{"way": "alone", "loss": 2.5, "over_ddp": None, "over_simulated": None}]
+    assert [means[way]["sent_over_ring"] for way in losses] == [1.0, 0.0, None, 0.125, 0.025]
+    assert [means[way]["received_over_ring"] for way in losses] == [2.0, 0.0, None, 0.25, 0.05]
+    (mean,) = diloco.means_of([row for row in rows if row["way"] == "alone"])
+    assert (mean["loss"], mean["over_ddp"], mean["over_simulated"]) == (2.5, None, None)
 
 
-def test_the_job_trains_as_many_windows_as_ddp(tmp_path: Path) -> None:
-    job = parse_job(json.dumps(diloco.job_fields(diloco.Setting("text", 0, diloco.STEPS, 0.001), 32)), tmp_path, "job")
+def test_a_ring_of_four_sends_six_bytes_of_a_parameter_and_step() -> None:
+    assert diloco.with_ring(1_000, 488) == {"sent": 6 * 1_000 * 488, "received": 6 * 1_000 * 488}
+
+
+def test_the_job_trains_as_many_windows_as_ddp() -> None:
+    job = job_of("steps=32")
     assert total_samples(job.limits, diloco.TRAIN) == 488 * 32 == 2 * diloco.TRAIN
     assert job.strategy.clock_samples == 32 * 8
+
+
+def test_every_way_is_a_job() -> None:
+    found = diloco.runnable(diloco.JOBS, SETTING)
+    assert diloco.JOBS.keys() - found.keys() <= set(LATER)
+    assert found.keys() - diloco.JOBS.keys() == diloco.SIMPLE.keys()
+
+
+def test_fields_are_of_the_strategy_or_of_the_wire() -> None:
+    job = job_of("steps=16,outer.mu=0.9,fragments=4,delay=4,wire.push=int8")
+    assert (job.strategy.clock_samples, job.wire.push.name) == (16 * 8, "int8")
+    assert job.strategy.model_dump()["outer"] | {"rate": 0.7, "mu": 0.9} == job.strategy.model_dump()["outer"]
+    assert diloco.more_way("mine:steps=16,delay=4") == ("mine", "steps=16,delay=4")
+    for text in ("mine", ":steps=16", "mine:steps"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not NAME:FIELD=VALUE"):
+            diloco.more_way(text)
+
+
+def test_a_way_that_is_no_job_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "long" not in diloco.runnable({"long": "steps=8,delay=9"}, SETTING)
+    assert "delay" in capsys.readouterr().err

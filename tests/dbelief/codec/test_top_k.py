@@ -156,6 +156,20 @@ def test_a_share_is_from_one_of_a_block_to_all(share: float) -> None:
         TopK(share)
 
 
+@pytest.mark.parametrize("decay", [0.0, 1.01, float("nan")])
+def test_a_decay_is_above_0_and_at_most_1(decay: float) -> None:
+    with pytest.raises(ValueError, match="decay is .*, must be above 0 and at most 1"):
+        TopK(decay=decay)
+
+
+def test_what_was_kept_decays_before_each_push() -> None:
+    values, kept = (np.random.default_rng(seed).normal(0, 1, 3 * BLOCK).astype(np.float32) for seed in range(2))
+    decayed = kept * np.float32(0.95)
+    sent = [codec.encode(values, own).tobytes() for codec, own in ((TopK(decay=0.95), kept), (TopK(), decayed))]
+    assert sent[0] == sent[1]
+    np.testing.assert_array_equal(kept, decayed)
+
+
 TEN = words(2, 9, 1)
 """Nine numbers, of which three are sent, and one."""
 

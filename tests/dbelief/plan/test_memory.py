@@ -227,6 +227,11 @@ def test_in_turn_a_shard_keeps_nothing_for_others() -> None:
     assert SET not in shard_memory(among_themselves, 1000), "nothing is written meanwhile"
 
 
+def test_with_a_quorum_a_later_push_may_wait_beside_that_of_the_round() -> None:
+    lockstep, quorum = (shard_memory(job({**DILOCO, **more}), 1000) for more in ({}, {"quorum": 1}))
+    assert quorum["gradients of a round"] == 2 * lockstep["gradients of a round"] > 0
+
+
 def test_differences_are_from_what_shards_and_ranks_keep() -> None:
     """A shard the numbers in bf16, and differences from those before, which are shorter; a rank the numbers."""
     coded = {"wire": {"pull": "bf16"}}

@@ -77,6 +77,21 @@ def test_others_come_into_a_round_in_its_grace_period(
     assert (subject.shard.open_round([0]), stepped(subject)) == (2, 5.0 if grace_s else 3.0)
 
 
+@pytest.mark.parametrize(("late_s", "open_round"), [(4.0, 1), (6.0, 2)])
+def test_a_replica_that_was_very_late_is_not_waited_for(
+    make: Make, clock: Clock, late_s: float, open_round: int
+) -> None:
+    subject = shard(make, grace_s=5.0)
+    for one in A, B:
+        subject.push(one, 0.0)
+    clock.now_s += 5.0
+    subject.shard.barrier.close_rounds([0, 1, 2])
+    clock.now_s += late_s
+    for one in C, A, B:
+        subject.push(one, 0.0, clock=0 if one is C else 1)
+    assert subject.shard.open_round([0, 1, 2]) == open_round
+
+
 def test_all_members_end_a_round_at_once(make: Make, clock: Clock) -> None:
     subject = shard(make, grace_s=1_000.0)
     for one in A, B, C:

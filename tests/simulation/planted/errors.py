@@ -179,7 +179,7 @@ copy=True)
         "follower_keeps_dropped_gradients",
         "ps_server/store/segment.py",
         """\
-        if any(pusher.incarnation in ended for round_ in self.staged.values() for pusher in round_):
+        if any(pusher.incarnation in ended for round_ in waiting.values() for pusher in round_):
             self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, ended))
 """,
         "",
@@ -502,8 +502,8 @@ _CLIENT = (
     Planted(
         "losses_counted_only_where_all_shards_lost",
         "dbelief/rpc/client/upload_call.py",
-        "lost = max((call.lost for call in calls), default=0)",
-        "lost = min((call.lost for call in calls), default=0)",
+        '(max((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))',
+        '(min((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))',
         "Pushes that one of several shards lost at its restore are not reported as lost.",
     ),
     Planted(
@@ -625,6 +625,22 @@ _DILOCO = (
         "diloco",
     ),
     Planted(
+        "later_push_with_all_its_weight",
+        "ps_server/store/segment.py",
+        "one.samples * _decayed(self.stale, age)",
+        "one.samples",
+        "With a quorum a push that comes too late has the weight of one in time.",
+        "diloco-quorum",
+    ),
+    Planted(
+        "later_push_kept_for_its_own_round",
+        "ps_server/store/segment.py",
+        "due = sorted(clock for clock in self.staged if clock <= self.rounds)",
+        "due = [self.rounds] if self.rounds in self.staged else []",
+        "With a quorum a push that comes too late waits for ever: its samples are acknowledged and have no effect.",
+        "diloco-quorum",
+    ),
+    Planted(
         "position_at_the_end_of_the_round",
         "dbelief/training/local_rounds.py",
         "            position=self._position,\n",
@@ -638,8 +654,8 @@ _DILOCO = (
     Planted(
         "clock_after_the_step",
         "dbelief/training/local_rounds.py",
-        "clock = self._lease.clock + self._before // self._rounds.samples",
-        "clock = self._lease.clock + self._position // self._rounds.samples",
+        "self._lease.clock + self._before // self._rounds.samples",
+        "self._lease.clock + self._position // self._rounds.samples",
         "What is pushed at the end of a round has the clock of the next one, and no round has all its pushes.",
         "diloco",
     ),
@@ -713,8 +729,8 @@ _DILOCO = (
     Planted(
         "round_summed_as_it_arrived",
         "ps_server/store/segment.py",
-        "self._step_together([arrived[pusher] for pusher in sorted(arrived)])",
-        "self._step_together(list(arrived.values()))",
+        "for who, one in sorted(self.staged[clock].items())]",
+        "for who, one in self.staged[clock].items()]",
         "The bits of a round depend on the order in which its pushes arrived.",
         "diloco",
     ),
@@ -727,7 +743,7 @@ _DILOCO = (
 """,
         """\
         for gradient, weight, absent in pushed:
-            self._step(gradient * np.float32(weight / sum(one.samples for one in arrived)), rate, absent=absent)
+            self._step(gradient * np.float32(weight / sum(weights)), rate, absent=absent)
 """,
         "The outer rule's velocity decays with each replica's push and not once in a round.",
         "diloco",
@@ -736,10 +752,11 @@ _DILOCO = (
         "applied_gradients_stay_staged",
         "ps_server/store/segment.py",
         """\
-            del self.staged[self.rounds]
+        for clock in due:
+            del self.staged[clock]
 """,
         "",
-        "Gradients of closed rounds count as waiting: sets lack them in their ledgers, and a fence withdraws them.",
+        "Gradients of closed rounds count as waiting: each later round has them again.",
         "diloco",
     ),
 )

@@ -1,0 +1,123 @@
+"""What a slow replica costs the others in DiLoCo: four replicas, of which one takes ten times as long for a mini-batch.
+
+    python -m benchmarks.workers.slow_replica [--ways without,quorum,lockstep] [--quorum strategy.quorum=3]
+        [--wait 0.02] [--slowdown 10] [--steps 8] [--seconds 30] [--repeats 3]
+
+Each replica is a process of this machine, which waits in each mini-batch for so many seconds, in place of computing, so
+that two cores carry all. Ways, interleaved:
+
+    without     three replicas, without the slow one
+    lockstep    four, whose rounds wait for all
+    quorum      four, whose rounds close by --quorum, a field of the job; left out where job files have none
+
+The figures are samples a second of the three others, as a share of those without the slow one, and the loss on the test
+set after the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.harness import options, report, runs, timing
+from benchmarks.workers import slow_links
+
+OTHERS = 3
+WITHOUT, QUORUM, LOCKSTEP = "without", "quorum", "lockstep"
+WAYS = (WITHOUT, QUORUM, LOCKSTEP)
+DATA = {**slow_links.DATA, "noise": 3.0}
+"""So noisy that the loss still falls at the end."""
+LEASE_ROUNDS = 4
+"""Few: at the end of the run a replica completes its lease."""
+READY_S, END_S = 60.0, 120.0
+
+
+def job_of(way: str, steps: int, seconds: float) -> dict[str, Any]:
+    """The job file of a way, without the field of the quorum."""
+    made = slow_links.diloco(steps)
+    return {
+        **slow_links.job_of("network", "diloco-32", OTHERS + (way != WITHOUT)),
+        "strategy": {**made["strategy"], "lease": LEASE_ROUNDS * steps * slow_links.BATCH},
+        "data": DATA,
+        "limits": {"wall_s": seconds},
+        "shards": 1,
+    }
+
+
+def one(way: str, fields: Mapping[str, str], waits_s: Sequence[float], steps: int, seconds: float) -> dict[str, Any]:
+    """One run, with a replica for each of the waits."""
+    with runs.temporary_run("links") as run:
+        coordinator, member = run.coordinator(job_of(way, steps, seconds), READY_S, options.settings(fields))
+        run.start("ps", ["ps", *member])
+        for number, wait_s in enumerate(waits_s):
+            words = ["worker", *member, "--number", str(number), "--compute-wait", str(wait_s)]
+            run.start(f"worker-{number}", words)
+        run.finish(coordinator.poll, seconds + END_S)
+        return {"way": way, **figures(run.summary())}
+
+
+def figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Samples a second of the first replicas together, those of the last one, and the loss.
+
+    Of a replica's own time, from its first lease to its last push: after the limit it completes a lease.
+    """
+    rates = [0.0] * (OTHERS + 1)
+    for number, phases_s in summary["phase_seconds"].items():
+        rates[int(number)] = summary["samples_per_replica"][number] / sum(phases_s.values())
+    found = {"others": round(sum(rates[:OTHERS]), 1), "slow": round(rates[OTHERS], 1)}
+    return {**found, "loss": summary["test_loss"], "wall_s": round(summary["wall_s"], 1)}
+
+
+def medians_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians of each way, and the others' samples a second as a share of those without the slow one, if measured."""
+    medians = {
+        way: timing.medians(mine, "others", "slow", "loss") for (way,), mine in timing.grouped(rows, "way").items()
+    }
+    usual = medians.get(WITHOUT, {}).get("others")
+    return [
+        {"way": way, "share": None if usual is None else round(median["others"] / usual, 3), **median}
+        for way, median in medians.items()
+    ]
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = options.new_parser(__doc__)
+    parser.add_argument("--ways", type=options.words, default=list(WAYS))
+    parser.add_argument("--quorum", default="strategy.quorum=3", metavar="FIELD=VALUE")
+    parser.add_argument("--wait", type=float, default=0.02)
+    parser.add_argument("--slowdown", type=float, default=10.0)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.ways) - {*WAYS}:
+        parser.error(f"no way is called {min(unknown)!r}, only {', '.join(WAYS)}")
+    field, equals, value = arguments.quorum.partition("=")
+    if not equals:
+        parser.error(f"--quorum {field}: wanted FIELD=VALUE")
+    quorum = {field: value}
+    ways = list(arguments.ways)
+    if QUORUM in ways and (why := options.refusal(job_of(QUORUM, arguments.steps, arguments.seconds), quorum)):
+        report.progress({"way": QUORUM, "left_out": why})
+        ways.remove(QUORUM)
+    slow_s = arguments.wait * arguments.slowdown
+    rows: list[dict[str, Any]] = []
+    for _, way in timing.interleaved(ways, arguments.repeats):
+        waits_s = [*itertools.repeat(arguments.wait, OTHERS), *([] if way == WITHOUT else [slow_s])]
+        fields = quorum if way == QUORUM else {}
+        rows.append(one(way, fields, waits_s, arguments.steps, arguments.seconds))
+        report.progress(rows[-1])
+    medians = medians_of(rows)
+    table = Table("way", "samples/s of the others", "over those without", "samples/s of the slow one", "test loss")
+    for row in medians:
+        share = "" if row["share"] is None else f"{row['share']:.3f}"
+        table.add_row(row["way"], f"{row['others']:.0f}", share, f"{row['slow']:.0f}", f"{row['loss']:.4f}")
+    report.show(table, {"medians": medians, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
