@@ -44,9 +44,10 @@ def test_with_loaders_that_draw_ahead(strategy: str, tmp_path: Path) -> None:
     summary = launch(tmp_path, job, 2, LOGGED, str(tmp_path / "steps"), "0", "210", *own)
     assert summary["samples"] == 3 * 210
     assert summary["died"] == []
-    for phases in summary["phase_seconds"].values():
-        assert min(phases["compute"], phases["push"], phases["fetch"], phases["wait"]) > 0
-        assert sum(phases.values()) < summary["wall_s"]
+    times = summary["phase_seconds"].values()
+    for phase in ("compute", "push", "fetch", "wait"):
+        assert sum(spent[phase] for spent in times) > 0, "of all replicas: one may have trained all"
+    assert all(sum(spent.values()) < summary["wall_s"] for spent in times)
     assert (summary["rounds"] is not None) == ("diloco" in strategy or "sync" in strategy)
     if "diloco" in strategy:
         assert summary["rounds"]["rounds"] * summary["rounds"]["pushes_per_round"] == summary["pushes"]
