@@ -270,6 +270,8 @@ class Job(Section):
             raise refusal("record", f"must be false with {self.strategy.name}: there is no order of pushes to replay")
         if self.strategy.grouped and math.prod(self.grid) != 1:
             raise refusal("grid", f"must be [1] with {self.strategy.name} among the workers, not {list(self.grid)}")
+        if isinstance(self.strategy, Diloco) and self.strategy.quorum is not None and math.prod(self.grid) != 1:
+            raise refusal("grid", f"must be [1] with strategy.quorum, not {list(self.grid)}: ranks have one clock")
         if isinstance(self.strategy, Elastic) and self.strategy.grouped and self.record:
             form = f"{self.strategy.name} in form {self.strategy.form}"
             raise refusal("record", f"must be false with {form}: there is no order of exchanges to replay")

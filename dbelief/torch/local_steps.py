@@ -230,7 +230,7 @@ class DilocoStep(DifferenceStep):
             results, self._results = self._results, []
             round_ = together(results)
             if self._clock.answered(clock, round_.clock):  # no shard is to wait for this replica before that
-                report_clock(self._session.parameters, self._fetched, self._clock.next)
+                report_clock(self._session.parameters, self._clock.next)
             return round_
 
         return exchange

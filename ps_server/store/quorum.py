@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 GRACE_SHARE = 1 / 32
@@ -43,18 +43,19 @@ class GracePeriods:
     _late_s: dict[tuple[int, int], float] = field(default_factory=dict)  # by segment and replica, of its last push
 
     def pushed(self, index: int, replica: int, late: int, now_s: float) -> None:
-        """Record a push of a segment, so many rounds late."""
+        """Record a push of a segment, once, so many rounds late."""
         opened_s = self._opened_s.setdefault(index, now_s)  # a shard's first round begins with its first push
         self._late_s[index, replica] = 0.0 if not late else now_s - opened_s if late == 1 else math.inf
 
     def is_over(self, index: int, round_: int, count: int, missing: Iterable[int], now_s: float) -> bool:
-        """Whether a segment's round, with `count` pushes now, may end without those of `missing` replicas."""
+        """Whether a segment's round may end without `missing` replicas: `count` have pushed it, or have left it out."""
         if count < self.quorum.replicas:  # perhaps again: that of a failed replica is dropped
             self._ends.pop(index, None)
             return False
         known, grace_s, end_s = self._ends.get(index, (-1, 0.0, 0.0))
         if known != round_:
-            grace_s = (now_s - self._opened_s[index]) * GRACE_SHARE
+            # A segment that has migrated, or whose follower was promoted, begins its round here.
+            grace_s = (now_s - self._opened_s.setdefault(index, now_s)) * GRACE_SHARE
             grace_s = grace_s if self.quorum.grace_s is None else self.quorum.grace_s
             end_s = now_s + grace_s
             self._ends[index] = round_, grace_s, end_s
@@ -64,6 +65,20 @@ class GracePeriods:
         """Record that a segment's round has ended, and the next one begins."""
         self._opened_s[index] = now_s
         self._ends.pop(index, None)
+
+    def clear(self) -> None:
+        """Drop all periods: no replica trains, and the next round begins with its first push."""
+        self._opened_s.clear()
+        self._ends.clear()
+        self._late_s.clear()
+
+    def retain(self, indices: Container[int]) -> None:
+        """Drop those of all other segments: they are at other shards now."""
+        for index in [index for index in self._opened_s.keys() | self._ends.keys() if index not in indices]:
+            self._opened_s.pop(index, None)
+            self._ends.pop(index, None)
+        for key in [key for key in self._late_s if key[0] not in indices]:
+            del self._late_s[key]
 
     def next_end_s(self, indices: Iterable[int], until_s: float) -> float:
         """When the first of these segments' grace periods ends, at most `until_s`."""

@@ -276,7 +276,9 @@ class Segment:
             return Outcome.DUPLICATE
         if push.clock < self.rounds and self.stale is None:
             raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
-        check_limit("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
+        if push.clock >= self.rounds:  # of earlier ones each pusher has one at most
+            waiting_rounds = [clock for clock in self.staged if clock >= self.rounds]
+            check_limit("rounds that wait", push.clock, waiting_rounds, MOST_ROUNDS)
         waiting = self.staged.setdefault(push.clock, {})
         if push.pusher in waiting:
             raise Rejected(

@@ -316,7 +316,7 @@ class Shard:
                     lambda: PushRecord(index, version, applied, gradient, offset, form, skipped=skipped)
                 )
         if self.staleness is not None and not push.assign and push.bundle is None:
-            self.barrier.arrived(segment, push)
+            self.barrier.arrived(segment, push, outcome is Outcome.DUPLICATE)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
         return SegmentResult(outcome, staleness, lost)

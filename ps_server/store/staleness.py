@@ -52,6 +52,11 @@ class ClockMembers:
         """Whether the members of a clock are known; those of the last row's clocks are not, where it has none."""
         return bool(self.rounds) and (clock < self.rounds[-1][0] or bool(self.at(clock)))
 
+    @property
+    def now(self) -> frozenset[int]:
+        """Replica numbers of the last row's members."""
+        return self.rounds[-1][1] if self.rounds else frozenset()
+
     def ever(self) -> frozenset[int]:
         """All replicas that are members of some clock."""
         return frozenset[int]().union(*(replicas for _, replicas in self.rounds))
@@ -66,7 +71,7 @@ class StalenessBarrier:
         self._segments = segments
         self._membership = ClockMembers()  # replaced by a new object, never changed
         self._changed = runtime.condition()  # signals: a round closed, a clock was pushed, members changed
-        self._reported: dict[int, dict[int, int]] = {}  # of restored segments, with a quorum of all: clocks, by replica
+        self._reported: dict[int, dict[int, int]] = {}  # of restored segments, with a quorum of any: clocks, by replica
 
     @property
     def _restored(self) -> bool:
@@ -85,6 +90,8 @@ class StalenessBarrier:
             new = ClockMembers(member_epoch, [(clock, frozenset(replicas)) for clock, replicas in sorted(rounds)])
             if self.staleness:
                 self._add_members(known, new)
+            if self._grace is not None and not (known.now and new.now):
+                self._grace.clear()
             self._membership = new
             self.close_rounds(self._segments)
         return max((segment.rounds for segment in self._segments.values()), default=0)
@@ -114,6 +121,8 @@ class StalenessBarrier:
             self._reported.pop(index, None)
             if known is not None:
                 self._reported[index] = dict(known)
+        if self._grace is not None:
+            self._grace.retain(segments)
         self.close_rounds(reported)
 
     def drop_migrated(self) -> None:
@@ -164,9 +173,9 @@ class StalenessBarrier:
         if push.pusher.replica in self._membership.at(push.clock):
             segment.passed[push.pusher.replica] = max(passed, segment.passed.get(push.pusher.replica, 0))
 
-    def arrived(self, segment: Segment, push: Push) -> None:
-        """Record that a push of this segment was applied or staged; no lock is held."""
-        if self._grace is not None:
+    def arrived(self, segment: Segment, push: Push, again: bool = False) -> None:
+        """Record that a push of this segment was applied or staged, or was so `again`; no lock is held."""
+        if self._grace is not None and not again:
             with segment.lock:
                 late = max(0, segment.rounds - push.clock)
                 self._grace.pushed(segment.span.index, push.pusher.replica, late, runtime.monotonic())
@@ -194,12 +203,19 @@ class StalenessBarrier:
         return self._membership.knows(segment.rounds) or (self._membership.member_epoch > 0 and segment.has_late)
 
     def _complete(self, segment: Segment) -> bool:
-        """Whether all of a round's members have pushed it, or a quorum has and its grace period is over."""
-        arrived = segment.arrived()
-        missing = self._expected(segment) - arrived
+        """Whether all of a round's members have pushed it, or a quorum has and its grace period is over.
+
+        Those that are past it count too: a segment that was restored has rounds that no replica pushes again.
+        """
+        arrived, expected = segment.arrived(), self._expected(segment)
+        missing = expected - arrived
         if not missing or self._grace is None:
             return not missing
-        return self._grace.is_over(segment.span.index, segment.rounds, len(arrived), missing, runtime.monotonic())
+        index, clock = segment.span.index, segment.rounds
+        passed = self._membership.at(clock) - expected - arrived
+        if len(passed) >= self._grace.quorum.replicas:
+            return True
+        return self._grace.is_over(index, clock, len(arrived | passed), missing, runtime.monotonic())
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""

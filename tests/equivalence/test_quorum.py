@@ -194,7 +194,8 @@ class Held:
             missing = {one for one in self.members if self.passed.get(one, 0) <= self.open} - here
             if not self.members and not any(clock < self.open for clock, _ in self.waiting):
                 return
-            if missing and len(here) < self.way.quorum:
+            passed = {one for one in self.members if self.passed.get(one, 0) > self.open}
+            if missing and len(here | passed) < self.way.quorum:
                 return
             taken = sorted(key for key in self.waiting if key[0] <= self.open)
             pushed = [self.waiting.pop(key) for key in taken]

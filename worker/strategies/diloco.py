@@ -128,7 +128,7 @@ class Diloco:
     def _answered(self, clock: int, pushed: PushResult) -> None:
         """Go on at the open round; no shard is to wait for this replica in those before it."""
         if self._local.clock.answered(clock, pushed.clock):
-            report_clock(self._shards, self._local.fetched.host, self._local.clock.next)
+            report_clock(self._shards, self._local.clock.next)
 
     def _settle(self) -> None:
         """Wait for the push that travels, and go on from what it brings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.errors import Unavailable
 from dbelief.process.runtime import Runtime, use_runtime
-from ps_server.store.quorum import Quorum
+from ps_server.replication.apply import apply
+from ps_server.store.admission import MOST_ROUNDS
+from ps_server.store.quorum import GracePeriods, Quorum
 
 Make = Callable[..., Any]
 A, B, C = (Pusher(number, 10 + number) for number in range(3))
@@ -183,6 +186,80 @@ def test_a_late_push_counts_where_no_replica_is_left(make: Make) -> None:
     subject.shard.set_membership(2, [(0, [])])
     assert stepped(subject) == 6.0
     assert subject.shard.open_round([0, 1, 2]) == 2
+
+
+def test_a_promoted_follower_begins_the_grace_period_anew(make: Make, clock: Clock) -> None:
+    leader, follower = shard(make, grace_s=5.0), make(staleness=0, quorum=Quorum(2, 5.0, 0.5))
+    for index, segment in leader.shard.segments.items():
+        segment.journal = partial(apply, follower.shard, follower.shard.segments[index])
+    for one in A, B:
+        leader.push(one, 3.0)
+    clock.now_s += 4.0
+    follower.shard.set_membership(1, [(0, [0, 1, 2])])
+    for waited_s, step in (0.0, 0.0), (4.0, 0.0), (1.0, 3.0):
+        clock.now_s += waited_s
+        follower.shard.barrier.close_rounds([0, 1, 2])
+        assert stepped(follower) == step
+
+
+def test_nothing_is_kept_of_segments_that_are_elsewhere() -> None:
+    periods = GracePeriods(Quorum(2, 5.0, 0.5))
+    for index in 0, 1:
+        periods.pushed(index, 0, 0, 10.0)
+        assert not periods.is_over(index, 0, 2, [2], 11.0 + index)
+    assert periods.next_end_s([0, 1], 99.0) == 16.0
+    periods.retain([1])
+    assert periods.next_end_s([0, 1], 99.0) == 17.0
+    periods.clear()
+    assert periods.next_end_s([0, 1], 99.0) == 99.0
+
+
+def test_a_pause_without_replicas_makes_no_grace_period_longer(make: Make, clock: Clock) -> None:
+    subject = shard(make, grace_s=None)
+    for one in A, B, C:
+        subject.push(one, 0.0)
+    subject.shard.set_membership(2, [(0, [])])
+    clock.now_s += 36_000.0
+    subject.shard.set_membership(3, [(0, [0, 1, 2])])
+    number = subject.shard.open_round([0])
+    subject.push(A, 0.0, clock=number)
+    clock.now_s += 64.0
+    subject.push(B, 0.0, clock=number)
+    clock.now_s += 2.0
+    subject.shard.barrier.close_rounds([0, 1, 2])
+    assert subject.shard.open_round([0, 1, 2]) == number + 1
+
+
+def test_a_push_that_is_sent_again_is_not_late(make: Make, clock: Clock) -> None:
+    subject = shard(make, grace_s=5.0)
+    again = next(subject.push(one, 0.0) for one in (A, B, C))
+    clock.now_s += 60.0
+    subject.send(again, subject.full(0.0))
+    for one in B, C:
+        subject.push(one, 0.0, clock=1)
+    assert subject.shard.open_round([0, 1, 2]) == 1, "the first replica is waited for"
+
+
+def test_rounds_that_a_quorum_is_past_go_by_without_the_others(make: Make, clock: Clock) -> None:
+    """As at a shard that was restored from a set."""
+    subject = shard(make, grace_s=5.0)
+    for one in A, B:
+        subject.push(one, 3.0, clock=9)
+    assert subject.shard.open_round([0, 1, 2]) == 9
+    clock.now_s += 5.0
+    subject.shard.barrier.close_rounds([0, 1, 2])
+    assert (subject.shard.open_round([0, 1, 2]), stepped(subject)) == (10, 3.0)
+
+
+def test_late_pushes_are_of_any_number_of_rounds(make: Make) -> None:
+    subject = make(staleness=0, quorum=Quorum(1, 0.0, 0.5))
+    pushers = [Pusher(number, 100 + number) for number in range(MOST_ROUNDS + 2)]
+    subject.shard.set_membership(1, [(0, range(len(pushers)))])
+    for clock in range(len(pushers)):
+        subject.push(pushers[0], 0.0, clock=clock)
+    for late, pusher in enumerate(pushers[1:]):
+        subject.push(pusher, 0.0, clock=late)
+    assert len(subject.shard.segments[0].staged) == MOST_ROUNDS + 1
 
 
 def test_a_replica_that_leaves_out_rounds_is_not_waited_for(make: Make) -> None:

@@ -278,6 +278,10 @@ WRONG = [
     ("wire: {push: threshold}", "wire.push: needs tau with threshold: {name: threshold, tau: 1.0e-3}"),
     ("wire: {push: {name: one-bit, tau: 0.1}}", "wire.push.tau: must be left out with one-bit: only threshold has one"),
     ("wire: {push: {name: int8, share: 0.1}}", "wire.push.share: must be left out with int8: only top-k has one"),
+    (
+        "strategy: {name: diloco, inner: {name: sgd, rate: 0.1}, quorum: 2}\ngrid: [2]",
+        "grid: must be [1] with strategy.quorum, not [2]: ranks have one clock",
+    ),
     ("wire: {push: {name: int4, decay: 0.9}}", "wire.push.decay: must be left out with int4: only top-k has one"),
     ("wire: {push: {name: top-k, tau: 0.1}}", "wire.push.tau: must be left out with top-k: only threshold has one"),
     ("wire: {push: {name: top-k, share: 2}}", "wire.push.share: must be a number from 0.00025 to 1, or null, not 2"),
