@@ -116,6 +116,8 @@ class Leases:
     ends
         By epoch, the ascending places at which leases should end, the last one that of the epoch: data is read in
         blocks, and a block is read for one lease where the policy allows. None: leases may end anywhere.
+    late_pushes
+        Whether a set may lack acknowledged pushes, each the last one of its pusher: rounds end with a quorum.
     holders_expected
         Holders among which what is left is to be spread at the end, where leases hold complete blocks.
     outside
@@ -134,6 +136,7 @@ class Leases:
     batch: int
     ends: Callable[[int], Sequence[int]] | None = None
     holders_expected: int = 1
+    late_pushes: bool = False
     epoch: int = 0
     position: int = 0
     leased: int = 0
@@ -149,6 +152,7 @@ class Leases:
     _in_set: set[int] = field(default_factory=set)  # of the ended: those whose pushes the set under way holds
     _set_running: bool = False
     _finished_since_set: list[Outstanding] = field(default_factory=list)
+    _last_finished: dict[int, Outstanding] = field(default_factory=dict)  # with late pushes: by incarnation
 
     def grant(
         self,
@@ -281,6 +285,8 @@ class Leases:
         self.done += newly
         if position == held.lease.samples:
             self._release(held)
+            if self.late_pushes:
+                self._last_finished[held.incarnation] = held
             if self._set_running:
                 self._finished_since_set.append(held)
         return newly
@@ -332,6 +338,7 @@ class Leases:
 
     def _forget_finished(self, incarnation: int) -> None:
         """Keep the finished leases of an ended incarnation out of the set under way, which its pushes precede."""
+        self._last_finished.pop(incarnation, None)
         self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
 
     def pushers(self) -> set[int]:
@@ -367,10 +374,10 @@ class Leases:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def begin_set(self) -> None:
-        """Mark the start of a snapshot set: leases that end from now on may not be in it."""
+        """Mark the start of a snapshot set: leases that end from now on, or by a late push, may not be in it."""
         self._set_running = True
         self._in_set = set(self.ended)
-        self._finished_since_set.clear()
+        self._finished_since_set = list(self._last_finished.values())
 
     def end_set(self, complete: bool) -> None:
         """Mark the end of a snapshot set, complete or aborted."""

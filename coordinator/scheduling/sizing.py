@@ -27,7 +27,8 @@ def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
         return Leases(shape.train, 0, 1, 1)
     unbounded = 2**62 if shape.train else 0
     size, batch = lease_size(job, shape), _leasing(job).clock_samples
-    return Leases(shape.train, total or unbounded, size, batch, shape.block_ends, max(1, job.replicas))
+    late = isinstance(job.strategy, Diloco) and job.strategy.quorum is not None
+    return Leases(shape.train, total or unbounded, size, batch, shape.block_ends, max(1, job.replicas), late)
 
 
 def lease_size(job: Job, shape: DatasetSizes) -> int:

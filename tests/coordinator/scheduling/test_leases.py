@@ -330,6 +330,20 @@ def test_a_set_knows_what_was_skipped() -> None:
     assert outcome == (1, {0: -5})
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_a_late_push_that_a_set_lacks_is_trained_again(late: bool) -> None:
+    pool = leases()
+    pool.late_pushes = True
+    first, second = take(pool, life=1), take(pool, life=2)
+    for life, lease in (1, first), (2, second):
+        pool.acknowledge(life, lease.id, 30, 3)
+    pool.begin_set()
+    rows = {1: LedgerRow(2, first.id, 20) if late else LedgerRow(3, first.id, 30), 2: LedgerRow(3, second.id, 30)}
+    successor, _ = restored(pool, {life: Applied(row, row.sequence) for life, row in rows.items()})
+    assert successor.done == 60 - 10 * late
+    assert list(successor.returned) == [(0, 20, 30)] * late
+
+
 def test_a_later_lease_skipped_during_a_set_hides_no_push_of_an_earlier_one() -> None:
     pool = leases()
     first, second = take(pool), take(pool)
