@@ -84,6 +84,7 @@ copy=True)
         "segment.version = segment.first_version = segment.version + 1",
         "After a promotion, versions that the failed head had returned for unacknowledged pushes are used again, so a "
         "worker that has them gets 'unchanged' for parameters that differ.",
+        "downpour",
     ),
     Planted(
         "follower_keeps_no_exchange_replies",
