@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -38,3 +39,13 @@ def test_every_way_is_a_job(model: str, tmp_path: Path) -> None:
         job = parse_job(json.dumps(slow_links.job_of(model, way, 4)), tmp_path, way)
         assert job.replicas == 4
         assert job.strategy.batch == slow_links.BATCH
+
+
+def test_without_torchft_its_ways_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert slow_links.installed(["diloco-32", *slow_links.PEERS]) == ["diloco-32", "ddp"]
+    assert capsys.readouterr().err == "left out: the ways of torchft, which is not installed\n"
+    assert slow_links.installed(["ddp"]) == ["ddp"]
+    assert capsys.readouterr().err == ""
