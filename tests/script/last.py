@@ -1,9 +1,7 @@
-"""A script whose last exchange fails while it travels: python last.py gone|rejected breaks|waits [PID].
+"""A script whose last exchange fails while it travels: python last.py gone|rejected breaks|waits PID.
 
-    gone        the shard's process, PID, is killed before it is sent
-    rejected    the shard is said to refuse it
-    breaks      the loop is left by `break`, and the exchange is waited for at the end of the `with` block
-    waits       the loop ends by itself: the loader waits for samples
+The shard's process, PID, is killed before the exchange begins, or is said to refuse it. It is waited for at the end of
+the `with` block, where the loop is left by `break`; else where the loader waits for samples.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ model: {{source: script}}
 data: {{source: script, train: 40}}
 strategy: {strategy}
 limits: {{epochs: 1}}
-deadlines: {{beat_s: 2, progress_s: 1}}
+deadlines: {{progress_s: {progress_s}}}
 """
 ADDS = "{name: downpour, batch: 10, lease: 40, rule: {name: add}, n_push: 4, n_fetch: 4, overlap: true}"
 ROUNDS = "{name: diloco, batch: 10, lease: 40, steps: 4, delay: 4}"
@@ -33,14 +33,17 @@ ROUNDS = "{name: diloco, batch: 10, lease: 40, steps: 4, delay: 4}"
 @pytest.mark.torch
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("fault", "end", "strategy", "said"),
-    [("gone", "breaks", ADDS, "no segment for"), ("rejected", "waits", ROUNDS, "the job has no such replica")],
+    ("fault", "end", "strategy", "progress_s", "said"),
+    [("gone", "breaks", ADDS, 4, "no segment for"), ("rejected", "waits", ROUNDS, 60, "the job has no such replica")],
+    ids=["gone", "rejected"],
 )
 def test_a_script_ends_with_its_last_exchange(
-    fault: str, end: str, strategy: str, said: str, operator: Operator
+    fault: str, end: str, strategy: str, progress_s: int, said: str, operator: Operator
 ) -> None:
     pytest.importorskip("torch", reason="the torch extra is not installed")
-    coordinator, address = operator.coordinator(operator.write_job(JOB.format(strategy=strategy)))
+    coordinator, address = operator.coordinator(
+        operator.write_job(JOB.format(strategy=strategy, progress_s=progress_s))
+    )
     (shard,) = operator.members(address, 1, 0)
     command = [sys.executable, str(LAST), fault, end, str(shard.process.pid)]
     worker = operator.start("worker", "worker", "--coordinator", address, "--", *command)
@@ -49,7 +52,7 @@ def test_a_script_ends_with_its_last_exchange(
     assert "steps 4" in log, "the exchange travels"
     assert "ends well" not in log
     assert worker.said(rf"(Error: push: shard 0 at .*{said})")
-    assert coordinator.said(rf"(replica 0 \(.*\) failed: .*push: shard 0 at .*{said})"), "before its heartbeat is missed"
+    assert coordinator.said(rf"(replica 0 \(.*\) failed: .*push: shard 0 at .*{said})"), "others do not wait for it"
 
 
 class Left:
@@ -63,7 +66,7 @@ class Left:
 
 
 def member(session: Left, folder: Path) -> Membership:
-    job = parse_job(JOB.format(strategy=ROUNDS), folder, "last")
+    job = parse_job(JOB.format(strategy=ROUNDS, progress_s=60), folder, "last")
     made = Membership(cast(Any, SimpleNamespace(job=job)), ScriptSettings())
     made._session = cast(Any, session)
     return made
