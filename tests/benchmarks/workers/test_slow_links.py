@@ -41,6 +41,15 @@ def test_every_way_is_a_job(model: str, tmp_path: Path) -> None:
         assert job.strategy.batch == slow_links.BATCH
 
 
+def test_a_peer_is_a_script_with_its_settings() -> None:
+    for peer in slow_links.PEERS.values():
+        assert Path(peer.command[1]).exists()
+        assert peer.command[2] == str(slow_links.BATCH)
+    for peer in slow_links.TORCHFT.values():
+        steps, delay = map(int, peer.command[3:])
+        assert 0 <= delay < steps == peer.steps, "torchft takes no other delay"
+
+
 def test_without_torchft_its_ways_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
