@@ -6,9 +6,9 @@
 
 A link is MBIT:MS:LOSS, of each host to a switch (hostnet: harness/hosts.py). Each host has a shard and a worker, and
 the first one the coordinator. A worker waits for so long in each mini-batch, in place of computing, so that two cores
-carry all hosts. The model is a network of the job file, or a script: the character GPT (waiting_gpt.py), also by torch
-DDP over gloo, a rank on each host. Completed rounds of all hosts are counted, from two seconds after a run's first
-progress event on: let --seconds be ten rounds or more.
+carry all hosts. The model is a network of the job file, or a script: the character GPT (waiting_gpt.py), also by peers
+over gloo, a rank on each host: torch DDP, and torchft's DiLoCo, where torchft is installed. Completed rounds of all
+hosts are counted, from two seconds after a run's first progress event on: let --seconds be ten rounds or more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.harness import hosts, options, report, runs
-from benchmarks.harness.extras import needs_torch
+from benchmarks.harness.extras import has_torchft, needs_torch
 from dbelief.rundir.events import read_events
 
 BATCH = 8
@@ -41,12 +41,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt": {"model": {"source": "script"}, "data": {"source": "script", "train": SAMPLES}},
 }
 """The script's has 818,048 parameters."""
-SCRIPT = [sys.executable, str(Path(__file__).with_name("waiting_gpt.py"))]
+FOLDER = Path(__file__).parent
+SCRIPT = [sys.executable, str(FOLDER / "waiting_gpt.py")]
 ADAMW = {"name": "adamw", "rate": 0.001}
 SMALL = {"push": "int8", "pull": "bf16"}
 SETTLED_S = 2.0
 """After the first progress event, until which the processes warm up."""
-DDP = "ddp"
 LEAST_ROUNDS = 5
 """With a delay, hosts drift by up to a round: ten give the speed to some percent."""
 LAST_LINES = 10
@@ -82,6 +82,29 @@ WAYS: dict[str, dict[str, Any]] = {
     "diloco-128-int8-delay": diloco(128, 64, **SMALL),
     "diloco-128-int8-delay-128": diloco(128, 128, **SMALL),
 }
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another program that trains the GPT: what a rank of it runs, and its steps between two exchanges."""
+
+    command: Sequence[str]
+    steps: int = 1
+
+
+def torchft(steps: int, delay: int = 0) -> Peer:
+    """DiLoCo of torchft, whose exchanges travel for so many steps."""
+    words = (BATCH, steps, delay)
+    return Peer([sys.executable, str(FOLDER / "waiting_gpt_torchft.py"), *map(str, words)], steps)
+
+
+TORCHFT = {
+    "torchft-32": torchft(32),
+    "torchft-32-delay": torchft(32, 31),  # the longest that it allows
+    "torchft-128": torchft(128),
+    "torchft-128-delay": torchft(128, 64),
+}
+PEERS = {"ddp": Peer([*SCRIPT, str(BATCH)]), **TORCHFT}
 
 
 def strategy_of(model: str, way: str) -> dict[str, Any]:
@@ -145,9 +168,10 @@ def one(model: str, way: str, count: int, seconds: float, hostnet: Path | None =
     """Samples a second of a run; on loopback where there is no link."""
     with on_hosts(count, seconds, hostnet, link) as (run, used):
         script = SCRIPT if model == "gpt" else ()
-        read = start_ddp(run, used) if way == DDP else start_job(run, used, job_of(model, way, count), script)
+        peer = PEERS.get(way)
+        read = start_peer(run, used, peer) if peer else start_job(run, used, job_of(model, way, count), script)
         events = runs.wait_for(lambda: found_in(run, read, seconds), "the progress of a run", 2 * seconds + 120)
-    steps = 1 if way == DDP else WAYS[way]["strategy"].get("steps", 1)
+    steps = peer.steps if peer else WAYS[way]["strategy"].get("steps", 1)
     return speed(events, count * BATCH * steps)
 
 
@@ -201,14 +225,21 @@ def start_job(run: runs.Run, used: Hosts, job: Mapping[str, Any], script: Sequen
     return lambda: [event for event in read_events(events) if event["event"] == "progress"] if events.exists() else []
 
 
-def start_ddp(run: runs.Run, used: Hosts) -> Callable[[], Events]:
-    """Start a rank of DDP on each host; what reads the progress of the first one."""
+def start_peer(run: runs.Run, used: Hosts, peer: Peer) -> Callable[[], Events]:
+    """Start a rank of a peer on each host; what reads the progress of the first one."""
     settings = {"WORLD_SIZE": str(used.count), "MASTER_ADDR": used.address(1), "MASTER_PORT": "29500"}
     settings["GLOO_SOCKET_IFNAME"] = "eth0"
     for rank in range(used.count):
-        command = [*used.inside(rank + 1), *SCRIPT, str(BATCH)]
-        run.start_program(f"rank-{rank}", command, {**settings, "RANK": str(rank)})
+        command = [*used.inside(rank + 1), *peer.command]
+        own = {"RANK": str(rank), "OWN_ADDR": used.address(rank + 1)}
+        run.start_program(f"rank-{rank}", command, {**settings, **own})
     return lambda: [json.loads(line) for line in run.output("rank-0") if line.startswith("{") and line.endswith("}")]
+
+
+def installed(ways: Sequence[str]) -> list[str]:
+    """The ways without those of torchft where it is not installed, which is said."""
+    left = TORCHFT if not TORCHFT.keys().isdisjoint(ways) and not has_torchft() else {}
+    return [way for way in ways if way not in left]
 
 
 def main() -> None:
@@ -222,7 +253,7 @@ def main() -> None:
     parser.add_argument("--ways", type=options.words)
     parser.add_argument("--seconds", type=float, default=40.0)
     arguments = parser.parse_args()
-    known = [*WAYS, DDP] if arguments.model == "gpt" else list(WAYS)
+    known = [*WAYS, *PEERS] if arguments.model == "gpt" else list(WAYS)
     ways = arguments.ways or known
     if unknown := set(ways) - {*known}:
         parser.error(f"no way of {arguments.model} is called {min(unknown)!r}, only {', '.join(known)}")
@@ -230,6 +261,7 @@ def main() -> None:
         return
     if arguments.model == "gpt":
         needs_torch()
+        ways = installed(ways)
     os.environ["DBELIEF_INSECURE"] = "1"
     rows: list[dict[str, Any]] = []
     for wait in arguments.wait:

@@ -116,4 +116,5 @@ def main() -> None:
         train_for_job(model, optimizer)
 
 
-main()
+if __name__ == "__main__":
+    main()

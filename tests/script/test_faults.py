@@ -81,8 +81,13 @@ def run(fault: str, folder: Path, replicas: int, epochs: int = 2) -> subprocess.
     job = JOB.format(epochs=epochs)
     if fault == "unmoved":
         job = job.replace("{name: sgd, rate: 0.1}", "{name: add}")
+    return run_script(folder, job, replicas, FAULTY, fault)
+
+
+def run_script(folder: Path, job: str, replicas: int, script: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by `dbelief run` to its end; it prints no traceback."""
     (folder / "job.yaml").write_text(job)
-    words = ["run", "--quiet", "--job", "job.yaml", "--workers", str(replicas), str(FAULTY), fault]
+    words = ["run", "--quiet", "--job", "job.yaml", "--workers", str(replicas), str(script), *more]
     ended = subprocess.run([sys.executable, "-m", "dbelief", *words], cwd=folder, capture_output=True, text=True)
     assert "Traceback" not in ended.stderr + ended.stdout
     return ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -38,3 +39,22 @@ def test_every_way_is_a_job(model: str, tmp_path: Path) -> None:
         job = parse_job(json.dumps(slow_links.job_of(model, way, 4)), tmp_path, way)
         assert job.replicas == 4
         assert job.strategy.batch == slow_links.BATCH
+
+
+def test_a_peer_is_a_script_with_its_settings() -> None:
+    for peer in slow_links.PEERS.values():
+        assert Path(peer.command[1]).exists()
+        assert peer.command[2] == str(slow_links.BATCH)
+    for peer in slow_links.TORCHFT.values():
+        steps, delay = map(int, peer.command[3:])
+        assert 0 <= delay < steps == peer.steps, "torchft takes no other delay"
+
+
+def test_without_torchft_its_ways_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert slow_links.installed(["diloco-32", *slow_links.PEERS]) == ["diloco-32", "ddp"]
+    assert capsys.readouterr().err == "left out: the ways of torchft, which is not installed\n"
+    assert slow_links.installed(["ddp"]) == ["ddp"]
+    assert capsys.readouterr().err == ""
