@@ -61,11 +61,12 @@ JOBS: dict[str, dict[str, str]] = {
 def rounds(fields: str, **more: str) -> dict[str, str]:
     """A job of DiLoCo with these fields of its strategy."""
     inner = "inner: {name: adagrad, rate: 0.03}"
-    strategy = f"{{name: diloco, batch: {BATCH}, steps: {ROUND_STEPS}, {inner}, {fields}}}"
+    travels = f"steps: {ROUND_STEPS}, delay: {ROUND_STEPS}"  # while a shard's follower is promoted, too
+    strategy = f"{{name: diloco, batch: {BATCH}, {travels}, {inner}, {fields}}}"
     return {"replicas": str(LEARNERS), "deadlines.lease_s": "1", "strategy": strategy, **more}
 
 
-LEASED = {"diloco": 1 * BATCH * ROUND_STEPS, "diloco-quorum": 16 * BATCH * ROUND_STEPS}
+LEASED = {"diloco": 2 * BATCH * ROUND_STEPS, "diloco-quorum": 32 * BATCH * ROUND_STEPS}
 """Samples of a lease. In lockstep who joins waits for its end; else it lasts longer than the takeover of the standby
 coordinator, until which no lease is granted."""
 # In lockstep the others wait until a death is noticed.
@@ -195,7 +196,10 @@ def is_joining(event: dict[str, Any]) -> bool:
 
 
 def ends(supervisor: Supervisor) -> dict[str, int | None]:
-    """Wait for the end of all processes of a job that is over; exit codes other than 0 (None: it still ran)."""
+    """Wait for the end of all processes of a job that is over; exit codes other than 0 (None: it still ran).
+
+    A process that was not started again has none.
+    """
 
     def left() -> list[str]:
         return [unit.name for unit in supervisor.units.values() if unit.ends and unit.process.poll() is None]
@@ -204,7 +208,8 @@ def ends(supervisor: Supervisor) -> dict[str, int | None]:
         runs.wait_for(lambda: None if left() else True, "the processes", END_S)
     except TimeoutError as error:
         print(f"{error}: {', '.join(left())}", file=sys.stderr)
-    codes = {unit.name: unit.process.poll() for unit in supervisor.units.values() if unit.ends}
+    started = [unit for unit in supervisor.units.values() if unit.ends and not unit.waits]
+    codes = {unit.name: unit.process.poll() for unit in started}
     return {name: code for name, code in codes.items() if code != 0}
 
 
