@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.churn import BATCH, LEARNERS, ROUND_STEPS, figures, goodput, joining_s, pairs, verdict
+from benchmarks.faults.churn import BATCH, LEARNERS, LEASED, ROUND_STEPS, figures, goodput, joining_s, pairs, verdict
 from benchmarks.faults.churn_plan import AWAY_S, LEADING_COORDINATOR, LEADING_SHARD, PERIOD_S, make_plan
 from benchmarks.faults.lost_pushes import restored, unexplained
 from benchmarks.faults.recovery_time import increases, recoveries, speeds, spread
@@ -162,10 +162,10 @@ def test_a_learner_joins_after_its_start() -> None:
 
 def test_goodput_is_of_the_living_learners() -> None:
     calm = row("none", 0, 0.9) | {"job": "diloco", "speeds": [4_000] * 5_000, "away_s": 10.0}
-    round_s = ROUND_STEPS * BATCH / 1_000  # the last lease's, which does not count
+    last_s = LEASED["diloco"] / 1_000  # of the last lease, which does not count
     deaths = [{"part": part, "at_s": 100.0, "code": None} for part in ("worker", "leading shard")]
-    due = 1_000 * (LEARNERS * (400 - round_s) - 10) - BATCH * ROUND_STEPS / 2
-    fields = {"trained_s": 400.0, "deaths": deaths, "before": 100, "samples": 100 + round(0.9 * due) + 4_000 * round_s}
+    due = 1_000 * (LEARNERS * (400 - last_s) - 10) - BATCH * ROUND_STEPS / 2
+    fields = {"trained_s": 400.0, "deaths": deaths, "before": 100, "samples": 100 + round(0.9 * due) + 4_000 * last_s}
     assert goodput(calm, {**calm, **fields}) == pytest.approx(0.9, rel=0.001)
     assert goodput(calm, {**calm, **fields, "job": "mnist"}) is None
     assert goodput(calm, {**calm, **fields, "system": "torchrun"}) is None
