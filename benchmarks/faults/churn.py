@@ -19,8 +19,8 @@ Both plans share the undisturbed run of a job and seed.
 Reported are samples/s of both and their ratio; the time from each death until the speed is back (`recovery_time.py`),
 p50 and p99, also by part of the killed process, and the same moments in the undisturbed run; the test accuracies; and
 pushes lost, with each shard that was restored set against the deaths of its two copies (`lost_pushes.py`). Of DiLoCo
-also the goodput: the trained samples, as a share of what a learner of the undisturbed run trains in the seconds in
-which this one's live, from the start of their processes, less half a round for each of their deaths.
+also the goodput: the trained samples, as a share of those that learners train undisturbed in the same living seconds,
+from the start of a process to its death, less half a round for each death.
 
 A finished run is one line of the file of --json; the command started again continues after the last of them. Commands
 of other jobs or seeds may run at the same time with a file of their own; `cat` merges the files, and --repeats 0 prints

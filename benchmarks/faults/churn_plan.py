@@ -114,7 +114,7 @@ class ByRole:
         self, names: Sequence[str], seed: str, shards: int, seconds: float, mean_s: float = LEARNER_LIFE_S
     ) -> None:
         learners = [name for name in sorted(names) if name.startswith(LEARNERS)]
-        moments = [_lives(name, f"{seed} c {number}", mean_s) for number, name in enumerate(learners)]
+        moments = [_deaths_of(name, f"{seed} c {number}", mean_s) for number, name in enumerate(learners)]
         if shards:
             rng = random.Random(f"{seed} c shards")
             drawn = ((SHARD_S * n, f"{LEADING_SHARD}{rng.randrange(shards)}") for n in itertools.count(1))
@@ -131,7 +131,7 @@ class ByRole:
         return names
 
 
-def _lives(name: str, seed: str, mean_s: float) -> Iterator[tuple[float, str]]:
+def _deaths_of(name: str, seed: str, mean_s: float) -> Iterator[tuple[float, str]]:
     """(moment in s, name) of each death of a learner."""
     rng, at_s = random.Random(seed), 0.0
     while True:
