@@ -132,7 +132,7 @@ bench-memory: .venv/ready-to-develop ## memory of a shard under load for ten min
 bench-kills: .venv/ready-to-develop ## MNIST (in DBELIEF_DATA) with any one process killed, five times each
 	@$(BIN)/python -m benchmarks.faults.kills $(ARGS)
 
-bench-churn: .venv/ready-to-develop ## deaths over all roles for ten minutes of MNIST (in DBELIEF_DATA), torchrun beside; hours: ARGS='--plan a|b --job mnist|elastic'
+bench-churn: .venv/ready-to-develop ## deaths over all roles for ten minutes of MNIST (in DBELIEF_DATA), torchrun beside; hours: ARGS='--plan a|b|c --job mnist|elastic|diloco|diloco-quorum'
 	@$(BIN)/python -m benchmarks.faults.churn $(ARGS)
 
 bench-coordinator: .venv/ready-to-develop ## a coordinator with 16 to 1,000 simulated members

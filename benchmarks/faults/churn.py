@@ -1,13 +1,16 @@
 """Churn: processes drawn over all roles die by SIGKILL for the whole of a job, and are started again at once.
 
-    DBELIEF_DATA=... python -m benchmarks.faults.churn --plan a|b --job mnist|elastic [--seconds 600] [--seed 0]
-        [--repeats 5] [--systems dbelief,torchrun] [--every S] [--compute-wait S] [--json rows.jsonl]
+    DBELIEF_DATA=... python -m benchmarks.faults.churn --plan a|b|c --job mnist|elastic|diloco|diloco-quorum
+        [--seconds 600] [--seed 0] [--repeats 5] [--systems dbelief,torchrun] [--every S] [--compute-wait S]
+        [--json rows.jsonl]
 
 A deployment on loopback (`deployment.py`): registry, leading and standby coordinator, two shards with a follower each,
 three workers; a supervisor starts again whatever ends. Plan "a" kills one process every 15 s, drawn uniformly over all;
-plan "b" gives each process an exponential life of mean 30 s (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
-(Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. Beside them torch's elastic launcher
-(`churn_torch.py`).
+plan "b" gives each process an exponential life of mean 30 s; plan "c" gives learners one of 60 s, after which they are
+away for 10 s, and kills leading shards and coordinators (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
+(Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. "diloco" has four workers in
+lockstep, "diloco-quorum" ends a round with two of them. Beside them torch's elastic launcher (`churn_torch.py`), with
+as many ranks, which it starts again at once.
 
 Each repeat first runs the job undisturbed for so many seconds, and then, under the plan, the same job until it has as
 many samples. So the accuracies compare. Training begins when every worker has trained, and ends with the last sample.
@@ -15,7 +18,9 @@ Both plans share the undisturbed run of a job and seed.
 
 Reported are samples/s of both and their ratio; the time from each death until the speed is back (`recovery_time.py`),
 p50 and p99, also by part of the killed process, and the same moments in the undisturbed run; the test accuracies; and
-pushes lost, with each shard that was restored set against the deaths of its two copies (`lost_pushes.py`).
+pushes lost, with each shard that was restored set against the deaths of its two copies (`lost_pushes.py`). Of DiLoCo
+also the goodput: the trained samples, as a share of those that learners train undisturbed in the same living seconds,
+from the start of a process to its death, less half a round for each death.
 
 A finished run is one line of the file of --json; the command started again continues after the last of them. Commands
 of other jobs or seeds may run at the same time with a file of their own; `cat` merges the files, and --repeats 0 prints
@@ -30,7 +35,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,22 +44,40 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.faults import churn_torch, lost_pushes, recovery_time, shard_parts
-from benchmarks.faults.churn_plan import LIFE_S, PERIOD_S, PLANS, make_plan
-from benchmarks.faults.deployment import COPIES, SHARDS, WORKERS, deployed
+from benchmarks.faults.churn_plan import PLANS, USUAL_S, make_plan
+from benchmarks.faults.deployment import COPIES, SHARDS, deployed
 from benchmarks.faults.supervisor import Death, Supervisor
 from benchmarks.harness import checkout, options, report, runs
 from dbelief.rundir.events import read_events
 
+WORKERS, LEARNERS, ROUND_STEPS, BATCH = 3, 4, 32, 100
+"""Workers of a job, learners of one of DiLoCo, whose rounds have so many steps, and samples of a mini-batch."""
 JOBS: dict[str, dict[str, str]] = {
     "mnist": {"strategy.warm_start.samples": "5500"},
     "elastic": {"strategy": "{name: async-easgd, batch: 100, rate: 0.3, period: 4}"},
 }
+
+
+def rounds(fields: str, **more: str) -> dict[str, str]:
+    """A job of DiLoCo with these fields of its strategy."""
+    inner = "inner: {name: adagrad, rate: 0.03}"
+    travels = f"steps: {ROUND_STEPS}, delay: {ROUND_STEPS}"  # while a shard's follower is promoted, too
+    strategy = f"{{name: diloco, batch: {BATCH}, {travels}, {inner}, {fields}}}"
+    return {"replicas": str(LEARNERS), "deadlines.lease_s": "1", "strategy": strategy, **more}
+
+
+LEASED = {"diloco": 2 * BATCH * ROUND_STEPS, "diloco-quorum": 32 * BATCH * ROUND_STEPS}
+"""Samples of a lease. In lockstep who joins waits for its end; else it lasts longer than the takeover of the standby
+coordinator, until which no lease is granted."""
+# In lockstep the others wait until a death is noticed.
+JOBS["diloco"] = rounds(f"lease: {LEASED['diloco']}", **{"deadlines.beat_s": "1"})
+JOBS["diloco-quorum"] = rounds(f"quorum: 2, lease: {LEASED['diloco-quorum']}")
 SYSTEMS = ("dbelief", "torchrun")
 START_S, END_S = 180.0, 20.0
 LONGEST = 8.0
 """A disturbed run may take this many times the undisturbed one's time."""
-RATIO, BACK_S, POINTS = 0.85, 5.0, 0.3
-"""What plan "a" is held against: samples/s kept, p99 of the recovery time, and points of accuracy."""
+RATIO, BACK_S, POINTS, GOODPUT = 0.85, 5.0, 0.3, 0.95
+"""What plan "a" is held against: samples/s kept, p99 of the recovery time, and points of accuracy; "c": goodput."""
 TAIL_S = 10.0
 """Deaths so late have no recovery time: near its last sample a job has no more leases for a worker that is ready."""
 NEVER_S = 9999.0
@@ -70,7 +93,7 @@ class Disturbed(Protocol):
     names: list[str]
 
     def starts(self) -> dict[str, int]: ...
-    def kill(self, names: list[str]) -> None: ...
+    def kill(self, names: list[str], away_s: Mapping[str, float]) -> None: ...
     def trains(self) -> bool: ...
     def ended(self) -> bool: ...
     def looks(self) -> list[tuple[float, float]]: ...
@@ -103,13 +126,15 @@ def follow(job: Disturbed, case: Case, limit_s: float) -> dict[str, Any]:
         return job.trains() or None
 
     runs.wait_for(begun, "the first samples of every worker", START_S)
-    began_s, drawn = time.monotonic(), make_plan(case.plan, job.names, f"{case.seed}", case.every_s)
+    shards = SHARDS if case.system == "dbelief" else 0
+    drawn = make_plan(case.plan, job.names, f"{case.seed}", case.every_s, shards, case.seconds)
+    began_s = time.monotonic()
     row: dict[str, Any] = {"trouble": ""}
 
     def over() -> bool | None:
         if job.ended():
             return True
-        job.kill(drawn.due(time.monotonic() - began_s, job.starts()))
+        job.kill(drawn.due(time.monotonic() - began_s, job.starts()), drawn.away_s)
         supervisor.look()
         return None
 
@@ -122,7 +147,7 @@ def follow(job: Disturbed, case: Case, limit_s: float) -> dict[str, Any]:
     row |= {"trained_s": seconds, "speeds": recovery_time.speeds(looks, seconds)}
     row["before"] = sum(more for at_s, more in looks if at_s <= 0)
     row["counted"] = sum(more for _, more in looks)
-    row["began_s"] = began_s
+    row |= {"began_s": began_s, "away_s": drawn.away_s.get("worker", 0.0)}
     return row
 
 
@@ -148,13 +173,33 @@ def train(case: Case, limits: dict[str, Any], limit_s: float) -> dict[str, Any]:
         events = list(read_events(file)) if file.exists() else []
     deaths = shard_parts.with_parts(job.supervisor.deaths, events)
     row["deaths"] = as_rows(deaths, row["began_s"])
+    row["joining_s"] = joining_s(events, deaths, row["away_s"])
     row["restored"] = lost_pushes.restored(events, deaths)
     row["unexplained"] = lost_pushes.unexplained(row["restored"])
     return row
 
 
+def joining_s(events: Sequence[dict[str, Any]], deaths: Sequence[Death], away_s: float) -> list[float]:
+    """Seconds from the start of each worker that was killed until it has joined again."""
+    joined = [(one["name"], shard_parts.wall_s(one)) for one in events if is_joining(one)]
+    found = []
+    for death in deaths:
+        if death.part == "worker" and death.code is None:
+            later = [at_s for name, at_s in joined if name == death.name and at_s > death.wall_s]
+            found += [round(later[0] - death.wall_s - away_s, 3)] if later else []
+    return found
+
+
+def is_joining(event: dict[str, Any]) -> bool:
+    """Whether a worker has joined."""
+    return (event["event"], event.get("what"), event.get("role")) == ("member", "joined", "replica")
+
+
 def ends(supervisor: Supervisor) -> dict[str, int | None]:
-    """Wait for the end of all processes of a job that is over; exit codes other than 0 (None: it still ran)."""
+    """Wait for the end of all processes of a job that is over; exit codes other than 0 (None: it still ran).
+
+    A process that was not started again has none.
+    """
 
     def left() -> list[str]:
         return [unit.name for unit in supervisor.units.values() if unit.ends and unit.process.poll() is None]
@@ -163,17 +208,18 @@ def ends(supervisor: Supervisor) -> dict[str, int | None]:
         runs.wait_for(lambda: None if left() else True, "the processes", END_S)
     except TimeoutError as error:
         print(f"{error}: {', '.join(left())}", file=sys.stderr)
-    codes = {unit.name: unit.process.poll() for unit in supervisor.units.values() if unit.ends}
+    started = [unit for unit in supervisor.units.values() if unit.ends and not unit.waits]
+    codes = {unit.name: unit.process.poll() for unit in started}
     return {name: code for name, code in codes.items() if code != 0}
 
 
 def train_torch(case: Case, limits: dict[str, Any], limit_s: float, python: Path) -> dict[str, Any]:
     """One run of torchrun; its figures."""
-    given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": 100, "rate": 0.03, "seed": case.seed}
+    given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": BATCH, "rate": 0.03, "seed": case.seed}
     given |= {"checkpoint_s": SNAPSHOT_S}
     given |= {"samples": limits["samples"]} if "samples" in limits else {"seconds": limits["wall_s"]}
     with runs.temporary_run("torchrun") as run:
-        job = churn_torch.TorchJob(run, python, {**given, "wait_s": case.wait_s})
+        job = churn_torch.TorchJob(run, python, {**given, "wait_s": case.wait_s}, workers_of(case.job))
         try:
             row = follow(job, case, limit_s)
         finally:
@@ -196,6 +242,30 @@ def speed(row: dict[str, Any]) -> float:
     if not row["samples"] or not row["trained_s"]:
         return 0.0
     return float((row["samples"] - row["before"]) / row["trained_s"])
+
+
+def workers_of(job: str) -> int:
+    """Workers of a job, or ranks beside it."""
+    return int(JOBS[job].get("replicas", WORKERS))
+
+
+def goodput(calm: dict[str, Any], disturbed: dict[str, Any]) -> float | None:
+    """Trained samples as a share of those of the living learners; None of other jobs than DiLoCo's, and of torchrun.
+
+    They train at the median speed of the undisturbed run's, and lose half a round with each death. The time of the last
+    leases does not count, at whose end some learners find no more.
+    """
+    leased = LEASED.get(disturbed["job"])
+    if leased is None or disturbed["system"] != "dbelief" or not disturbed["samples"]:
+        return None
+    rate = statistics.median(calm["speeds"]) / LEARNERS
+    windows = round(leased / rate / recovery_time.STEP_S)
+    last = sum(disturbed["speeds"][-windows:]) * recovery_time.STEP_S
+    ended_s, away_s = disturbed["trained_s"] - windows * recovery_time.STEP_S, disturbed["away_s"]
+    died_s = [death["at_s"] for death in disturbed["deaths"] if death["part"] == "worker" and death["at_s"] < ended_s]
+    living_s = LEARNERS * ended_s - sum(min(away_s, ended_s - at_s) for at_s in died_s)
+    due = living_s * rate - len(died_s) * BATCH * ROUND_STEPS / 2
+    return float((disturbed["samples"] - disturbed["before"] - last) / due)
 
 
 def of(rows: runs.Rows, case: Case) -> dict[str, Any] | None:
@@ -285,6 +355,7 @@ def figures(both: list[Pair]) -> dict[str, Any]:
         "noise": quantiles(noise),
         "parts": {part: quantiles([seconds for other, seconds in felt if other == part]) for part in parts},
         "accuracies": accuracies,
+        "goodput": [share for pair in both if (share := goodput(*pair)) is not None],
         "points": medians[1] - medians[0] if medians else None,
         "kills": sum(death["code"] is None for _, row in both for death in row["deaths"]),
         "ended_alone": [(d["name"], d["code"]) for _, row in both for d in row["deaths"] if d["code"] is not None],
@@ -295,6 +366,8 @@ def figures(both: list[Pair]) -> dict[str, Any]:
         found[name] = [row[name] for _, row in both if row.get(name) is not None]
     for name in ("restored", "unexplained", "codes"):
         found[name] = [row[name] for _, row in both if row.get(name)]
+    joining = [seconds for _, row in both for seconds in row.get("joining_s", [])]
+    found["joining_s"] = statistics.mean(joining) if joining else None
     return found
 
 
@@ -312,6 +385,8 @@ def verdict(plan: str, found: dict[str, Any]) -> str:
         wrong.append(f"exit codes {found['codes']}")
     if found["unexplained"]:
         wrong.append(f"{len(found['unexplained'])} runs lost pushes without two deaths")
+    if plan == "c" and found["goodput"] and min(found["goodput"]) < GOODPUT:
+        wrong.append(f"goodput {min(found['goodput']):.1%}")
     if plan == "a":
         if found["ratio"] < RATIO:
             wrong.append(f"{found['ratio']:.0%} of the speed")
@@ -324,9 +399,8 @@ def verdict(plan: str, found: dict[str, Any]) -> str:
 
 def show(rows: list[dict[str, Any]]) -> bool:
     """Print tables and JSON; whether all that is claimed of dbelief holds."""
-    table = Table(
-        "system", "job", "plan", "runs", "samples/s kept", "deaths", "back p50", "p99", "points", "lost", "wrong"
-    )
+    names = ("samples/s kept", "goodput", "deaths", "back p50", "p99", "points", "lost", "wrong")
+    table = Table("system", "job", "plan", "runs", *names)
     results, good = [], True
     for (system, job, plan, seconds, every_s, wait_s), both in pairs(rows).items():
         found = figures(both)
@@ -336,13 +410,14 @@ def show(rows: list[dict[str, Any]]) -> bool:
         results.append({**asked, "wrong": wrong, **found})
         points = "" if found["points"] is None else f"{found['points']:+.2f}"
         ratio = f"{found['ratio']:.1%}"
-        rate = f"{plan}: {every_s or (PERIOD_S if plan == 'a' else LIFE_S):g} s"
-        cells = [system, job, rate, f"{found['repeats']} of {seconds:g} s", ratio]
+        rate = f"{plan}: {every_s or USUAL_S[plan]:g} s"
+        shares = " ".join(f"{share:.1%}" for share in found["goodput"])
+        cells = [system, job, rate, f"{found['repeats']} of {seconds:g} s", ratio, shares]
         lost = f"{sum(found['pushes_lost'])} of {sum(found['pushes'])}" if found["pushes"] else ""
         table.add_row(*cells, *shown(found["recovery"]), points, lost, wrong)
         for part, times in found["parts"].items():
-            table.add_row("", "", "", "", part, *shown(times), "", "", "")
-        table.add_row("", "", "", "", "no kill", *shown(found["noise"]), "", "", "")
+            table.add_row("", "", "", "", part, "", *shown(times), "", "", "")
+        table.add_row("", "", "", "", "no kill", "", *shown(found["noise"]), "", "", "")
     report.show(table, {"results": results}, width=160)
     return good
 
@@ -360,7 +435,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="of each undisturbed run")
     parser.add_argument("--seed", type=int, default=0, help="of the job and the plan of the first repeat")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--every", type=float, help="seconds between deaths of plan a, or mean life of b; else 15, 30")
+    parser.add_argument(
+        "--every", type=float, help="seconds between deaths of plan a, or mean life of b, c; else 15, 30, 60"
+    )
     waits = "seconds that a worker waits before each gradient, as if it had a processor of its own to compute it"
     parser.add_argument("--compute-wait", type=float, default=0.0, help=waits)
     parser.add_argument("--systems", type=options.words, default=list(SYSTEMS), help="dbelief,torchrun")

@@ -1,7 +1,7 @@
-"""The same job under torch's elastic launcher: one `torchrun --max-restarts` with three DDP ranks and a checkpoint.
+"""The same job under torch's elastic launcher: one `torchrun --max-restarts` with its DDP ranks and a checkpoint.
 
 Processes: the launcher (torchrun, the agent), which the supervisor starts again as systemd does, with the end of the
-ranks that it leaves behind, and three ranks. When a rank dies, torchrun ends the others and starts all of them; they
+ranks that it leaves behind, and the ranks. When a rank dies, torchrun ends the others and starts all of them; they
 continue from the newest checkpoint. Steps since that are rolled back: only samples beyond the most so far count.
 
 Covered are deaths of ranks and of the launcher. There is one launcher on one host; its rendezvous is inside it. Several
@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from benchmarks.faults.recovery_time import spread
 from benchmarks.faults.supervisor import Death, Supervisor, Unit
 from benchmarks.harness import checkout, runs
 
-RANKS = 3
 TORCH = "torch==2.13.0"
 INSTALL_S = 900.0
 LOOKS_PER_S = 10.0
@@ -57,20 +57,22 @@ class TorchJob:
     ----------
     given
         Options of the trainer, without the folder.
+    ranks
+        Number of ranks.
     """
 
-    def __init__(self, run: runs.Run, python: Path, given: dict[str, Any]) -> None:
+    def __init__(self, run: runs.Run, python: Path, given: dict[str, Any], ranks: int) -> None:
         self._run, self._folder = run, run.folder
         variables = [f"CHURN={json.dumps({**given, 'folder': str(run.folder)})}", f"PYTHONPATH={checkout.ROOT}"]
         variables.append("OMP_NUM_THREADS=1")
         # In the store that torch shares by default, ranks of a restart find their predecessors' addresses, and fail.
         variables.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
-        launch = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        launch = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         launch += ["--max-restarts", "1000000", "--no-python", str(python), "-c", MAIN]
         self._launcher = Unit(run, "launcher", "launcher", ["env", *variables, *launch])
         self.supervisor = Supervisor()
         self.supervisor.add(self._launcher)
-        self._seen: dict[str, tuple[int, int]] = {f"rank-{rank}": (0, 0) for rank in range(RANKS)}
+        self._seen: dict[str, tuple[int, int]] = {f"rank-{rank}": (0, 0) for rank in range(ranks)}
         self.names = ["launcher", *self._seen]
         self._looks: list[tuple[float, float]] = []
         self._ended = threading.Event()
@@ -100,8 +102,11 @@ class TorchJob:
                 self._seen[name] = now, starts + 1
         return {"launcher": self._launcher.starts, **{name: starts for name, (_, starts) in self._seen.items()}}
 
-    def kill(self, names: list[str]) -> None:
-        """Kill these processes; with the launcher its ranks, as the supervisor of a service does."""
+    def kill(self, names: list[str], away_s: Mapping[str, float]) -> None:
+        """Kill these processes; with the launcher its ranks, as the supervisor of a service does.
+
+        torchrun starts all ranks again at once, whatever `away_s` is.
+        """
         running = self._run.processes() if names else {}
         for name in names:
             if name == "launcher":

@@ -1,4 +1,4 @@
-"""A real deployment on loopback under a supervisor: registry, two coordinators, replicated shards, workers.
+"""A real deployment on loopback under a supervisor: registry, two coordinators, replicated shards, and workers.
 
 The registry is `redis-server` (or the valkey wheel's server), with an append-only file that is on disk before each
 reply. Both coordinators have the same address: a standby listens once it leads. Progress is read from the workers' own
@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.faults.churn_plan import LEADING_COORDINATOR, LEADING_SHARD
 from benchmarks.faults.recovery_time import increases, spread
+from benchmarks.faults.shard_parts import leaders
 from benchmarks.faults.supervisor import Supervisor, Unit
 from benchmarks.harness import options, runs
 from dbelief.registry.embedded import server_binary
+from dbelief.rundir.events import read_events
 from dbelief.rundir.summary import has_ended
 
-COORDINATORS, SHARDS, COPIES, WORKERS = 2, 2, 2, 3
+COORDINATORS, SHARDS, COPIES = 2, 2, 2
 LOOKS_PER_S = 10.0
 SAMPLES = "dbelief_worker_samples_total"
 START_S = 60.0
@@ -67,7 +70,7 @@ class Counter:
 
 
 class Deployment:
-    """The processes of one job; see `deployed`.
+    """The processes of one job, with as many workers as it has replicas; see `deployed`.
 
     Attributes
     ----------
@@ -93,7 +96,7 @@ class Deployment:
             name = f"ps-{number}"
             self._add(name, "shard", [*runs.COMMAND, "ps", "--coordinator", listen, "--name", name])
         self.counters: list[Counter] = []
-        for number in range(WORKERS):
+        for number in range(int(str(fields["replicas"]))):
             name, port = f"worker-{number}", runs.free_port()
             arguments = ["worker", "--coordinator", listen, "--name", name, "--number", str(number)]
             command = ["env", f"DBELIEF_COMPUTE_WAIT={wait_s}", *runs.COMMAND]
@@ -108,9 +111,20 @@ class Deployment:
         """How often each process was started so far, by name."""
         return {name: unit.starts for name, unit in self.supervisor.units.items()}
 
-    def kill(self, names: list[str]) -> None:
-        """Kill these processes, which the supervisor starts again at once."""
-        self.supervisor.kill(names)
+    def kill(self, names: list[str], away_s: Mapping[str, float]) -> None:
+        """Kill these processes, or those of these parts; see `Supervisor.kill`."""
+        found = {*map(self._of_part, names)} & self.supervisor.units.keys()
+        self.supervisor.kill(sorted(found), away_s)
+
+    def _of_part(self, name: str) -> str:
+        """The process that has this part now, "" where none has; a process's own name is returned."""
+        if name == LEADING_COORDINATOR:
+            units = self.supervisor.units.values()
+            return next((unit.name for unit in units if unit.part == name and unit.process.poll() is None), "")
+        if name.startswith(LEADING_SHARD):
+            known = leaders(read_events(self._run.run / "events.jsonl"))
+            return known.get(int(name.removeprefix(LEADING_SHARD)), "")
+        return name
 
     def trains(self) -> bool:
         """Whether every worker has trained."""

@@ -1,6 +1,7 @@
 """Failover of replicated shards under load: the pause of pushes, and whether any push is lost or counts twice.
 
-    python -m benchmarks.faults.failover [--kills 20] [--shards 2] [--clients 3] [--parameters 200k] [--seed 0]
+    python -m benchmarks.faults.failover [--strategy downpour|diloco] [--kills 20] [--shards 2] [--clients 3]
+        [--parameters 200_000] [--seed 0] [--settles 2]
 
 A coordinator, two processes for each shard, and clients with custom loops that push gradients of small whole numbers as
 fast as they can, by plain SGD at rate 1: so the parameters, whatever the order, are minus the sum of all pushes,
@@ -11,10 +12,14 @@ follows when all shards have their followers again.
 Reported are: the longest push of each kill, from its call to its acknowledgement, over all clients (the failover's time
 where a leader is killed); and in the end how many numbers of the parameters differ from the sum of the clients' own
 logs of acknowledged pushes.
+
+With --strategy diloco two learners train in place of the clients, which count their samples (`counting.py`): how many
+numbers differ from the counts, and how many samples these lack or have twice, over all rows of the model.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import random
 import signal
@@ -23,20 +28,39 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from rich.table import Table
 
 import dbelief
+from benchmarks.faults import counting
 from benchmarks.harness import options, report, runs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 
 ROLES = ("leader", "follower")
 LIMIT_S = 60.0
-SETTLES_S = 2.0
-"""Duration of undisturbed pushes before each kill."""
+
+
+class Load(Protocol):
+    """What pushes while shards are killed."""
+
+    def trains(self) -> bool | None:
+        """Whether it has pushed; None before."""
+        ...
+
+    def longest_s(self, since_s: float) -> float | None:
+        """The longest push that ended after this moment."""
+        ...
+
+    def end(self, coordinator: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """Stop, and compare the parameters with what was acknowledged; the figures."""
+        ...
+
+    def close(self) -> None:
+        """Stop, after a failure too."""
+        ...
 
 
 class Pushing:
@@ -117,88 +141,124 @@ class Servers:
         self._client.close()
 
 
-def measure(kills: int, shards: int, clients: int, parameters: int, seed: int) -> dict[str, Any]:
+class Clients:
+    """All clients with custom loops."""
+
+    def __init__(self, address: str, count: int, seed: int) -> None:
+        self._all: list[Pushing] = []
+        try:
+            for number in range(count):
+                self._all.append(Pushing(address, number, seed))
+        except BaseException:
+            self.close()
+            raise
+
+    def trains(self) -> bool | None:
+        """See `Load`."""
+        return all(one.took for one in self._all) or None
+
+    def longest_s(self, since_s: float) -> float | None:
+        """See `Load`."""
+        return max(seconds for one in self._all for began_s, seconds in one.took if began_s + seconds >= since_s)
+
+    def end(self, coordinator: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """See `Load`."""
+        for one in self._all:
+            one.stop()
+        wrong = int(np.count_nonzero(self._all[0].read() != -sum(one.sum for one in self._all)))
+        took = [seconds for one in self._all for _, seconds in one.took]
+        lost = sum(one.lost for one in self._all)
+        found = {"acknowledged": len(took), "reported_lost": lost, "wrong_numbers": wrong}
+        return {**found, "median_push_s": statistics.median(took)}
+
+    def close(self) -> None:
+        """See `Load`."""
+        for one in self._all:
+            one.stop()
+            one.close()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
+    shards, parameters, seed = arguments.shards, arguments.parameters, arguments.seed
+    diloco = arguments.strategy == "diloco"
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
     with runs.temporary_run("failover") as run:
         job = run.own_loops(parameters, {"name": "sgd", "rate": 1.0})
+        job = counting.job_of(run, parameters, seed) if diloco else job
         coordinator, address = run.coordinator({**job, "shards": shards, "replication": 2}, LIMIT_S)
         servers = Servers(run, address, shards)
-        pushing: list[Pushing] = []
+        load: Load | None = None
         try:
-            pushing = [Pushing(address[1], number, seed) for number in range(clients)]
-            for _ in range(kills):
+            load = counting.Learners(run, address, seed) if diloco else Clients(address[1], arguments.clients, seed)
+            runs.wait_for(load.trains, "the first pushes", LIMIT_S)
+            for _ in range(arguments.kills):
                 leaders, followers = runs.wait_for(servers.standing, "all shards to be followed", LIMIT_S)
-                time.sleep(SETTLES_S)
+                time.sleep(arguments.settles)
                 role = rng.choice(ROLES)
                 victim = rng.choice(leaders if role == "leader" else followers)
                 at_s = time.monotonic()
                 servers.kill(victim)
                 runs.wait_for(servers.standing, "all shards to be followed", LIMIT_S)
-                rows.append({"killed": role, "longest_s": _longest(pushing, at_s)})
-            for one in pushing:
-                one.stop()
-            wrong = int(np.count_nonzero(pushing[0].read() != -sum(one.sum for one in pushing)))
-            acknowledged = sum(len(one.took) for one in pushing)
-            lost = sum(one.lost for one in pushing)
+                followed_s = round(time.monotonic() - at_s, 2)
+                rows.append({"killed": role, "longest_s": load.longest_s(at_s), "followed_s": followed_s})
+                report.progress(rows[-1])
+            found = load.end(coordinator)
         finally:
-            for one in pushing:
-                one.stop()
-                one.close()
+            if load is not None:
+                load.close()
             servers.close()
             coordinator.send_signal(signal.SIGTERM)
             left = run.end()
-    quiet = [seconds for one in pushing for _, seconds in one.took]
     return {
         "roles": [by_role(role, [row["longest_s"] for row in rows if row["killed"] == role]) for role in ROLES],
         "kills": rows,
+        "strategy": arguments.strategy,
         "shards": shards,
-        "clients": clients,
+        "clients": counting.LEARNERS if diloco else arguments.clients,
         "parameters": parameters,
-        "acknowledged": acknowledged,
-        "reported_lost": lost,
-        "wrong_numbers": wrong,
-        "median_push_s": statistics.median(quiet),
+        **found,
         "left": left,
     }
 
 
-def _longest(pushing: list[Pushing], since_s: float) -> float:
-    """The longest push that ended after this moment."""
-    return max(seconds for one in pushing for began_s, seconds in one.took if began_s + seconds >= since_s)
-
-
-def by_role(role: str, longest: list[float]) -> dict[str, Any]:
-    """The longest pushes after the kills of a role."""
-    median = statistics.median(longest) if longest else None
-    return {"killed": role, "kills": len(longest), "median_s": median, "longest_s": max(longest, default=None)}
+def by_role(role: str, longest: list[float | None]) -> dict[str, Any]:
+    """The longest pushes after the kills of a role, where they are timed."""
+    known = [seconds for seconds in longest if seconds is not None]
+    median = statistics.median(known) if known else None
+    return {"killed": role, "kills": len(longest), "median_s": median, "longest_s": max(known, default=None)}
 
 
 def show(found: dict[str, Any]) -> None:
     """Print the figures."""
+    timed = "median_push_s" in found
     title = (
         f"{found['acknowledged']:,} pushes of {found['parameters']:,} numbers acknowledged by {found['shards']} shards "
-        f"to {found['clients']} clients; undisturbed {found['median_push_s'] * 1e3:.1f} ms each; "
-        f"{found['wrong_numbers']} numbers differ from the clients' logs, "
+        f"to {found['clients']} clients"
+        + (f"; undisturbed {found['median_push_s'] * 1e3:.1f} ms each" if timed else "")
+        + f"; {found['wrong_numbers']} numbers differ from what was acknowledged, "
         f"{found['reported_lost']} pushes reported as lost"
+        + ("" if timed else f", {found['lost']} samples lost and {found['doubled']} doubled")
     )
     table = Table("killed", "kills", "longest push, median", "longest of all", title=title)
     for row in found["roles"]:
         if row["kills"]:
-            table.add_row(row["killed"], str(row["kills"]), f"{row['median_s']:.2f} s", f"{row['longest_s']:.2f} s")
+            seconds = ["" if row[name] is None else f"{row[name]:.2f} s" for name in ("median_s", "longest_s")]
+            table.add_row(row["killed"], str(row["kills"]), *seconds)
     report.show(table, found)
 
 
 def main() -> None:
     parser = options.new_parser(__doc__)
+    parser.add_argument("--strategy", choices=("downpour", "diloco"), default="downpour")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    found = measure(arguments.kills, arguments.shards, arguments.clients, arguments.parameters, arguments.seed)
+    parser.add_argument("--settles", type=float, default=2.0, help="seconds of undisturbed pushes before each kill")
+    found = measure(parser.parse_args())
     show(found)
     if found["wrong_numbers"] or found["reported_lost"] or found["left"]:
         sys.exit(1)

@@ -70,6 +70,14 @@ def followed(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any],
         copies.apply(event)
 
 
+def leaders(events: Iterable[dict[str, Any]]) -> dict[int, str]:
+    """The process that serves each shard after these events, by shard."""
+    found: dict[int, Copies] = {}
+    for event, copies in followed(events):
+        found[event["id"] if event["event"] == "member" else event["shard"]] = copies
+    return {shard: copies.leader for shard, copies in found.items()}
+
+
 def changes(events: Iterable[dict[str, Any]]) -> list[tuple[float, str, str]]:
     """(wall_s, name of the process, its part from then on), in order."""
     found: list[tuple[float, str, str]] = []

@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
@@ -69,6 +69,13 @@ class Unit:
         self.starts += 1
         self._due_s = None
 
+    def start_after(self, seconds: float) -> None:
+        """Start the process, which has ended, so long from now."""
+        if seconds:
+            self._due_s = time.monotonic() + seconds
+        else:
+            self.start()
+
     def start_when_due(self, now_s: float) -> None:
         """Start a process that ended by itself, after `AGAIN_S`."""
         if self._due_s is None:
@@ -122,15 +129,18 @@ class Supervisor:
             if again:
                 unit.start_when_due(time.monotonic())
 
-    def kill(self, names: Sequence[str]) -> None:
-        """Kill these processes together, and start them again at once; what runs no more is left alone."""
+    def kill(self, names: Sequence[str], away_s: Mapping[str, float]) -> None:
+        """Kill these processes together; what runs no more is left alone.
+
+        `away_s`: by role, the seconds until they are started again; others are at once.
+        """
         killed = [self.units[name] for name in names if self.units[name].process.poll() is None]
         for unit in killed:
             self._record(unit, None)
             os.kill(unit.process.pid, signal.SIGKILL)
         for unit in killed:
             unit.process.wait()
-            unit.start()
+            unit.start_after(away_s.get(unit.role, 0.0))
 
     def _record(self, unit: Unit, code: int | None) -> None:
         self.deaths.append(Death(time.monotonic(), time.time(), unit.name, unit.starts, unit.part, code))

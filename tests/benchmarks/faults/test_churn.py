@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from benchmarks.faults.churn import figures, pairs, verdict
-from benchmarks.faults.churn_plan import PERIOD_S, make_plan
+from benchmarks.faults.churn import BATCH, LEARNERS, LEASED, ROUND_STEPS, figures, goodput, joining_s, pairs, verdict
+from benchmarks.faults.churn_plan import AWAY_S, LEADING_COORDINATOR, LEADING_SHARD, PERIOD_S, make_plan
 from benchmarks.faults.lost_pushes import restored, unexplained
 from benchmarks.faults.recovery_time import increases, recoveries, speeds, spread
-from benchmarks.faults.shard_parts import with_parts
+from benchmarks.faults.shard_parts import leaders, with_parts
 from benchmarks.faults.supervisor import Death
 
 NAMES = ["registry", "ps-0", "worker-0"]
+NAMES_C = ["worker-0", "worker-1"]
 
 
 def drawn(plan: str, seed: str) -> list[tuple[int, list[str]]]:
@@ -38,6 +40,33 @@ def test_plan_a_kills_one_process_each_period() -> None:
 def test_plan_b_gives_each_process_the_mean_life() -> None:
     deaths = sum(len(due) for seed in range(20) for _, due in drawn("b", f"{seed}"))
     assert deaths / 20 == pytest.approx(len(NAMES) * 600 / 30, rel=0.15)
+
+
+def by_role(names: list[str], seed: str, shards: int) -> list[tuple[int, str]]:
+    plan = make_plan("c", names, seed, None, shards, 600.0)
+    return [(now_s, name) for now_s in range(600) for name in plan.due(float(now_s), {})]
+
+
+def test_plan_c_kills_learners_leading_shards_and_the_leading_coordinator() -> None:
+    found = by_role(["registry", "ps-0", "worker-0", "worker-1"], "0", 2)
+    shards = [at_s for at_s, name in found if name.startswith(LEADING_SHARD)]
+    assert shards == list(range(60, 600, 60))
+    assert [at_s for at_s, name in found if name == LEADING_COORDINATOR] == [200, 400]
+    assert {name for _, name in found} <= {LEADING_COORDINATOR, *(f"{LEADING_SHARD}{n}" for n in (0, 1)), *NAMES_C}
+    many = [by_role(NAMES_C, f"{seed}", 0) for seed in range(20)]
+    assert sum(map(len, many)) / 20 == pytest.approx(2 * 600 / (60 + AWAY_S), rel=0.1)
+
+
+def test_plan_c_kills_ranks_when_it_kills_learners() -> None:
+    learners, ranks = by_role(NAMES_C, "0", 0), by_role(["launcher", "rank-0", "rank-1"], "0", 0)
+    assert [(at_s, name.partition("-")[2]) for at_s, name in learners] == [
+        (at_s, name.partition("-")[2]) for at_s, name in ranks
+    ]
+    assert all(later - at_s >= AWAY_S - 1 for name in NAMES_C for at_s, later in pairwise(moments(learners, name)))
+
+
+def moments(found: list[tuple[int, str]], name: str) -> list[int]:
+    return [at_s for at_s, one in found if one == name]
 
 
 @pytest.mark.parametrize("plan", ["a", "b"])
@@ -117,6 +146,31 @@ def test_a_shard_that_takes_part_in_both_roles() -> None:
     deaths = [death(3, "ps-1"), death(4, "ps-0"), death(7, "ps-1"), death(8, "ps-0"), death(8, "x")]
     parts = [one.part for one in with_parts(deaths, events)]
     assert parts == ["following shard", "leading shard", "leading shard", "following shard", "shard"]
+
+
+def test_the_leader_is_who_has_taken_over() -> None:
+    assert leaders(START) == {0: "ps-0"}
+    assert leaders([*START, *PROMOTED[:2]]) == {0: "ps-0"}
+    assert leaders([*START, died(6, "shard", "ps-0"), event(6, "promoted", shard=0, set=None)]) == {0: "ps-1"}
+
+
+def test_a_learner_joins_after_its_start() -> None:
+    deaths = [Death(0.0, 5.0, "worker-0", 1, "worker"), Death(0.0, 50.0, "worker-1", 1, "worker")]
+    events = [joined(1, "replica", "worker-0"), joined(17, "replica", "worker-0"), joined(40, "replica", "worker-0")]
+    assert joining_s(events, deaths, 10.0) == [2.0]
+
+
+def test_goodput_is_of_the_living_learners() -> None:
+    calm = row("none", 0, 0.9) | {"job": "diloco", "speeds": [4_000] * 5_000, "away_s": 10.0}
+    last_s = LEASED["diloco"] / 1_000  # of the last lease, which does not count
+    deaths = [{"part": part, "at_s": 100.0, "code": None} for part in ("worker", "leading shard")]
+    due = 1_000 * (LEARNERS * (400 - last_s) - 10) - BATCH * ROUND_STEPS / 2
+    fields = {"trained_s": 400.0, "deaths": deaths, "before": 100, "samples": 100 + round(0.9 * due) + 4_000 * last_s}
+    assert goodput(calm, {**calm, **fields}) == pytest.approx(0.9, rel=0.001)
+    assert goodput(calm, {**calm, **fields, "job": "mnist"}) is None
+    assert goodput(calm, {**calm, **fields, "system": "torchrun"}) is None
+    (both,) = pairs([calm, {**calm, **fields, "plan": "c"}]).values()
+    assert "goodput 90.0%" in verdict("c", figures(both))
 
 
 def row(plan: str, seed: int, accuracy: float) -> dict[str, Any]:
