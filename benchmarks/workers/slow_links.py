@@ -263,6 +263,8 @@ def main() -> None:
     if arguments.model == "gpt":
         needs_torch()
         ways = installed(ways)
+        if not ways:
+            return
     os.environ["DBELIEF_INSECURE"] = "1"
     rows: list[dict[str, Any]] = []
     for wait in arguments.wait:
