@@ -75,6 +75,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "sync-sgd": {"strategy": {"name": "sync-sgd", "form": "shards", "batch": BATCH, "rule": ADAMW}},
     "diloco-32": diloco(32),
+    "diloco-32-delay": diloco(32, 32),
     "diloco-32-int8": diloco(32, **SMALL),
     "diloco-32-int8-delay": diloco(32, 32, **SMALL),
     "diloco-128": diloco(128),
@@ -262,6 +263,8 @@ def main() -> None:
     if arguments.model == "gpt":
         needs_torch()
         ways = installed(ways)
+        if not ways:
+            return
     os.environ["DBELIEF_INSECURE"] = "1"
     rows: list[dict[str, Any]] = []
     for wait in arguments.wait:
