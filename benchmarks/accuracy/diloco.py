@@ -48,6 +48,8 @@ STEPS = 488
 RATE = 0.003
 RING = 4 * 2 * (LEARNERS - 1) / LEARNERS
 """Bytes of a parameter that a rank sends, and receives, in a step."""
+MEAN = "outer.rate=1.0,outer.mu=0.0"
+"""Fields of an outer rule without momentum, which what a codec leaves out is already."""
 JOBS = {
     **{f"job-{steps}": f"steps={steps}" for steps in ROUNDS},
     "fragments": "steps=32,fragments=4",
@@ -56,7 +58,7 @@ JOBS = {
     "int8": "steps=32,wire.push=int8,wire.pull=bf16",
     "int4": "steps=32,wire.push=int4,wire.pull=bf16",
     "one-bit": "steps=32,wire.push=one-bit,wire.pull=bf16",
-    "top-k": "steps=32,wire.push=top-k,wire.pull=bf16",
+    "top-k": f"steps=32,{MEAN},wire.push.name=top-k,wire.push.decay=0.95,wire.pull=bf16",
     "quorum": "steps=32,quorum=3",
     "all": "steps=32,fragments=4,delay=8,blend=0.5,wire.push=int8,wire.pull=bf16",
 }

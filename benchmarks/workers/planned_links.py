@@ -4,11 +4,12 @@
         [--settings 50:5:8:small:560,10:50:128:small:560] [--wait 0.02] [--seconds 25]
 
 A setting is MBIT:MS:H:WIRE:WIDTH: links and hosts as in slow_links.py, without loss; DiLoCo with H steps, whose wire is
-float32 (plain) or int8 and bf16 (small), of a network with two hidden layers of WIDTH. Each network is first trained by
-one host alone, and the plan has the time of a mini-batch from that run: `planned` and `measured` are multiples of its
-samples a second. `computing` is the share of the replicas' time, and `planned_computing` that with the mini-batches of
-the same run, which take another time where processors are shared; `exchange_s` the seconds of a round beside computing.
-The least squares of these over all settings are the constants of dbelief/plan/exchange.py.
+float32 (plain) or int8 and bf16 (small), of a network with two hidden layers of WIDTH. H may be `enough`, the steps
+that the plan names for a share of computing of 95 %: `200:5:enough:small:4960` has 25 million parameters. Each network
+is first trained by one host alone, and the plan has the time of a mini-batch from that run: `planned` and `measured`
+are multiples of its samples a second. `computing` is the share of the replicas' time, and `planned_computing` that with
+the mini-batches of the same run, which take another time where processors are shared; `exchange_s` the seconds of a
+round beside computing. The least squares of these over all settings are the constants of dbelief/plan/exchange.py.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ SETTINGS = [
     "10:50:32:small:560",
     "10:50:128:small:560",
 ]
+ENOUGH = "enough"
+LEAST_ROUNDS = 3
 WIRES: dict[str, dict[str, str]] = {"plain": {}, "small": slow_links.SMALL}
 
 
 def way_of(steps: int, wire: str, width: int, round_s: float, seconds: float) -> dict[str, Any]:
     """DiLoCo with a lease that lasts for the run: between two leases nothing is exchanged in one call."""
     way = slow_links.diloco(steps, **WIRES[wire])
-    lease = steps * slow_links.BATCH * max(3, math.ceil(seconds / round_s))
+    lease = steps * slow_links.BATCH * max(LEAST_ROUNDS, math.ceil(seconds / round_s))
     layers = [{"dense": width}, "relu", {"dense": width}, "relu", {"dense": 10}]
     return {
         **way,
@@ -86,11 +89,15 @@ def measured(
         way = way_of(8, "plain", int(width), 8 * wait_s, seconds)
         alone[int(width)] = shares(slow_links.finished(job_of(way, 1, seconds), seconds))[:2]
     rate_alone, step_s = alone[int(width)]
-    job, exchange = planned(way_of(int(steps), wire, int(width), 1.0, 1.0), (float(rate), float(delay)), step_s)
-    way = way_of(int(steps), wire, int(width), exchange.computed_s + exchange.waited_s, seconds)
+    link = (float(rate), float(delay))
+    if steps == ENOUGH:
+        steps = planned(way_of(1, wire, int(width), 1.0, 1.0), link, step_s)[1].steps_enough
+    job, exchange = planned(way_of(int(steps), wire, int(width), 1.0, 1.0), link, step_s)
+    round_s = exchange.computed_s + exchange.waited_s
+    way, seconds = way_of(int(steps), wire, int(width), round_s, seconds), max(seconds, LEAST_ROUNDS * round_s)
     summary = slow_links.finished(job_of(way, HOSTS, seconds), seconds, hostnet, f"{rate}:{delay}:0")
     found, own_step_s, exchange_s = shares(summary)
-    _, at_own_step = planned(way, (float(rate), float(delay)), own_step_s)
+    _, at_own_step = planned(way, link, own_step_s)
     size = sum(of(job.wire, summary["parameters"]) for of in (pushed_bytes, fetched_bytes))
     return {
         "link": f"{rate} Mbit/s, {delay} ms",

@@ -17,7 +17,7 @@ memory, without a message.
 `--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
 `--peers`: an interpreter that has torch and Ray: the default step by each of them (`step_peer.py`). The processor time
 of Ray's processes, which are no children of the one that starts them, is not measured.
-`--job`: another job of Downpour.
+`--job`: another job; the floor is only that of Downpour's.
 
 In the figures a peer's `ours_samples_per_s_x` and `ours_cpu_s_x` are the ratios of shared memory, with the first number
 of shards, to it: medians over the rounds.
@@ -53,7 +53,7 @@ from dbelief.training.session import build_model
 
 JOB = checkout.EXAMPLES / "mnist.yaml"
 SHORT = 1
-FIELDS = {"strategy.warm_start": "null", "snapshots.every_s": "null", "evaluate.every": "1000000000"}
+FIELDS = {"snapshots.every_s": "null", "evaluate.every": "1000000000"}
 LIMIT_S = 900.0
 PEER = Path(__file__).with_name("step_peer.py")
 PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
@@ -62,10 +62,15 @@ WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
 Row = dict[str, float]
 
 
+def fields_of(job: Job) -> dict[str, str]:
+    """What is set in a job's file."""
+    return FIELDS | ({"strategy.warm_start": "null"} if isinstance(job.strategy, Downpour) else {})
+
+
 def run(root: Path, job: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
     """(3,) samples, seconds, and processor seconds of all processes, of one run by a checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        fields = {**FIELDS, "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
+        fields = {**fields_of(load_job(job)), "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
         options = [f"--set={name}={value}" for name, value in fields.items()]
         python = root / ".venv/bin/python" if root != checkout.ROOT else sys.executable
         before_s = processor_s()
@@ -115,7 +120,7 @@ def alone(job: Job, epochs: int) -> dict[str, float]:
     states = tuple(np.zeros_like(w) for _ in rule.state)
     views, out = views_of(drawn, w), views_of(drawn, gradient)
     warm_up(rule)
-    size = batch_of(job)
+    size = job.strategy.batch
     buffer = train.buffer(size)
     began_s, began_cpu_s, samples = time.perf_counter(), time.process_time(), 0
     for _ in range(epochs):
@@ -138,12 +143,6 @@ def at_once(job: Job, epochs: int, count: int) -> dict[str, float]:
         "samples_per_s": sum(row["samples_per_s"] for row in rows),
         "cpu_s": statistics.mean(row["cpu_s"] for row in rows),
     }
-
-
-def batch_of(job: Job) -> int:
-    """Samples of a mini-batch."""
-    assert isinstance(job.strategy, Downpour)
-    return job.strategy.batch
 
 
 def views_of(shapes: Mapping[str, np.ndarray], flat: np.ndarray) -> dict[str, np.ndarray]:
@@ -174,43 +173,46 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
     parser.add_argument("--shards", type=options.numbers, default="1,2")
-    parser.add_argument("--job", type=Path, default=JOB, help="a job of Downpour")
+    parser.add_argument("--job", type=Path, default=JOB, help="the job's file")
     parser.add_argument("--before", type=Path, help="another checkout, with a .venv of its own")
     parser.add_argument("--peers", type=Path, help="an interpreter that has torch and Ray")
     arguments = parser.parse_args()
-    job = load_job(arguments.job, FIELDS)
+    job = load_job(arguments.job, fields_of(load_job(arguments.job)))
+    downpour = job.strategy if isinstance(job.strategy, Downpour) else None
     checkouts = {"": checkout.ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
 
-    def measured(key: tuple[str, ...], row: dict[str, float], floor_s: float) -> None:
-        if "cpu_s" in row:
-            row["beyond_ms"] = batch_of(job) * (row["cpu_s"] - floor_s)
+    def measured(key: tuple[str, ...], row: dict[str, float], floor_s: float = 0.0) -> None:
+        if downpour is not None and "cpu_s" in row:
+            row["beyond_ms"] = downpour.batch * (row["cpu_s"] - floor_s)
             row["of_floor"] = row["cpu_s"] / floor_s
         rows.setdefault(key, []).append(row)
         report.progress({"way": key, **row})
 
     for _ in range(arguments.rounds):
-        floor = alone(job, SHORT)
-        measured(("one process", "", ""), floor, floor["cpu_s"])
-        measured((f"{WORKERS} at once", "", ""), at_once(job, SHORT, WORKERS), floor["cpu_s"])
+        floor_s = 0.0
+        if downpour is not None:
+            floor = alone(job, SHORT)
+            floor_s = floor["cpu_s"]
+            measured(("one process", "", ""), floor, floor_s)
+            measured((f"{WORKERS} at once", "", ""), at_once(job, SHORT, WORKERS), floor_s)
         for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
             runs = [
                 run(checkouts[name], arguments.job.resolve(), WAYS[way], shards, epochs)
                 for epochs in (arguments.epochs, SHORT)
             ]
-            measured((way, str(shards), name), speed(*runs), floor["cpu_s"])
+            measured((way, str(shards), name), speed(*runs), floor_s)
         for way in PEERS if arguments.peers else ():
             row = speed(*(peer(arguments.peers, way, epochs) for epochs in (arguments.epochs, SHORT)))
             if way == "ray":
                 del row["cpu_s"]
-            measured((way, "", ""), row, floor["cpu_s"])
+            measured((way, "", ""), row, floor_s)
     columns = ("way", "shards", "checkout", "samples/s", "cpu s", "beyond ms", "of floor")
     table = Table(*columns, title=f"{arguments.rounds} rounds")
     medians = {key: timing.medians(mine, *mine[0]) for key, mine in rows.items()}
     for key, row in medians.items():
-        cpu = (
-            [f"{row['cpu_s']:.4f}", f"{row['beyond_ms']:.2f}", f"{row['of_floor']:.2f}"] if "cpu_s" in row else [""] * 3
-        )
+        decimals = {"cpu_s": 4, "beyond_ms": 2, "of_floor": 2}
+        cpu = (f"{row[name]:.{digits}f}" if name in row else "" for name, digits in decimals.items())
         table.add_row(*key, f"{row['samples_per_s']:,.0f}", *cpu)
     over = over_peers(rows, arguments.shards[0])
     report.show(
