@@ -17,7 +17,7 @@ memory, without a message.
 `--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
 `--peers`: an interpreter that has torch and Ray: the default step by each of them (`step_peer.py`). The processor time
 of Ray's processes, which are no children of the one that starts them, is not measured.
-`--job`: another job; the floor is only that of Downpour's.
+`--job`, `--strategy`: another job, or its strategy; the floor is only that of Downpour's.
 
 In the figures a peer's `ours_samples_per_s_x` and `ours_cpu_s_x` are the ratios of shared memory, with the first number
 of shards, to it: medians over the rounds.
@@ -62,15 +62,17 @@ WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
 Row = dict[str, float]
 
 
-def fields_of(job: Job) -> dict[str, str]:
-    """What is set in a job's file."""
-    return FIELDS | ({"strategy.warm_start": "null"} if isinstance(job.strategy, Downpour) else {})
+def fields_of(file: Path, strategy: str) -> dict[str, str]:
+    """What is set in the job's file."""
+    fields = FIELDS | ({"strategy": strategy} if strategy else {})
+    downpour = isinstance(load_job(file, fields).strategy, Downpour)
+    return fields | ({"strategy.warm_start": "null"} if downpour else {})
 
 
-def run(root: Path, job: Path, extra: list[str], shards: int, epochs: int) -> np.ndarray:
+def run(root: Path, job: Path, always: Mapping[str, str], extra: list[str], shards: int, epochs: int) -> np.ndarray:
     """(3,) samples, seconds, and processor seconds of all processes, of one run by a checkout."""
     with tempfile.TemporaryDirectory() as folder:
-        fields = {**fields_of(load_job(job)), "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
+        fields = {**always, "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
         options = [f"--set={name}={value}" for name, value in fields.items()]
         python = root / ".venv/bin/python" if root != checkout.ROOT else sys.executable
         before_s = processor_s()
@@ -174,10 +176,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
     parser.add_argument("--shards", type=options.numbers, default="1,2")
     parser.add_argument("--job", type=Path, default=JOB, help="the job's file")
+    parser.add_argument("--strategy", default="", help="in place of the job's, as YAML")
     parser.add_argument("--before", type=Path, help="another checkout, with a .venv of its own")
     parser.add_argument("--peers", type=Path, help="an interpreter that has torch and Ray")
     arguments = parser.parse_args()
-    job = load_job(arguments.job, fields_of(load_job(arguments.job)))
+    fields = fields_of(arguments.job, arguments.strategy)
+    job = load_job(arguments.job, fields)
     downpour = job.strategy if isinstance(job.strategy, Downpour) else None
     checkouts = {"": checkout.ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
@@ -198,7 +202,7 @@ def main() -> None:
             measured((f"{WORKERS} at once", "", ""), at_once(job, SHORT, WORKERS), floor_s)
         for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
             runs = [
-                run(checkouts[name], arguments.job.resolve(), WAYS[way], shards, epochs)
+                run(checkouts[name], arguments.job.resolve(), fields, WAYS[way], shards, epochs)
                 for epochs in (arguments.epochs, SHORT)
             ]
             measured((way, str(shards), name), speed(*runs), floor_s)
