@@ -45,6 +45,7 @@ FOLDER = Path(__file__).parent
 SCRIPT = [sys.executable, str(FOLDER / "waiting_gpt.py")]
 ADAMW = {"name": "adamw", "rate": 0.001}
 SMALL = {"push": "int8", "pull": "bf16"}
+SMALLER = {"push": "int4", "pull": "bf16"}
 SETTLED_S = 2.0
 """After the first progress event, until which the processes warm up."""
 LEAST_ROUNDS = 5
@@ -82,6 +83,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "diloco-128-int8": diloco(128, **SMALL),
     "diloco-128-int8-delay": diloco(128, 64, **SMALL),
     "diloco-128-int8-delay-128": diloco(128, 128, **SMALL),
+    "diloco-128-int4-delay-128": diloco(128, 128, **SMALLER),
+    "diloco-256-int4-delay-256": diloco(256, 256, **SMALLER),
 }
 
 
