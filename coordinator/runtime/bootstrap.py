@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dbelief.checkpoint.set_files import COMMIT
-from dbelief.checkpoint.set_storage import SetStorage, newest_count
+from dbelief.checkpoint.set_storage import SetStorage, latest_valid, newest_count
 from dbelief.data import sizes_and_units
 from dbelief.data.streams.unit_order import Units
 from dbelief.errors import DataError, JobError, SnapshotError, UserError
@@ -126,7 +126,7 @@ def create_machine(job: Job, sets: SetStorage, resume: bool) -> JobMachine:
     run_id = runtime.random_id()
     if not resume:
         return JobMachine(job, shape, run_id=run_id)
-    set_id, state, skipped = sets.latest_valid(job.name, job.strategy.at_shards.name)
+    set_id, state, skipped = latest_valid(sets, job.name, job.strategy.at_shards.name)
     for one in skipped:
         log.warning(f"snapshot set {one.set_id} is damaged and was quarantined; restoring {set_id}: {one.reason}")
         sets.quarantine(one.set_id)

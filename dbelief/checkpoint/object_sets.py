@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, cast
 from dbelief.checkpoint.checksummed_json import parse_checksummed, with_checksum
 from dbelief.checkpoint.set_files import COMMIT, SetFiles
 from dbelief.checkpoint.set_storage import LocalSets, SetStorage
-from dbelief.checkpoint.snapshot_set import FORMAT, Skipped, count_of, first_valid
-from dbelief.errors import CorruptSnapshot, StorageError, Unavailable, UserError, WriteFailed
+from dbelief.checkpoint.snapshot_set import FORMAT, count_of
+from dbelief.errors import CorruptSnapshot, StorageError, Unavailable, WriteFailed
 from dbelief.process.runtime import runtime
 from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url, is_url
@@ -158,13 +158,6 @@ class ObjectSets:
     def started(self) -> list[str]:
         """See `SetStorage`. Of an attempt that has written nothing there is no trace, and its count is free."""
         return list(self._listed())
-
-    def latest_valid(self, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
-        """See `SetStorage`."""
-        complete = self.complete()
-        if not complete:
-            raise UserError(f"{self.where}: no complete snapshot set to resume from")
-        return first_valid(((set_id, self.files(set_id)) for set_id in reversed(complete)), job, rule)
 
     def quarantine(self, set_id: str) -> None:
         """See `SetStorage`. Its `set.json` becomes `set.torn`, and its other objects stay until it is pruned."""

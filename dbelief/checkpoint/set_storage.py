@@ -76,16 +76,6 @@ class SetStorage(Protocol):
         """
         ...
 
-    def latest_valid(self, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
-        """Id and state of the newest valid set, and the newer ones that are corrupt; as `first_valid`.
-
-        Raises
-        ------
-        UserError
-            There is no complete set.
-        """
-        ...
-
     def quarantine(self, set_id: str) -> None:
         """Mark a set as not complete."""
 
@@ -104,6 +94,21 @@ class SetStorage(Protocol):
 def complete_until(sets: SetStorage, set_id: str) -> list[str]:
     """The complete sets that are not newer than this one, newest first; at least this one."""
     return [one for one in reversed(sets.complete()) if count_of(one) <= count_of(set_id)] or [set_id]
+
+
+def latest_valid(sets: SetStorage, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
+    """Id and state of the newest valid set, and the newer ones that are corrupt; as `first_valid`.
+
+    Raises
+    ------
+    UserError
+        There is no complete set.
+    """
+    complete = sets.complete()
+    if not complete:
+        hint = _earlier(sets.where.parent) if isinstance(sets.where, Path) else ""
+        raise UserError(f"{sets.where}: no complete snapshot set to resume from{hint}")
+    return first_valid(((set_id, sets.files(set_id)) for set_id in reversed(complete)), job, rule)
 
 
 def newest_count(sets: SetStorage) -> int:
@@ -162,13 +167,6 @@ class LocalSets:
         """See `SetStorage`."""
         names = [path.name for path in self.where.glob("*-*") if path.is_dir()]
         return sorted((name for name in names if name.rpartition("-")[2].isdecimal()), key=count_of)
-
-    def latest_valid(self, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
-        """See `SetStorage`."""
-        complete = self.complete()
-        if not complete:
-            raise UserError(f"{self.where}: no complete snapshot set to resume from{_earlier(self.where.parent)}")
-        return first_valid(((set_id, self.files(set_id)) for set_id in reversed(complete)), job, rule)
 
     def quarantine(self, set_id: str) -> None:
         """See `SetStorage`. Its other files stay until it is pruned."""

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.format import plural
-from dbelief.monitor.status import ENDED, LOOK_S, JobLocation, get_status, to_dict
+from dbelief.monitor.states import ENDED
+from dbelief.monitor.status import LOOK_S, JobLocation, get_status, to_dict
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.summary import Summary, has_ended, read_summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dbelief.cli.role_options import proxy_option
+from dbelief.cli.role_options import adding, proxy_option
 from dbelief.process.printable import printable
 from dbelief.process.terminal.completion import run_folders
 from dbelief.process.terminal.console import cli_errors
@@ -12,13 +12,13 @@ from dbelief.rpc.grpc_settings import prepare_process
 from dbelief.security.options import with_credentials
 
 _WHERE = click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]", shell_complete=run_folders)
+_calling = adding((with_credentials(), proxy_option))
 
 
 @click.command("status")
 @_WHERE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@with_credentials()
-@proxy_option
+@_calling
 def status_command(where: str, as_json: bool) -> None:
     """Print a job's status, from a coordinator (default 127.0.0.1:7070) or a run folder."""
     prepare_process()
@@ -30,8 +30,7 @@ def status_command(where: str, as_json: bool) -> None:
 
 @click.command("top")
 @_WHERE
-@with_credentials()
-@proxy_option
+@_calling
 def top_command(where: str) -> None:
     """Show a job's status, its curves and each member's speed, until it ends or Ctrl-C.
 
@@ -50,8 +49,7 @@ def top_command(where: str) -> None:
 @click.option("--reason", default="stopped by dbelief stop", show_default=True, help="Reason, kept in the summary.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
 @click.option("--deadline", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait at most.")
-@with_credentials()
-@proxy_option
+@_calling
 def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
     """Stop a job cleanly: leased work is finished, a snapshot set taken, the model written; report what was kept."""
     prepare_process()
@@ -65,8 +63,7 @@ def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
 @click.argument("what", type=click.Choice(["workers", "ps"]))
 @click.argument("count", type=click.IntRange(1))
 @_WHERE
-@with_credentials()
-@proxy_option
+@_calling
 def scale_command(what: str, count: int, where: str) -> None:
     """Change a training job to COUNT workers, or to COUNT shards (ps).
 
@@ -90,8 +87,7 @@ def scale_command(what: str, count: int, where: str) -> None:
     metavar="NAME",
     help="Service to check for, as dbelief.v1.Coordinator, which a standby does not serve; default: any.",
 )
-@with_credentials()
-@proxy_option
+@_calling
 def health_command(address: str, timeout_s: float, service: str) -> None:
     """Check whether the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) serves: exit code 0 if so, else 1."""
     prepare_process()

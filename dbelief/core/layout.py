@@ -321,16 +321,8 @@ class Layout:
         part = self.part(rank)
         return part.views(flat[part.start : part.stop])
 
-    def assemble(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        """Complete tensors by name, copied from the flat vector."""
-        tensors: dict[str, np.ndarray] = {}
-        for box, start in zip(self.boxes, self.starts, strict=True):
-            tensor = tensors.setdefault(box.name, np.empty(box.shape, flat.dtype))
-            tensor[box.index] = flat[start : start + box.size].reshape(box.box_shape)
-        return tensors
-
     def flatten(self, tensors: Mapping[str, np.ndarray], out: np.ndarray) -> np.ndarray:
-        """Write complete tensors into the flat vector `out`; the inverse of `assemble`."""
+        """Write complete tensors into the flat vector `out`."""
         return self._all.flatten(tensors, out)
 
     def tensor_at(self, position: int) -> str:

@@ -7,7 +7,6 @@ Cost of m samples of f features: m * f values read, written, read, written; no a
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -169,11 +168,6 @@ class Dataset:
     zero_based: bool = False
     notes: tuple[str, ...] = ()
     objects: str = ""
-
-    @property
-    def inputs(self) -> int:
-        """Number of input values per sample."""
-        return prod(self.features)
 
     def dense(self) -> "Dataset":
         """The same, with sets whose inputs are arrays: see `Samples.dense`."""

@@ -30,7 +30,7 @@ from dbelief.script.user_code import located
 from dbelief.torch.scores import Score, Scored
 from dbelief.torch.sync import PushedStep
 
-from .framework_sync import FrameworkSync
+from .framework_sync import FrameworkSync, refuse_resume
 
 
 class AccelerateSync:
@@ -108,8 +108,4 @@ class AccelerateSync:
 
 
 def _refuse(models: Any, folder: str) -> None:
-    with located():
-        raise UserError(
-            f"accelerator.load_state({str(folder)!r}): replicas begin at the job's parameters; a job is continued by "
-            "dbelief run --resume, and begins at a model by start_from in the job file"
-        )
+    refuse_resume(f"accelerator.load_state({str(folder)!r})")

@@ -7,7 +7,7 @@ them in as many batches as the framework accumulates: no step is of two leases, 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,6 +17,15 @@ from dbelief.script.drawn import DrawnBatch
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.torch.sync import PushedStep, Sync
+
+
+def refuse_resume(call: str) -> NoReturn:
+    """Raise UserError: this call of a framework would have the replica begin elsewhere than the job."""
+    with located():
+        raise UserError(
+            f"{call}: replicas begin at the job's parameters; a job is continued by dbelief run --resume, and begins "
+            "at a model by start_from in the job file"
+        )
 
 
 class FrameworkSync:

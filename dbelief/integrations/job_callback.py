@@ -22,7 +22,7 @@ from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.torch.scores import Score
 
-from .framework_sync import FrameworkSync
+from .framework_sync import FrameworkSync, refuse_resume
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +68,7 @@ class JobCallback(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Refuse to resume."""
-        with located():
-            raise UserError(
-                "fit(ckpt_path=...): replicas begin at the job's parameters; a job is continued by dbelief run "
-                "--resume, and begins at a model by start_from in the job file"
-            )
+        refuse_resume("fit(ckpt_path=...)")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Join the job, with the module on its device and before a loader draws."""

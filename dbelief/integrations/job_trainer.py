@@ -25,7 +25,7 @@ from dbelief.job.metrics import name_of
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 
-from .framework_sync import FrameworkSync
+from .framework_sync import FrameworkSync, refuse_resume
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +76,7 @@ class TrainerMixin(_Base):
             It is to resume from a checkpoint.
         """
         if resume_from_checkpoint:
-            with located():
-                raise UserError(
-                    "train(resume_from_checkpoint=...): replicas begin at the job's parameters; a job is continued by "
-                    "dbelief run --resume, and begins at a model by start_from in the job file"
-                )
+            refuse_resume("train(resume_from_checkpoint=...)")
         self._sync = FrameworkSync(self.job, self.model, "transformers")
         return super().train(None, *args, **kwargs)
 

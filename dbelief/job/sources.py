@@ -20,7 +20,7 @@ from .document.section import (
     refusal,
 )
 from .streamed_sources import ImagesData, LinesData, ParquetData, PythonData, TokensData
-from .table_fields import Columns, TableFields, leave_samples
+from .table_fields import Columns, SplitFields, TableFields
 
 
 class DigitsData(Section):
@@ -39,7 +39,7 @@ class IdxData(Section):
     )
 
 
-class NpzData(Section):
+class NpzData(SplitFields):
     """Arrays in a NumPy .npz file; values are used as stored."""
 
     source: Literal["npz"] = Field(description="Which source this is")
@@ -53,11 +53,6 @@ class NpzData(Section):
     test: Portion = Field(
         default=0.1, description="Kept for the test where the file has no such set: share of all, or samples or groups"
     )
-
-    @model_validator(mode="after")
-    def _something_left(self) -> Self:
-        leave_samples(self)
-        return self
 
 
 class LibsvmData(Section):
@@ -86,7 +81,7 @@ MISSING_WORDS = (
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
 
 
-class CsvData(TableFields):
+class CsvData(SplitFields, TableFields):
     """Separated text, a sample a row: inputs, and targets that are numbers or name classes."""
 
     source: Literal["csv"] = Field(description="Which source this is")
@@ -113,11 +108,6 @@ class CsvData(TableFields):
     def markers(self) -> tuple[str, ...]:
         """Texts that mean a missing value."""
         return (*self.missing_values, *MISSING_WORDS) if self.missing_words else self.missing_values
-
-    @model_validator(mode="after")
-    def _something_left(self) -> Self:
-        leave_samples(self, "_file")
-        return self
 
 
 class SyntheticData(Section):

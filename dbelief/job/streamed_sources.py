@@ -1,8 +1,8 @@
 """The `data` section: samples that are read unit by unit, while they are used."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from .document.section import (
     Count,
@@ -15,7 +15,7 @@ from .document.section import (
     Words,
     not_empty,
 )
-from .table_fields import Names, TableFields, leave_samples
+from .table_fields import Names, SplitFields, TableFields
 
 Paths = Annotated[
     tuple[PathOrUrl, ...],
@@ -36,7 +36,7 @@ class StreamFields(Section):
     streamed: bool = Field(default=True, description="Whether units are read when they are used; false: all at once")
 
 
-class FilesFields(StreamFields):
+class FilesFields(SplitFields, StreamFields):
     """Files of the three sets."""
 
     files: Paths = Field(
@@ -52,11 +52,6 @@ class FilesFields(StreamFields):
     test: Portion = Field(
         default=0.1, description="Units kept for the test where that has no files: share of all, or number of units"
     )
-
-    @model_validator(mode="after")
-    def _something_left(self) -> Self:
-        leave_samples(self, "_files")
-        return self
 
 
 class ParquetData(TableFields, FilesFields):
@@ -105,7 +100,7 @@ class LinesData(FilesFields):
     )
 
 
-class ImagesData(StreamFields):
+class ImagesData(SplitFields, StreamFields):
     """Image files, a folder for each class; pixels are bytes, scaled by 1/255 when a mini-batch is made."""
 
     source: Literal["images"] = Field(description="Which source this is")
@@ -125,11 +120,6 @@ class ImagesData(StreamFields):
     test: Portion = Field(
         default=0.1, description="Kept for the test where that has no folder: share of each class, or images"
     )
-
-    @model_validator(mode="after")
-    def _something_left(self) -> Self:
-        leave_samples(self, "_folder")
-        return self
 
 
 class PythonData(StreamFields):

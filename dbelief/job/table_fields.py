@@ -30,16 +30,21 @@ Names = Annotated[
     ),
 ]
 
+_OWN_DATA = ("file", "files", "folder")
+"""How fields end that name a set's own data."""
 
-def leave_samples(data: Section, own: str | None = None) -> None:
-    """Refuse shares for validation and test that leave nothing to train on.
 
-    `own`: how the fields end that name data of these sets' own, which need no share; None: there are none.
-    """
-    names = [name for name in ("validation", "test") if own is None or getattr(data, name + own) is None]
-    shares = sum(part for name in names if isinstance(part := getattr(data, name), float))
-    if shares >= 1:
-        raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+class SplitFields(Section):
+    """Samples of which `validation` and `test` are kept for these sets, where no other fields name their data."""
+
+    @model_validator(mode="after")
+    def _something_left(self) -> Self:
+        kept = {name: getattr(self, name) for name in ("validation", "test")}
+        own = {name for name in kept for end in _OWN_DATA if getattr(self, f"{name}_{end}", None) is not None}
+        shares = sum(part for name, part in kept.items() if isinstance(part, float) and name not in own)
+        if shares >= 1:
+            raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+        return self
 
 
 class TableFields(Section):

@@ -22,6 +22,11 @@ def number(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
 
 
+def percent(share: float | None, form: str = ".2f") -> str:
+    """A share from 0 to 1 in percent, or a dash where it is None."""
+    return NONE if share is None else f"{100 * share:{form}} %"
+
+
 def size(count: int) -> str:
     """Bytes for display."""
     value, unit = float(count), 0

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.monitor.format import NONE, duration, loss_text, number, plural
+from dbelief.monitor.format import NONE, duration, loss_text, number, percent, plural
 from dbelief.monitor.rounds import late_word, round_line
 from dbelief.monitor.states import ENDED, member_state
 from dbelief.process.clock import Clock, SystemClock
@@ -212,14 +212,14 @@ def bar(status: Status) -> RenderableType:
     # A job without a limit of samples or time has no known progress: its bar stays empty.
     done = 0.0 if share is None else share
     bar = ProgressBar(total=1.0, completed=done, complete_style="cyan", finished_style="green")
-    percent = "" if share is None else f"{100 * share:3.0f} %  "
-    row.add_row(bar, Text.assemble((percent, "bold"), (label, "dim")))
+    reached = "" if share is None else f"{100 * share:3.0f} %  "
+    row.add_row(bar, Text.assemble((reached, "bold"), (label, "dim")))
     return row
 
 
 def _numbers(status: Status) -> list[tuple[str, str]]:
     accuracy, batch = status.get("validation_accuracy"), status.get("batch")
-    validation = ("validation", NONE if accuracy is None else f"{100 * accuracy:.2f} %")
+    validation = ("validation", percent(accuracy))
     speed = ("samples/s", number(status.get("samples_per_s"), ",.0f"))
     eta_s = status.get("eta_s")
     times = [("elapsed", duration(status.get("elapsed_s") or 0))]

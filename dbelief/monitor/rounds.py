@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dbelief.monitor.format import NONE, number, si
+from dbelief.monitor.format import NONE, number, percent, si
 
 
 def late_word(status: Mapping[str, Any]) -> tuple[str, str]:
@@ -19,7 +19,7 @@ def round_rows(rounds: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("rounds", f"{rounds['rounds']:,}, of {number(rounds['pushes_per_round'], '.2f')} replicas"),
         ("late pushes", _late(rounds)),
         ("bytes a sample", _moved(rounds)),
-        ("computing", f"{_percent(rounds)} of the replicas' time"),
+        ("computing", f"{percent(rounds['computing'], '.0f')} of the replicas' time"),
     ]
 
 
@@ -27,7 +27,7 @@ def round_line(rounds: Mapping[str, Any]) -> str:
     """The figures in one line."""
     done = f"round {rounds['rounds']:,} of {number(rounds['pushes_per_round'], '.2f')} replicas"
     moved = _moved(rounds, ("out", "in"))
-    return f"{done}, {rounds['late_pushes']:,} late; computing {_percent(rounds)}; a sample {moved}"
+    return f"{done}, {rounds['late_pushes']:,} late; computing {percent(rounds['computing'], '.0f')}; a sample {moved}"
 
 
 def _late(rounds: Mapping[str, Any]) -> str:
@@ -38,8 +38,3 @@ def _late(rounds: Mapping[str, Any]) -> str:
 def _moved(rounds: Mapping[str, Any], ways: tuple[str, str] = ("sent", "received")) -> str:
     sent, received = rounds["sent_per_sample"], rounds["received_per_sample"]
     return NONE if sent is None or received is None else f"{si(sent, 'B')} {ways[0]}, {si(received, 'B')} {ways[1]}"
-
-
-def _percent(rounds: Mapping[str, Any]) -> str:
-    share = rounds["computing"]
-    return NONE if share is None else f"{100 * share:.0f} %"

@@ -15,9 +15,9 @@ from typing import Any
 
 from dbelief.core.push import STALENESS
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
-from dbelief.monitor.states import job_state
+from dbelief.monitor.states import ENDED, job_state
 from dbelief.process.terminal.console import host_and_port
-from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.folder import ADDRESS
@@ -31,7 +31,6 @@ SILENT_S = 5.0
 
 _STATES = {number: job_state(name.removeprefix("STATE_").lower()) for name, number in wire.State.items()}
 _ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: "client"}
-ENDED = frozenset(_STATES[state] for state in OVER)
 
 
 def to_dict(status: wire.StatusReply) -> dict[str, Any]:

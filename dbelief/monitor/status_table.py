@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.monitor.format import duration, loss_text, number, plural
+from dbelief.monitor.format import duration, loss_text, number, percent, plural
 from dbelief.monitor.rounds import late_word, round_rows
 from dbelief.monitor.states import job_state, member_state
 from dbelief.process.printable import printable
@@ -23,10 +23,10 @@ def overview(status: Status) -> RenderableType:
     total, share, batch = status.get("total_samples"), progress(status), status.get("batch")
     rounds = status.get("rounds")
     done = f"{status['samples']:,}" + (f" of {total:,}" if total else "") + " samples"
-    percent = "" if share is None else f", {100 * share:.0f} %"
+    reached = "" if share is None else f", {100 * share:.0f} %"
     rows = [
         ("state", status["state"] + (f": {why(status)}" if why(status) else "")),
-        ("progress", iterations(batch) + percent if batch else f"{done}{percent}, epoch {status['epoch']:.2f}"),
+        ("progress", iterations(batch) + reached if batch else f"{done}{reached}, epoch {status['epoch']:.2f}"),
         ("speed", f"{status['samples_per_s']:,.0f} samples/s, for {duration(status['elapsed_s'])}"),
         ("loss", loss_text(batch["loss"] if batch else status["loss"])),
         *(_of_batch(batch) if batch else []),
@@ -117,7 +117,7 @@ def end_of_rounds(summary: Summary) -> list[tuple[str, str]]:
 
 def quality(accuracy: float | None, loss: float | None, metrics: Mapping[str, float]) -> str:
     """Share of correct answers, loss and metrics, as far as they are known."""
-    known = [] if accuracy is None else [f"{100 * accuracy:.2f} %"]
+    known = [] if accuracy is None else [percent(accuracy)]
     known += [] if loss is None else [f"loss {loss_text(loss)}"]
     known += [f"{printable(name)} {value:.4g}" for name, value in metrics.items()]
     return ", ".join(known) or number(None, "")

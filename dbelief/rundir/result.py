@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from dbelief.checkpoint.model_tensors import read_tensors
 from dbelief.checkpoint.safetensors_io import write_model
-from dbelief.checkpoint.set_storage import LocalSets
+from dbelief.checkpoint.set_storage import LocalSets, latest_valid
 from dbelief.checkpoint.shard_file import read_segments
 from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.core.push import PARAMETERS
@@ -141,7 +141,7 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
     sets = LocalSets(snapshots)
     if not sets.complete():
         raise UserError(f"{run}: holds neither model.safetensors nor a complete snapshot set")
-    set_id, state, skipped = sets.latest_valid(job.name, job.strategy.at_shards.name)
+    set_id, state, skipped = latest_valid(sets, job.name, job.strategy.at_shards.name)
     for torn in skipped:
         log.warning(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
     try:

@@ -21,6 +21,7 @@ from dbelief.optim import make_rule
 from dbelief.rundir.record import ComputedBatch, PushRecorder, read_record
 from dbelief.tools.replay import replay, replay_run
 from dbelief.training.session import build_model, initial_values
+from tests.assembled import assembled
 from tests.equivalence.harness import (
     HOST,
     Problem,
@@ -124,10 +125,10 @@ def test_replay_of_a_run_with_start_from(run: tuple[Path, np.ndarray]) -> None:
     first = folder / "first"
     first.mkdir()
     (first / "job.yaml").write_text(job.to_yaml())
-    save_file(layout.assemble(initial), first / "model.safetensors")
+    save_file(assembled(layout, initial), first / "model.safetensors")
     (folder / "job.yaml").write_text(job.model_copy(update={"start_from": "first"}).to_yaml())
     assert np.array_equal(replay_run(folder), w)
-    save_file(layout.assemble(2 * initial), first / "model.safetensors")
+    save_file(assembled(layout, 2 * initial), first / "model.safetensors")
     assert not np.array_equal(replay_run(folder), w)
 
 

@@ -18,6 +18,7 @@ from dbelief.optim import make_rule
 from dbelief.rundir.model_metadata import ModelMetadata
 from dbelief.training.schedule import learning_rate
 from dbelief.training.session import build_model, initial_values
+from tests.assembled import assembled
 
 from .conftest import Operator
 
@@ -58,7 +59,7 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
             step += 1
             rate = learning_rate(job, epoch * len(order) + first, 2 * len(order))
             rule.apply_reference(np, w, gradient, states, np.float32(rate), step)
-    return layout.assemble(w)
+    return assembled(layout, w)
 
 
 CONSTANT = "{kind: constant}"

@@ -106,8 +106,7 @@ def read_inputs(path: DataFile, spec: CsvData, form: SampleForm) -> np.ndarray:
     ------
     DataError
     """
-    content, where = _content(path)
-    start, below, first, line = _begin(content, spec, where)
+    content, where, first, at = _opened(path, spec)
     encoder = None if form.encoder is None else TableEncoder.restore(form.encoder)
     wanted, kinds = form.columns, tuple[Kind, ...](["number"] * form.features[0])
     if encoder is not None:
@@ -115,7 +114,6 @@ def read_inputs(path: DataFile, spec: CsvData, form: SampleForm) -> np.ndarray:
     columns = Columns(header_of(first, where) if spec.header else None, len(first), (), ())
     columns = replace(columns, inputs=_inputs(spec, first, wanted, len(kinds), where), kinds=kinds)
     missing = MissingValues.of(()) if encoder is None else encoder.missing
-    at = below if spec.header else start, line
     return _encoded(_read(spec, content, at, columns, missing, encoder is not None, where), encoder)
 
 
@@ -145,18 +143,14 @@ def _inputs(spec: CsvData, first: list[str], wanted: Sequence[str] | None, count
     return columns
 
 
-def _content(path: DataFile) -> tuple[bytes, str]:
-    """Content of a file, with line feeds, and its name."""
+def _opened(path: DataFile, spec: CsvData) -> tuple[bytes, str, list[str], tuple[int, int]]:
+    """A file's content, with line feeds, its name, the first row's fields, and position and line of the samples."""
     content, where = read(path), str(path)
-    text_start(content, where)
-    return (content if b"\n" in content else content.replace(b"\r", b"\n")), where  # CR ended lines on old systems
-
-
-def _begin(content: bytes, spec: CsvData, where: str) -> tuple[int, int, list[str], int]:
-    """Positions of the first row and of what is below it, its fields, and the line of the first row of samples."""
     start = text_start(content, where)
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")  # CR ended lines on old systems
     first, below, line = _first_row(content, start, spec.delimiter, where)
-    return start, below, first, line + 1 if spec.header else 1
+    return content, where, first, (below, line + 1) if spec.header else (start, 1)
 
 
 def _count(path: DataFile, spec: CsvData) -> int:
@@ -176,10 +170,9 @@ def _count(path: DataFile, spec: CsvData) -> int:
 
 def _table(spec: CsvData, path: DataFile, missing: MissingValues, like: Columns | None = None) -> Table:
     """Read a file, plain or .gz, whose columns must be those of `like`, if any."""
-    content, where = _content(path)
-    start, below, first, line = _begin(content, spec, where)
+    content, where, first, at = _opened(path, spec)
     columns = find_columns(spec, first, where) if like is None else like.within(first, where, spec.file)
-    return _read(spec, content, (below if spec.header else start, line), columns, missing, spec.encoded, where)
+    return _read(spec, content, at, columns, missing, spec.encoded, where)
 
 
 def _read(

@@ -28,11 +28,6 @@ class Units:
     sizes: tuple[int, ...]
     window: int = 1
 
-    @property
-    def samples(self) -> int:
-        """Samples of all units."""
-        return sum(self.sizes)
-
     def firsts(self) -> np.ndarray:
         """Index of the first sample of each unit, and at the end their number: int64, shape (units + 1,)."""
         return np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from dbelief.job.document.section import Count, NonNegative, PathOrUrl, Positive, Section, Words, refusal
 
+from .layers import Lcn
+
 Image = Annotated[
     tuple[Count, ...],
     Field(strict=False, min_length=3, max_length=3),
@@ -52,24 +54,10 @@ class AutoencoderModel(Section):
     autoencoder: Autoencoder = Field(description="The layer: window, block, maps, pool, sparsity, eps, image")
 
 
-class Contrast(Section):
-    """Local contrast normalisation between a stack's pooled activations and the next stack."""
-
-    size: Count = Field(default=5, description="Side of its two windows, one after the other; odd")
-    sigma: Positive = Field(default=1.25, description="Of its Gaussian, places of a map")
-    c0: Positive = Field(default=0.01, description="Contrast below it is not raised to 1")
-
-    @model_validator(mode="after")
-    def _odd(self) -> Self:
-        if self.size % 2 == 0:
-            raise refusal("size", f"must be odd, not {self.size}")
-        return self
-
-
 class StackFields(Filters):
     """One stack: filters, pooling, local contrast normalisation."""
 
-    contrast: Contrast = Field(default_factory=Contrast, description="Local contrast normalisation: size, sigma, c0")
+    contrast: Lcn = Field(default_factory=Lcn, description="Local contrast normalisation: size, sigma, c0")
 
 
 class StacksModel(Section):

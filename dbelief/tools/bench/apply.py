@@ -52,19 +52,18 @@ class TimedRule:
     ----------
     bytes_each
         Bytes moved per parameter.
-    seconds, triad_seconds, torch_seconds
-        Median time of one pass over all parameters; torch's is None where torch is not installed.
+    seconds, triad_seconds
+        Median time of one pass over all parameters.
     x
         The rule's bytes per second over the triad's.
     over_torch
-        Our time over torch's.
+        Our time over torch's; None where torch is not installed.
     """
 
     bytes_each: int
     seconds: float
     triad_seconds: float
     x: float
-    torch_seconds: float | None = None
     over_torch: float | None = None
 
 
@@ -150,14 +149,13 @@ def _one(
     theirs = _torch_step(rule.name, w, g, threads)
     turns += [theirs] if theirs is not None else []
     seconds = [[_seconds(turn) for turn in turns] for _ in range(1 + rounds)][1:]
-    each, (triad, ours, *torch) = bytes_each(rule), map(statistics.median, zip(*seconds, strict=True))
+    each, (triad, ours, *_) = bytes_each(rule), map(statistics.median, zip(*seconds, strict=True))
     return TimedRule(
         each,
         ours,
         triad,
         statistics.median(each / own / (TRIAD_BYTES / base) for base, own, *_ in seconds),
-        torch[0] if torch else None,
-        statistics.median(own / other for _, own, other in seconds) if torch else None,
+        statistics.median(own / other for _, own, other in seconds) if theirs is not None else None,
     )
 
 

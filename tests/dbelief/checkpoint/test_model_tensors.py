@@ -15,6 +15,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.core.layout import Box, Kind, Layout
 from dbelief.core.whole_numbers import split, type_in_parts
 from dbelief.rundir.result import read_model
+from tests.assembled import assembled
 
 SHAPE = (3, 4)
 VALUES: dict[str, Any] = {
@@ -99,7 +100,7 @@ def test_boxes_over_two_ranks_are_converted_in_place(tmp_path: Path) -> None:
     layout = Layout(tuple(halves))
     flat = np.linspace(-3, 3, 24, dtype=np.float32)
     held = write(tmp_path / "model.safetensors", layout, flat, nominal=7)
-    assert held["w"]["data"] == bfloat16_of(layout.assemble(flat)["w"].reshape(-1)).tobytes()
+    assert held["w"]["data"] == bfloat16_of(assembled(layout, flat)["w"].reshape(-1)).tobytes()
 
 
 def test_scalar_of_whole_numbers_is_rounded_to_the_nearest(tmp_path: Path) -> None:

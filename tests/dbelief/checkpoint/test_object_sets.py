@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dbelief.checkpoint.object_sets import ObjectSets, sets_at
-from dbelief.checkpoint.set_storage import LocalSets, SetStorage, complete_until, newest_count
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage, complete_until, latest_valid, newest_count
 from dbelief.checkpoint.shard_file import read_segments, verify_shards, write_shard
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import CorruptSnapshot, Unavailable, UserError, WriteFailed
@@ -84,16 +84,16 @@ def test_one_interface_for_folders_and_stores(sets: ObjectSets, tmp_path: Path) 
     found = []
     for one in (LocalSets(tmp_path / "snapshots"), sets):
         with pytest.raises(UserError, match="no complete snapshot set to resume from"):
-            one.latest_valid("digits", "momentum")
+            latest_valid(one, "digits", "momentum")
         for set_id in IDS[:3]:
             complete(one, set_id, samples=set_id)
         assert one.claim(IDS[3])
         write_parts(one, IDS[3])
-        set_id, state, skipped = one.latest_valid("digits", "momentum")
+        set_id, state, skipped = latest_valid(one, "digits", "momentum")
         before = one.complete(), one.started(), newest_count(one), complete_until(one, IDS[1])
         one.abort(IDS[3])
         one.quarantine(IDS[2])
-        after = one.complete(), one.latest_valid("digits", "momentum")[0], one.read(IDS[1])["samples"]
+        after = one.complete(), latest_valid(one, "digits", "momentum")[0], one.read(IDS[1])["samples"]
         assert read(one, IDS[1]) == whole(SPANS)
         one.prune(keep=1)
         found.append((set_id, state["samples"], skipped, before, after, one.complete()))
@@ -165,7 +165,7 @@ def test_damage_is_found_and_an_older_set_is_taken(
     store = ObjectStore(backend)
     if way != "absent":
         store.replace(url, bytes(content) if way == "changed" else bytes(content[:-1]))
-    set_id, _, skipped = sets.latest_valid("digits", "momentum")
+    set_id, _, skipped = latest_valid(sets, "digits", "momentum")
     assert set_id == IDS[0]
     if (what, way) == ("set.json", "absent"):
         assert skipped == []
@@ -196,14 +196,14 @@ def test_the_newest_set_is_the_one_that_was_taken_last(sets: ObjectSets) -> None
     for set_id in ids:
         complete(sets, set_id)
     assert sets.complete() == ids
-    assert sets.latest_valid("digits", "momentum")[0] == ids[1]
+    assert latest_valid(sets, "digits", "momentum")[0] == ids[1]
 
 
 def test_a_store_that_is_away_is_no_damage(sets: ObjectSets, backend: Away) -> None:
     """Else a set that is whole would be quarantined, and an older one taken."""
     complete(sets, IDS[0])
     backend.away = True
-    for act in (lambda: sets.latest_valid("digits", "momentum"), lambda: read(sets, IDS[0]), sets.complete):
+    for act in (lambda: latest_valid(sets, "digits", "momentum"), lambda: read(sets, IDS[0]), sets.complete):
         with pytest.raises(Unavailable):
             act()
 

@@ -17,6 +17,7 @@ from dbelief.checkpoint.safetensors_io import Tensor, dtype_name, write_model, w
 from dbelief.core.layout import Box, Layout, SegmentSpan, make_segments
 from dbelief.errors import RuntimeFailure, Unavailable
 from dbelief.rundir.result import read_model
+from tests.assembled import assembled
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 dtypes = st.sampled_from([np.dtype("<f4"), np.dtype("<f8")])
@@ -84,7 +85,7 @@ def parts(layout: Layout, flat: np.ndarray, nominal: int) -> list[tuple[SegmentS
 def test_the_file_holds_the_canonical_tensors(layout: Layout, nominal: int, path: Path) -> None:
     flat = np.random.default_rng(0).standard_normal(layout.size, dtype=np.float32)
     write_model(path, layout, parts(layout, flat, nominal), {"job": "digits"})
-    loaded, wanted = load_file(path), layout.assemble(flat)
+    loaded, wanted = load_file(path), assembled(layout, flat)
     assert loaded.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert loaded[name].dtype == np.float32

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.snapshot_schedule import SnapshotSchedule
 from dbelief.checkpoint.checksummed_json import checksum
-from dbelief.checkpoint.set_storage import LocalSets, newest_count
+from dbelief.checkpoint.set_storage import LocalSets, latest_valid, newest_count
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import CorruptSnapshot, SnapshotError, UserError
 from tests.dbelief.checkpoint.test_shard_file import write
@@ -33,12 +33,12 @@ def written(snapshots: Path, set_id: str, job: str = "digits", state: int = 1) -
 
 
 def newest(snapshots: Path) -> str:
-    return LocalSets(snapshots).latest_valid("digits", "momentum")[0]
+    return latest_valid(LocalSets(snapshots), "digits", "momentum")[0]
 
 
 def test_round_trip(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001", state=7)
-    set_id, state, skipped = LocalSets(tmp_path).latest_valid("digits", "momentum")
+    set_id, state, skipped = latest_valid(LocalSets(tmp_path), "digits", "momentum")
     assert set_id == "000000000100-0001"
     assert state["state"] == 7
     assert skipped == []
@@ -109,7 +109,7 @@ def test_a_set_that_is_not_whole_is_skipped(damage: str, tmp_path: Path) -> None
     do, reason = DAMAGE[damage]
     written(tmp_path, "000000000100-0001", state=1)
     do(written(tmp_path, "000000000200-0002", state=2))
-    set_id, state, skipped = LocalSets(tmp_path).latest_valid("digits", "momentum")
+    set_id, state, skipped = latest_valid(LocalSets(tmp_path), "digits", "momentum")
     assert (set_id, state["state"]) == ("000000000100-0001", 1)
     assert [one.set_id for one in skipped] == ["000000000200-0002"]
     with pytest.raises(CorruptSnapshot, match=rf"000000000200-0002.*{reason}"):
@@ -129,7 +129,7 @@ def test_quarantined_set_is_skipped(tmp_path: Path) -> None:
     for set_id in ("000000000100-0001", "000000000200-0002"):
         written(tmp_path, set_id)
     LocalSets(tmp_path).quarantine("000000000200-0002")
-    assert LocalSets(tmp_path).latest_valid("digits", "momentum")[::2] == ("000000000100-0001", [])
+    assert latest_valid(LocalSets(tmp_path), "digits", "momentum")[::2] == ("000000000100-0001", [])
     assert newest_count(LocalSets(tmp_path)) == 2
 
 
@@ -143,7 +143,7 @@ def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
 def test_another_rules_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001")
     with pytest.raises(SnapshotError, match=r"shard-0\.json: holds the state of rule momentum; the job's is adam"):
-        LocalSets(tmp_path).latest_valid("digits", "adam")
+        latest_valid(LocalSets(tmp_path), "digits", "adam")
 
 
 def test_a_newer_format_is_refused_and_not_skipped(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dbelief.core.layout import Box, Kind, Layout, assign_segments, make_segments, nominal_length
 from dbelief.errors import ModelError
+from tests.assembled import assembled
 
 
 def cut_along(name: str, shape: tuple[int, ...], axis: int, at: int) -> list[Box]:
@@ -48,7 +49,7 @@ def layouts_of_kinds(draw: st.DrawFn) -> Layout:
 @given(layouts())
 def test_assemble_and_flatten_undo_each_other(layout: Layout) -> None:
     flat = np.arange(layout.size, dtype=np.float32)
-    tensors = layout.assemble(flat)
+    tensors = assembled(layout, flat)
     np.testing.assert_array_equal(layout.flatten(tensors, np.empty_like(flat)), flat)
     for box in layout.boxes:
         assert tensors[box.name].shape == box.shape
@@ -58,7 +59,7 @@ def test_assemble_and_flatten_undo_each_other(layout: Layout) -> None:
 @given(layouts())
 def test_a_ranks_part_is_a_vector_of_its_own(layout: Layout) -> None:
     flat = np.arange(layout.size, dtype=np.float32)
-    tensors = layout.assemble(flat)
+    tensors = assembled(layout, flat)
     parts = [layout.part(rank) for rank in range(3)]
     assert [(part.start, part.stop) for part in parts[: len(layout.rank_ranges())]] == layout.rank_ranges()
     assert sum(part.size for part in parts) == layout.size, "a third rank has nothing"

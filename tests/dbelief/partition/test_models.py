@@ -9,6 +9,7 @@ from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import build_network
 from dbelief.partition import Grid, layout_of
+from tests.assembled import assembled
 
 
 def test_a_network_s_boxes_are_its_tensors() -> None:
@@ -26,7 +27,7 @@ def test_a_network_s_boxes_are_its_tensors() -> None:
         *(("conv1.weight", 0), ("conv1.bias", 0), ("dense1.weight", 0), ("dense1.bias", 0)),
         *(("dense1.weight", 1), ("dense1.bias", 1)),
     ]
-    found = layout.assemble(layout.flatten(tensors, np.empty(layout.size, np.float32)))
+    found = assembled(layout, layout.flatten(tensors, np.empty(layout.size, np.float32)))
     assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
 
 

@@ -19,6 +19,7 @@ from dbelief.errors import DataError, SnapshotError, UserError
 from dbelief.process.atomic_file import Disk, use_disk
 from dbelief.rundir.export import export_run
 from dbelief.rundir.model_metadata import ModelMetadata
+from tests.assembled import assembled
 from tests.dbelief.monitor.test_status import JOB, SUMMARY
 from tests.traced import traced
 
@@ -83,14 +84,14 @@ def write(
 
 
 def finished(run: Path, values: np.ndarray, state: str = "done") -> None:
-    save_file(LAYOUT.assemble(values), run / "model.safetensors", {"job": "digits"})
+    save_file(assembled(LAYOUT, values), run / "model.safetensors", {"job": "digits"})
     (run / "summary.json").write_text(json.dumps({**SUMMARY, "state": state}))
 
 
 def holds(path: Path, values: np.ndarray, layout: Layout = LAYOUT) -> bool:
     """Whether a file holds exactly these parameters as canonical tensors."""
     found = load_file(path) if path.suffix == ".safetensors" else dict(np.load(path))
-    wanted = layout.assemble(values)
+    wanted = assembled(layout, values)
     shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()}
     same = all(np.array_equal(found[name], tensor) for name, tensor in wanted.items() if name in found)
     return same and shapes == {name: (tensor.shape, tensor.dtype) for name, tensor in wanted.items()}

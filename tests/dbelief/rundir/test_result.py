@@ -10,6 +10,7 @@ import pytest
 from dbelief.core.layout import Layout
 from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.rundir.result import read_result
+from tests.assembled import assembled
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat, write
 
@@ -37,8 +38,8 @@ def test_a_run_that_ended_gives_its_model(run: Path) -> None:
     layout = layout_of()
     out = np.full(layout.size, np.nan, np.float32)
     assert read_result(run, layout, out) == str(run / "model.safetensors")
-    for name, tensor in LAYOUT.assemble(flat(1)).items():
-        assert np.array_equal(layout.assemble(out)[name], tensor)
+    for name, tensor in assembled(LAYOUT, flat(1)).items():
+        assert np.array_equal(assembled(layout, out)[name], tensor)
 
 
 @pytest.mark.parametrize(("keep", "best", "sign"), [("last", "best.1", 1), ("best", "best.1", -1), ("best", None, 1)])

@@ -26,12 +26,13 @@ from dbelief.partition import Grid, layout_of
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.initial_values import HeldTensors, InitialValues
 from dbelief.training.session import Session, _begin_part, _begin_whole, load_initial_from_run
+from tests.assembled import assembled
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat
 from tests.traced import traced
 
 A = Pusher(1, 1)
-WHOLE = Layout.of(LAYOUT.assemble(flat(0)))
+WHOLE = Layout.of(assembled(LAYOUT, flat(0)))
 """As the model is on one rank."""
 
 
@@ -139,7 +140,7 @@ def initialised(job: Job, told: bool) -> Shards:
         {},
     )
     session = Session(*made)
-    zeros = HeldTensors(WHOLE, WHOLE.assemble(np.zeros(WHOLE.size, np.float32)))
+    zeros = HeldTensors(WHOLE, assembled(WHOLE, np.zeros(WHOLE.size, np.float32)))
     session._initialise(partial(_begin_whole, job, InitialValues(WHOLE, lambda: zeros)))
     return parameters
 
@@ -148,7 +149,7 @@ def initialised(job: Job, told: bool) -> Shards:
 def test_only_the_initialiser_reads_the_start_run(folder: Path, told: bool) -> None:
     assigned = initialised(job_of(folder, "runs/first" if told else "runs/elsewhere"), told).assigned
     assert len(assigned) == told
-    assert all(np.array_equal(values, WHOLE.flatten(LAYOUT.assemble(flat(1)), values.copy())) for values in assigned)
+    assert all(np.array_equal(values, WHOLE.flatten(assembled(LAYOUT, flat(1)), values.copy())) for values in assigned)
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -17,6 +17,7 @@ from dbelief.nn.autoencoders.stack import sizes_of
 from dbelief.nn.layers.lcn import Lcn
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.stacks import StackParts
+from tests.assembled import assembled
 from tests.examples import examples
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
@@ -132,5 +133,5 @@ def test_boxes_lie_rank_after_rank() -> None:
         *(("stack1.weight", 0), ("stack1.alpha", 0), ("stack2.weight", 0), ("stack2.alpha", 0)),
         *(("stack1.weight", 1), ("stack2.weight", 1)),
     ]
-    found = layout.assemble(layout.flatten(TWO.tensors(), np.empty(layout.size)))
+    found = assembled(layout, layout.flatten(TWO.tensors(), np.empty(layout.size)))
     assert all(np.array_equal(found[name], values) for name, values in TWO.tensors().items())

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dbelief.monitor.format import plural
+from dbelief.monitor.format import number, percent, plural
 from dbelief.tools.report.text_report import SHARES, shares
 
 from .record import Record, key_of
@@ -148,15 +148,15 @@ def _cells(row: StrategyRow, targets: Sequence[float], metrics: Sequence[str]) -
     cells = [
         row.label,
         str(row.replicas),
-        _number(row.accuracy, 100, ".2f", " %"),
-        *(_number(row.metrics.get(name), 1, ".4g") for name in metrics),
-        _number(row.samples_per_s, 1, ",.0f"),
+        percent(row.accuracy),
+        *(number(row.metrics.get(name), ".4g") for name in metrics),
+        number(row.samples_per_s, ",.0f"),
     ]
     for target in targets:
         reached = row.reached[key_of(target)]
-        cells += [_time(reached, row.runs), _number(reached.samples, 1, ",.0f"), _number(reached.times, 1, ".2f")]
-    cells += [_number(row.shares.get(name), 100, ".1f", " %") for name in SHARES]
-    return [*cells, _number(row.staleness, 1, ".2f")]
+        cells += [_time(reached, row.runs), number(reached.samples, ",.0f"), number(reached.times, ".2f")]
+    cells += [percent(row.shares.get(name), ".1f") for name in SHARES]
+    return [*cells, number(row.staleness, ".2f")]
 
 
 def _time(reached: Reached, runs: int) -> str:
@@ -164,8 +164,4 @@ def _time(reached: Reached, runs: int) -> str:
         return "never" if runs else "failed"
     some = f" ({reached.runs} of {runs} runs)" if reached.runs < runs else ""
     spread = f" ({reached.quickest:.1f} to {reached.slowest:.1f})" if runs > 1 and reached.slowest is not None else some
-    return _number(reached.seconds, 1, ".1f") + spread
-
-
-def _number(value: float | None, factor: float, form: str, unit: str = "") -> str:
-    return "–" if value is None else f"{value * factor:{form}}{unit}"
+    return number(reached.seconds, ".1f") + spread

@@ -17,7 +17,7 @@ from rich.text import Text
 from dbelief.errors import UserError
 from dbelief.job import Job
 from dbelief.job.metrics import higher_is_better, name_of
-from dbelief.monitor.format import number
+from dbelief.monitor.format import number, percent
 from dbelief.monitor.status_table import quality
 from dbelief.process.atomic_file import write_whole
 from dbelief.rundir.summary import Summary
@@ -143,7 +143,7 @@ class BestSettings:
     def words(self) -> str:
         """The best settings on one line."""
         settings = " ".join(f"{field}={value}" for field, value in self.settings.items()) or "these settings"
-        figure = f"{100 * self.mean:.2f} %" if self.by.endswith("accuracy") else f"{self.mean:.4g}"
+        figure = percent(self.mean) if self.by.endswith("accuracy") else f"{self.mean:.4g}"
         over = f", mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
         return f"best by {self.by.replace('_', ' ')}: {settings}: {figure}{over}"
 
@@ -203,8 +203,8 @@ def table(rows: Sequence[RunRow], criteria: Criteria = _USUAL) -> RenderableType
         shown.add_row(
             "*" if marked else "",
             *(Text(row.settings[field]) for field in fields),
-            _percent(row.validation_accuracy),
-            _percent(row.test_accuracy),
+            percent(row.validation_accuracy),
+            percent(row.test_accuracy),
             number(row.loss, ".4g"),
             *(number(row.value(name), ".4g") for name in metrics),
             number(row.samples, ",d"),
@@ -213,10 +213,6 @@ def table(rows: Sequence[RunRow], criteria: Criteria = _USUAL) -> RenderableType
         )
     ends = [Text(f"{row.run}: {row.state}: {row.reason}") for row in rows if row.state != DONE]
     return Group(shown, Text(f"* {best.words}" if best else "nothing can be compared"), *ends)
-
-
-def _percent(share: float | None) -> str:
-    return number(None if share is None else 100 * share, ".2f") + (" %" if share is not None else "")
 
 
 def write_rows(folder: Path, job: str, rows: Sequence[RunRow], criteria: Criteria = _USUAL) -> None:

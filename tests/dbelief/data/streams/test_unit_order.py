@@ -15,9 +15,9 @@ def test_an_epoch_has_each_sample_once_and_windows_have_whole_units(
 ) -> None:
     units = Units(sizes, window)
     order = units.order(seed, epoch)
-    whole = order[0 : units.samples]
-    assert sorted(whole) == list(range(units.samples))
-    assert order.ends[-1] == units.samples
+    whole = order[0 : sum(units.sizes)]
+    assert sorted(whole) == list(range(sum(units.sizes)))
+    assert order.ends[-1] == sum(units.sizes)
     firsts, start = units.firsts(), 0
     for end, (held,) in zip(order.ends, [order.windows(end - 1, end) for end in order.ends], strict=True):
         expected = [index for unit in held for index in range(firsts[unit], firsts[unit + 1])]
@@ -29,9 +29,9 @@ def test_an_epoch_has_each_sample_once_and_windows_have_whole_units(
 @given(SIZES, st.integers(1, 3), st.data())
 def test_a_part_is_that_of_the_whole(sizes: tuple[int, ...], window: int, data: st.DataObject) -> None:
     units = Units(sizes, window)
-    start = data.draw(st.integers(0, units.samples))
-    stop = data.draw(st.integers(start, units.samples))
-    whole = units.order(1, 2)[0 : units.samples]
+    start = data.draw(st.integers(0, sum(units.sizes)))
+    stop = data.draw(st.integers(start, sum(units.sizes)))
+    whole = units.order(1, 2)[0 : sum(units.sizes)]
     assert np.array_equal(units.order(1, 2)[start:stop], whole[start:stop])
     read = {unit for window in units.order(1, 2).windows(start, stop) for unit in window}
     needed = np.searchsorted(units.firsts(), whole[start:stop], "right") - 1

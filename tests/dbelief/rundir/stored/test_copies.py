@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dbelief.checkpoint.object_sets import ObjectSets
-from dbelief.checkpoint.set_storage import LocalSets
+from dbelief.checkpoint.set_storage import LocalSets, latest_valid
 from dbelief.errors import DataError, SnapshotError, UserError
 from dbelief.rundir.stored.copies import copy_until_exit, local_copy, parse_run
 from dbelief.storage.object_store import ObjectStore, connect
@@ -45,7 +45,7 @@ def names(folder: Path) -> set[str]:
 
 
 def newest(folder: Path) -> str:
-    return LocalSets(folder / "snapshots").latest_valid("digits", "momentum")[0]
+    return latest_valid(LocalSets(folder / "snapshots"), "digits", "momentum")[0]
 
 
 @pytest.mark.usefixtures("there")

@@ -34,7 +34,7 @@ def loaded(base: Path, **fields: Any) -> Dataset:
     _, read_as = sizes_and_units(spec, base)
     assert read_as is not None
     assert data.train is not None
-    assert read_as.samples == len(data.train)
+    assert sum(read_as.sizes) == len(data.train)
     return data
 
 
