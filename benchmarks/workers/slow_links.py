@@ -79,6 +79,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "diloco-32-delay": diloco(32, 32),
     "diloco-32-int8": diloco(32, **SMALL),
     "diloco-32-int8-delay": diloco(32, 32, **SMALL),
+    "diloco-32-int4-delay": diloco(32, 32, **SMALLER),
     "diloco-128": diloco(128),
     "diloco-128-int8": diloco(128, **SMALL),
     "diloco-128-int8-delay": diloco(128, 64, **SMALL),
