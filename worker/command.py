@@ -15,10 +15,22 @@ from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
 from dbelief.process.log import clear_context
 from dbelief.process.terminal.console import cli_errors
 from dbelief.rpc.grpc_settings import prepare_process
+from dbelief.script.settings import ScriptSettings
 
 from .script import run_script
 
 log = logging.getLogger(__name__)
+
+NOT_FOR_SCRIPTS = {
+    "ranks": "its module is not partitioned",
+    "comm": "its module is not partitioned",
+    "listen": "no other worker calls it",
+    "advertise": "no other worker calls it",
+    "metrics_listen": "it serves no metrics; those of the coordinator have the samples of all scripts",
+    "at_end": "it joins one job, and ends when its own code does",
+    "record": "its loop is not replayed",
+}
+"""Options without an effect on a script, by the names of their values, and the reasons."""
 
 
 def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -26,6 +38,29 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
         return None if text is None else parse_cores(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _script_settings(context: click.Context, threads: int | None) -> ScriptSettings:
+    """Settings of the script, from the options of its worker.
+
+    Parameters
+    ----------
+    threads
+        Those of `--threads`, or of `--cores`.
+
+    Raises
+    ------
+    UserError
+        An option that the script would ignore has another value than its default; names it.
+    """
+    given = context.params
+    for option in context.command.params:
+        name = str(option.name)
+        if name in NOT_FOR_SCRIPTS and given[name] != option.get_default(context):
+            raise UserError(f"{option.opts[0]} does not go with a script: {NOT_FOR_SCRIPTS[name]}")
+    folder = given["folder"] and given["folder"].absolute()  # the script may leave this one
+    member = given["coordinator"], given["name"], given["number"], threads
+    return ScriptSettings(*member, given["shared_memory"], given["direct_streams"], given["patience"], folder)
 
 
 @click.command("worker")
@@ -111,7 +146,7 @@ def command(
             options["threads"] = options["threads"] or len(cores)
             log.info(f"on core{'s' * (len(cores) > 1)} {format_cores(cores)} only")
         if script:
-            run_script(script, coordinator, **options)
+            run_script(script, _script_settings(click.get_current_context(), options["threads"]))
         from dbelief.telemetry.metrics import Metrics
         from dbelief.training.session import JobContext
 

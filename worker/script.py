@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dbelief.errors import UserError
 from dbelief.script.settings import ScriptSettings
 from dbelief.security import identity
 
 
-def run_script(
-    script: Sequence[str],
-    coordinator: str,
-    name: str | None = None,
-    number: int | None = None,
-    threads: int | None = None,
-    shared_memory: bool = True,
-    direct_streams: bool = True,
-    **others: Any,
-) -> NoReturn:
+def run_script(script: Sequence[str], settings: ScriptSettings) -> NoReturn:
     """Replace this process by a script. Of its environment only `DBELIEF_*` variables change.
 
     Raises
@@ -28,7 +19,6 @@ def run_script(
     UserError
         Its program cannot be run, or there are no credentials where DBELIEF_CREDENTIALS says.
     """
-    settings = ScriptSettings(coordinator, name, number, threads, shared_memory, direct_streams)
     command = list(script[1:] if script[0] == "--" else script)
     try:
         os.execvpe(command[0], command, os.environ | identity.variables() | settings.variables())

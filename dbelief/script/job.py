@@ -173,7 +173,7 @@ class ScriptJob:
 
 def join(
     address: str | None = None,
-    patience_s: float = 60.0,
+    patience_s: float | None = None,
     name: str | None = None,
     shared_memory: bool | None = None,
     direct_streams: bool | None = None,
@@ -185,7 +185,7 @@ def join(
     address
         None: that of the variable DBELIEF_COORDINATOR, which `dbelief run` and `dbelief worker -- SCRIPT` set.
     patience_s
-        Seconds to wait for the coordinator's answer.
+        Seconds to wait for the coordinator's answer; None: DBELIEF_PATIENCE, or 60.
     name
         Name of this replica, the same at each start: its earlier incarnation ends then. None: DBELIEF_NAME.
     shared_memory
@@ -219,7 +219,8 @@ def join(
     warn_of_deep_folder()
     if folder := os.environ.get(FOLDER):
         load(Path(folder), ("worker",))
-    task = JobContext.fetch(address, patience_s)
+    settings = replace(settings, patience_s=settings.patience_s if patience_s is None else patience_s)
+    task = JobContext.fetch(address, settings.patience_s, settings.folder)
     if not isinstance(task.job.model, ScriptModel):
         raise JobError(f"job {task.job.name} has a model of its own; a script joins those with model source: script")
     settings = replace(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Self, TypeVar
 
 from dbelief.errors import UserError
 
 _COORDINATOR, _NAME, _NUMBER, _THREADS = "DBELIEF_COORDINATOR", "DBELIEF_NAME", "DBELIEF_NUMBER", "DBELIEF_THREADS"
 _SHARED_MEMORY, _DIRECT_STREAMS = "DBELIEF_SHARED_MEMORY", "DBELIEF_DIRECT_STREAMS"
+_PATIENCE, _FOLDER = "DBELIEF_PATIENCE", "DBELIEF_JOB_FOLDER"
+
+N = TypeVar("N", int, float)
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,10 @@ class ScriptSettings:
         `host:port`; None: not known.
     threads
         None: as the job says.
+    patience_s
+        Seconds to wait for the coordinator.
+    folder
+        Where the job's relative paths start on this machine; None: as on the coordinator's.
     """
 
     coordinator: str | None = None
@@ -30,11 +40,20 @@ class ScriptSettings:
     threads: int | None = None
     shared_memory: bool = True
     direct_streams: bool = True
+    patience_s: float = 60.0
+    folder: Path | None = None
 
     def variables(self) -> dict[str, str]:
         """The variables that `of_environment` reads."""
-        texts = {_COORDINATOR: self.coordinator, _NAME: self.name, _NUMBER: self.number, _THREADS: self.threads}
-        variables = {name: str(value) for name, value in texts.items() if value is not None}
+        values = {
+            _COORDINATOR: self.coordinator,
+            _NAME: self.name,
+            _NUMBER: self.number,
+            _THREADS: self.threads,
+            _PATIENCE: self.patience_s,
+            _FOLDER: self.folder,
+        }
+        variables = {name: str(value) for name, value in values.items() if value is not None}
         switches = {_SHARED_MEMORY: self.shared_memory, _DIRECT_STREAMS: self.direct_streams}
         return variables | {name: str(int(on)) for name, on in switches.items()}
 
@@ -50,18 +69,20 @@ class ScriptSettings:
         return cls(
             os.environ.get(_COORDINATOR) or None,
             os.environ.get(_NAME) or None,
-            _number(_NUMBER),
-            _number(_THREADS),
-            bool(_number(_SHARED_MEMORY, 1)),
-            bool(_number(_DIRECT_STREAMS, 1)),
+            _number(_NUMBER, int, None),
+            _number(_THREADS, int, None),
+            bool(_number(_SHARED_MEMORY, int, 1)),
+            bool(_number(_DIRECT_STREAMS, int, 1)),
+            _number(_PATIENCE, float, cls.patience_s),
+            Path(folder) if (folder := os.environ.get(_FOLDER)) else None,
         )
 
 
-def _number(name: str, usual: int | None = None) -> int | None:
+def _number(name: str, read: Callable[[str], N], usual: U) -> N | U:
     text = os.environ.get(name)
     if not text:
         return usual
     try:
-        return int(text)
+        return read(text)
     except ValueError:
         raise UserError(f"{name} is {text!r}, must be a number") from None

@@ -37,8 +37,12 @@ def whole_job(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     interceptor: Callable[[], grpc.ServerInterceptor] | None = None,
+    replica: Callable[[str, Path], object] | None = None,
 ) -> Path:
-    """Run a job to its good end and give its run folder; every server may get an interceptor of its own."""
+    """Run a job to its good end and give its run folder; every server may get an interceptor of its own.
+
+    `replica`: what a replica runs, of the coordinator's address and `folder`; None: the worker.
+    """
     job, clock, make = parse_job(text, folder, "job"), SystemClock(), grpc.server
     run_folder = folder / "run"
     (run_folder / "snapshots").mkdir(parents=True)
@@ -56,16 +60,27 @@ def whole_job(
         service = CoordinatorService(runner)
         server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
         stack.callback(server.close)
-        programs: list[Callable[[], object]] = [functools.partial(runner.run, threading.Event())]
+        failed = threading.Event()
+        programs: list[Callable[[], object]] = [functools.partial(runner.run, failed)]
         programs += [functools.partial(_shard, server.address, job.name)] * job.shards
-        programs += [functools.partial(_replica, server.address, folder)] * job.replicas
-        threads = [threading.Thread(target=program) for program in programs]
+        programs += [functools.partial(replica or _replica, server.address, folder)] * job.replicas
+        threads = [threading.Thread(target=_setting, args=(failed, program)) for program in programs]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(300)
+        assert not failed.is_set(), runner._machine.reason
         assert runner._machine.state is State.DONE, runner._machine.reason
     return run_folder
+
+
+def _setting(failed: threading.Event, program: Callable[[], object]) -> None:
+    """Run a program, and set the event at an error: the job ends, and does not wait for what has failed."""
+    try:
+        program()
+    except BaseException:
+        failed.set()
+        raise
 
 
 def _shard(address: str, job: str) -> None:

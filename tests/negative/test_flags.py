@@ -24,6 +24,7 @@ LISTEN = r"cannot listen on .*: is the address this host's, and the port free\?"
 METRICS = rf"metrics cannot be served on {TAKEN}: \[Errno [0-9]+\] Address already in use"
 WAITS = "joining the job at .*, for up to 0.1 s(; then waiting until it trains)?"
 RUNS = "--coordinator 127.0.0.1:1 --patience 0.1"
+SCRIPT = "does not go with a script:"
 
 WORDS = [
     Wrong("a command that is not known", "trian job.yaml",
@@ -118,6 +119,20 @@ ADDRESSES = [
     Wrong("a worker's metrics at a port that is none", f"worker {RUNS} --metrics 127.0.0.1:91000",
           r"'127\.0\.0\.1:91000' is no address: port 91000 is above 65535"),
     Wrong("a worker without threads", f"worker {RUNS} --threads 0", "Invalid value for '--threads': 0 is not in .*"),
+    Wrong("a script with metrics", f"worker {RUNS} --metrics 127.0.0.1:0 -- python -V",
+          f"--metrics {SCRIPT} it serves no metrics; those of the coordinator have the samples of all scripts"),
+    Wrong("a script with a record", f"worker {RUNS} --record folder -- python -V",
+          f"--record {SCRIPT} its loop is not replayed"),
+    Wrong("a script that waits for a next job", f"worker {RUNS} --at-end wait -- python -V",
+          f"--at-end {SCRIPT} it joins one job, and ends when its own code does"),
+    Wrong("a script over ranks", f"worker {RUNS} --ranks 2 -- python -V",
+          f"--ranks {SCRIPT} its module is not partitioned"),
+    Wrong("a script over processes", f"worker {RUNS} --comm mpi -- python -V",
+          f"--comm {SCRIPT} its module is not partitioned"),
+    Wrong("a script that listens", f"worker {RUNS} --listen 127.0.0.1:0 -- python -V",
+          f"--listen {SCRIPT} no other worker calls it"),
+    Wrong("a script that others reach", f"worker {RUNS} --advertise host:0 -- python -V",
+          f"--advertise {SCRIPT} no other worker calls it"),
     Wrong("a worker that is impatient", "worker --coordinator 127.0.0.1:1 --patience -1",
           "Invalid value for '--patience': -1.0 is not in .*"),
 ]  # fmt: skip
@@ -126,6 +141,8 @@ PROCESSES = [
     Wrong("a process: a shard whose coordinator is nowhere", f"ps {RUNS} --metrics 127.0.0.1:0",
           r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s: Connection refused", 1,
           first=f"{WAITS}|metrics on http://.*", real=True),
+    Wrong("a process: a script with metrics", f"worker {RUNS} --metrics 127.0.0.1:0 -- python -V",
+          f"--metrics {SCRIPT} it serves no metrics; .*", real=True),
     Wrong("a process: a shard that listens at another host's", f"ps {RUNS} --listen 192.0.2.1:0 --insecure", LISTEN,
           first=r"--insecure: 192\.0\.2\.1:0 is open to anybody who reaches it, .*", real=True),
     Wrong("a process: a coordinator whose port is taken", "coordinator job.yaml --listen TAKEN", LISTEN, files=EARLIER,

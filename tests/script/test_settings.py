@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +26,8 @@ from dbelief.script.settings import ScriptSettings
 from dbelief.security import identity
 from dbelief.security.identity import FOLDER
 from dbelief.training.session import JobContext
+from tests.processes.conftest import Operator
+from worker.command import NOT_FOR_SCRIPTS
 from worker.command import command as worker_command
 from worker.script import run_script
 
@@ -42,22 +46,26 @@ data: {source: digits}
 strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {epochs: 1}
 """
+JOINS = "import dbelief; print(dbelief.join().job.folder)"
 VARIABLES = ("DBELIEF_NUMBER", "DBELIEF_THREADS", "DBELIEF_SHARED_MEMORY", "DBELIEF_DIRECT_STREAMS")
+OTHERS = ("DBELIEF_COORDINATOR", "DBELIEF_NAME", "DBELIEF_PATIENCE", "DBELIEF_JOB_FOLDER")
 
 texts = st.none() | st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1, max_size=20)
 numbers = st.none() | st.integers(0, 10**6)
+seconds = st.floats(0, 10**6)
+own_folders = st.none() | st.sampled_from([Path("/"), Path("/own data/jobs")])
 
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*VARIABLES, "DBELIEF_COORDINATOR", "DBELIEF_NAME", FOLDER):
+    for name in (*VARIABLES, *OTHERS, FOLDER):
         monkeypatch.delenv(name, raising=False)
 
 
 # -- variables -----------------------------------------------------------------------------------------------
 
 
-@given(st.builds(ScriptSettings, texts, texts, numbers, numbers, st.booleans(), st.booleans()))
+@given(st.builds(ScriptSettings, texts, texts, numbers, numbers, st.booleans(), st.booleans(), seconds, own_folders))
 def test_settings_are_read_back_from_their_variables(settings: ScriptSettings) -> None:
     variables = settings.variables()
     assert all(name.startswith("DBELIEF_") for name in variables)
@@ -68,13 +76,12 @@ def test_settings_are_read_back_from_their_variables(settings: ScriptSettings) -
 def test_without_variables_all_have_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = ScriptSettings(None, None, None, None, shared_memory=True, direct_streams=True)
     assert ScriptSettings.of_environment() == ScriptSettings() == usual
-    for name in (*VARIABLES, "DBELIEF_COORDINATOR", "DBELIEF_NAME"):
+    for name in (*VARIABLES, *OTHERS):
         monkeypatch.setenv(name, "")
     assert ScriptSettings.of_environment() == usual, "empty is not set"
 
 
-@pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize("value", ["x", "1.5", "yes"])
+@pytest.mark.parametrize(("name", "value"), [*product(VARIABLES, ["x", "1.5", "yes"]), ("DBELIEF_PATIENCE", "long")])
 def test_bad_number_names_its_variable(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=f"^{name} is '{value}', must be a number$"):
@@ -85,12 +92,55 @@ def test_worker_becomes_the_script_with_its_settings(monkeypatch: pytest.MonkeyP
     ran: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execvpe", lambda *arguments: ran.append(arguments))
     monkeypatch.setenv("OTHER", "kept")
-    run_script(["--", "python", "train.py", "--lr", "1"], "host:1", name="a", number=2, shared_memory=False)
+    settings = ScriptSettings("host:1", "a", 2, shared_memory=False)
+    run_script(["--", "python", "train.py", "--lr", "1"], settings)
     ((program, command, environment),) = ran
     assert (program, command) == ("python", ["python", "train.py", "--lr", "1"])
     assert environment["OTHER"] == "kept"
     with patch.dict(os.environ, environment, clear=True):
-        assert ScriptSettings.of_environment() == ScriptSettings("host:1", "a", 2, shared_memory=False)
+        assert ScriptSettings.of_environment() == settings
+
+
+def test_a_script_has_an_option_of_its_worker_or_the_option_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def become(program: str, command: list[str], environment: dict[str, str]) -> None:
+        ran.append(environment)
+        raise SystemExit
+
+    ran: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execvpe", become)
+    monkeypatch.chdir(tmp_path)
+    wanted = ScriptSettings("host:1", "a", 2, 3, False, False, 0.5, tmp_path / "own")
+    words = ["--coordinator", "host:1", "--name", "a", "--number", "2", "--threads", "3", "--no-shared-memory"]
+    words += ["--no-direct-streams", "--patience", "0.5", "--folder", "own", "--at-end", "exit", "--", "python", "t.py"]
+    done = CliRunner().invoke(worker_command, words)
+    assert done.exit_code == 0, done.output
+    with patch.dict(os.environ, ran[0], clear=True):
+        assert ScriptSettings.of_environment() == wanted
+    passed = {field.name for field in fields(ScriptSettings)} - {"patience_s"} | {"patience", "script"}
+    process = {"cores", "credentials", "insecure", "proxy"}  # what holds for a process, whatever it becomes
+    options = {str(option.name) for option in worker_command.params} - {"compute_wait_s"}  # for comparisons
+    assert options == passed | process | {*NOT_FOR_SCRIPTS}
+
+
+@pytest.mark.processes
+def test_a_script_waits_no_longer_than_its_worker(operator: Operator) -> None:
+    words = ["--coordinator", "127.0.0.1:1", "--patience", "0.1", "--", sys.executable, "-c", JOINS]
+    worker = operator.start("worker", "worker", *words)
+    assert worker.ends() == 1
+    assert worker.said("(coordinator at 127.0.0.1:1 did not answer within 0.1 s)")
+
+
+@pytest.mark.processes
+def test_relative_paths_of_a_script_start_from_its_workers_folder(operator: Operator) -> None:
+    """Where it stands at the start, though the script changes to another."""
+    _, address = operator.coordinator(operator.write_job(SCRIPT_JOB))
+    leaves = f"import os; os.chdir('/'); {JOINS}"
+    words = ["--coordinator", address, "--folder", "own", "--", sys.executable, "-c", leaves]
+    worker = operator.start("worker", "worker", *words)
+    assert worker.ends() == 0
+    assert worker.log.read_text() == f"{operator.folder / 'own'}\n"
 
 
 def test_a_script_has_the_credentials_of_its_worker(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +159,7 @@ def test_a_script_has_the_credentials_of_its_worker(folders: dict[str, Path], mo
 
 def test_program_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no-such-program: cannot be run: No such file or directory"):
-        run_script([str(tmp_path / "no-such-program"), "train.py"], "host:1")
+        run_script([str(tmp_path / "no-such-program"), "train.py"], ScriptSettings("host:1"))
 
 
 # -- join ----------------------------------------------------------------------------------------------------
@@ -121,12 +171,12 @@ def test_join_without_an_address_says_how_to_start_a_script(address: str | None)
         dbelief.join(address)
 
 
-def joins(text: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let scripts join a job without a coordinator; addresses that they join at."""
-    job, asked = parse_job(text, Path(), "job"), list[str]()
+def joins(text: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, Path | None]]:
+    """Let scripts join a job without a coordinator; where they join, for how long they wait, and their folder."""
+    job, asked = parse_job(text, Path(), "job"), list[tuple[str, float, Path | None]]()
 
-    def fetch(address: str, patience_s: float) -> JobContext:
-        asked.append(address)
+    def fetch(address: str, patience_s: float, folder: Path | None) -> JobContext:
+        asked.append((address, patience_s, folder))
         return JobContext(address, job, None, select_backend("cpu"))
 
     monkeypatch.setattr(JobContext, "fetch", fetch)
@@ -141,16 +191,17 @@ def test_a_script_joins_no_job_with_a_model_of_its_own(monkeypatch: pytest.Monke
 
 def test_arguments_of_join_precede_variables_and_these_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = joins(SCRIPT_JOB, monkeypatch)
-    for name, value in ScriptSettings("host:1", "variable", 4, None, False, False).variables().items():
+    given = ScriptSettings("host:1", "variable", 4, None, False, False, 5.0, Path("own"))
+    for name, value in given.variables().items():
         monkeypatch.setenv(name, value)
     found = dbelief.join().membership.settings
-    assert found == ScriptSettings("host:1", "variable", 4, 3, False, False), "threads are the job's"
+    assert found == replace(given, threads=3), "threads are the job's"
     monkeypatch.setenv("DBELIEF_THREADS", "2")
-    found = dbelief.join("host:2", name="own", shared_memory=True, direct_streams=True).membership.settings
+    found = dbelief.join("host:2", 0.0, name="own", shared_memory=True, direct_streams=True).membership.settings
     assert (found.name, found.number, found.threads) == ("own", 4, 2)
     assert found.shared_memory
     assert found.direct_streams
-    assert asked == ["host:1", "host:2"]
+    assert asked == [("host:1", 5.0, Path("own")), ("host:2", 0.0, Path("own"))]
 
 
 # -- dbelief run ---------------------------------------------------------------------------------------------
