@@ -1,6 +1,6 @@
 """Reports of a replica to the coordinator: its progress in a lease, and the bundles that it has computed.
 
-Pushes are reported as they are acknowledged, by the thread that sent them. With several ranks a rank's shards may lag
+Pushes are reported as they are acknowledged, while the replica computes. With several ranks a rank's shards may lag
 behind those of another: until all have reported the end of a lease, only the fact that it makes progress is reported.
 
 The report on a finished lease travels with the request for the next one: a call less for each lease.
@@ -20,6 +20,7 @@ from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.phases import PhaseTimer
 from dbelief.training.push_totals import PushTotals
+from dbelief.training.reports import Reports
 from dbelief.training.session import Session
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class ProgressReporter:
     def __init__(self, session: Session, metrics: Metrics, phases: PhaseTimer, recorder: BatchRecorder) -> None:
         self._session, self._ranks, self._metrics = session, session.ranks, metrics
         self._phases, self._recorder = phases, recorder
+        self._reports = Reports(session.member)
         self._totals = PushTotals(session.sequences.get(PARAMETERS, 0))
         self._lock = runtime.lock()  # guards the totals, and what the metrics have of them
         self._loss = math.nan  # of the last mini-batch
@@ -70,13 +72,20 @@ class ProgressReporter:
         return self._ranks.rank == 0
 
     def report(self, **fields: Any) -> wire.ReportReply:
-        """Send a report with these fields of `ReportRequest`; ranks after the first send nothing."""
+        """Send a report with these fields of `ReportRequest`, and wait; ranks after the first send nothing."""
         self._reported_s = runtime.monotonic()
         if not self._leads:
             return wire.ReportReply()
-        reply: wire.ReportReply = self._session.member.call("Report", self._request(**fields))
+        reply = self._reports.send(self._request(**fields))
         self._every_s = reply.report_every_s
         return reply
+
+    def _report_pushes(self) -> None:
+        """Begin a report on the pushes; where one travels, the next one has them."""
+        if not self._reports.travels:
+            self._reported_s = runtime.monotonic()
+            if (reply := self._reports.begin(self._request(**self._progress()))) is not None:
+                self._every_s = reply.report_every_s
 
     def _request(self, **fields: Any) -> wire.ReportRequest:
         with self._lock:
@@ -88,6 +97,7 @@ class ProgressReporter:
 
         Each request has the totals: another coordinator may have received the last report, and failed since.
         """
+        self._reports.answer()
         request.report.CopyFrom(self._held or wire.ReportRequest(progress=self.progress))
         self._reported_s = runtime.monotonic()
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
@@ -96,8 +106,9 @@ class ProgressReporter:
 
     def flush(self) -> None:
         """Report the lease that was finished, where no request for work follows."""
+        self._reports.answer()
         if self._held is not None:
-            self._session.member.call("Report", self._held)
+            self._reports.send(self._held)
             self._held = None
 
     def report_alive(self) -> None:
@@ -118,7 +129,7 @@ class ProgressReporter:
             self._loss = slot.loss_sum / slot.samples
         if self._leads and runtime.monotonic() - self._reported_s > max(self._least_s, self._every_s):
             if self._ranks.size == 1:
-                self.report(**self._progress())
+                self._report_pushes()
             else:
                 self.report()
 

@@ -12,7 +12,7 @@ same windows in the same order:
     simulated-H    the algorithm for four learners in one process, with torch's SGD as the outer rule
     job-H          a job with four replicas, each a process
     others         such a job with more fields (JOBS), or with those of --way NAME:FIELD=VALUE,...: of the strategy, or
-                   of `wire`; quorum and top-k are left out where job files have none
+                   of `wire`
 
 The loss is that of the windows behind the training text, of the parameters at the end. Bytes are those that a learner
 sends, and receives, over the whole run: of a job the payload of all segments, initial values among them; of DDP those
@@ -60,6 +60,7 @@ JOBS = {
     "one-bit": "steps=32,wire.push=one-bit,wire.pull=bf16",
     "top-k": f"steps=32,{MEAN},wire.push.name=top-k,wire.push.decay=0.95,wire.pull=bf16",
     "quorum": "steps=32,quorum=3",
+    "links": "steps=128,delay=128,wire.push=int4,wire.pull=bf16",
     "all": "steps=32,fragments=4,delay=8,blend=0.5,wire.push=int8,wire.pull=bf16",
 }
 """Fields of a job, by way."""
@@ -155,16 +156,9 @@ SIMPLE: dict[str, Callable[[Setting], Row]] = {
 """Ways in one process."""
 
 
-def runnable(jobs: Mapping[str, str], setting: Setting) -> dict[str, Callable[[Setting], Row]]:
-    """All ways whose jobs are valid; says which are not."""
-    found = dict(SIMPLE)
-    for way, fields in jobs.items():
-        overrides = overrides_of(fields)
-        if why := options.refusal(job_fields(setting), overrides):
-            report.progress({"way": way, "left_out": why})
-        else:
-            found[way] = partial(job, overrides)
-    return found
+def ways_of(jobs: Mapping[str, str]) -> dict[str, Callable[[Setting], Row]]:
+    """All ways; the fields of these jobs, by name."""
+    return SIMPLE | {way: partial(job, overrides_of(fields)) for way, fields in jobs.items()}
 
 
 def means_of(rows: list[Row]) -> list[Row]:
@@ -205,8 +199,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=RATE)
     arguments = parser.parse_args()
     needs_torch()
-    source, rows, jobs = source_of("char_gpt"), [], JOBS | dict(arguments.way)
-    ways = runnable(jobs, Setting(source, 0, arguments.steps, arguments.rate))
+    source, rows, ways = source_of("char_gpt"), [], ways_of(JOBS | dict(arguments.way))
     wanted = list(ways) if arguments.ways is None else list(dict.fromkeys([*arguments.ways, *dict(arguments.way)]))
     if unknown := set(wanted) - ways.keys():
         parser.error(f"no way is called {min(unknown)!r}, only {', '.join(ways)}")

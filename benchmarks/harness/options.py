@@ -6,9 +6,6 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from dbelief.errors import JobError
-from dbelief.job import build_job
-
 
 def new_parser(doc: str | None) -> argparse.ArgumentParser:
     """A parser whose --help shows the script's docstring as it is written."""
@@ -45,12 +42,3 @@ def ascending(text: str) -> list[int]:
 
 def words(text: str) -> list[str]:
     return text.split(",")
-
-
-def refusal(fields: Mapping[str, object], overrides: Mapping[str, str]) -> str:
-    """Why this version takes no such job, such as one with a field that it does not have; "" if it does."""
-    try:
-        build_job(fields, Path(), "job", overrides)
-    except JobError as error:
-        return str(error)
-    return ""

@@ -1,14 +1,16 @@
 """What a slow replica costs the others in DiLoCo: four replicas, of which one takes ten times as long for a mini-batch.
 
-    python -m benchmarks.workers.slow_replica [--ways without,quorum,lockstep] [--quorum strategy.quorum=3]
-        [--wait 0.02] [--slowdown 10] [--steps 8] [--seconds 30] [--repeats 3]
+    python -m benchmarks.workers.slow_replica [--ways without,lockstep,quorum,unweighed,dropped] [--wait 0.02]
+        [--slowdown 10] [--steps 8] [--seconds 30] [--repeats 3]
 
 Each replica is a process of this machine, which waits in each mini-batch for so many seconds, in place of computing, so
 that two cores carry all. Ways, interleaved:
 
     without     three replicas, without the slow one
     lockstep    four, whose rounds wait for all
-    quorum      four, whose rounds close by --quorum, a field of the job; left out where job files have none
+    quorum      four, whose rounds end with three of them
+    unweighed   such a job, in whose means all pushes have the same weight, late ones too
+    dropped     such a job, without the late pushes
 
 The figures are samples a second of the three others, as a share of those without the slow one, and the loss on the test
 set after the same time.
@@ -26,8 +28,15 @@ from benchmarks.harness import options, report, runs, timing
 from benchmarks.workers import slow_links
 
 OTHERS = 3
-WITHOUT, QUORUM, LOCKSTEP = "without", "quorum", "lockstep"
-WAYS = (WITHOUT, QUORUM, LOCKSTEP)
+WITHOUT = "without"
+WAYS: dict[str, dict[str, Any]] = {
+    WITHOUT: {},
+    "lockstep": {},
+    "quorum": {"quorum": 3},
+    "unweighed": {"quorum": 3, "weigh": "none", "stale": 1.0},
+    "dropped": {"quorum": 3, "stale": 0.0},
+}
+"""Fields of the strategy."""
 DATA = {**slow_links.DATA, "noise": 3.0}
 """So noisy that the loss still falls at the end."""
 LEASE_ROUNDS = 4
@@ -36,21 +45,21 @@ READY_S, END_S = 60.0, 120.0
 
 
 def job_of(way: str, steps: int, seconds: float) -> dict[str, Any]:
-    """The job file of a way, without the field of the quorum."""
+    """The job file of a way."""
     made = slow_links.diloco(steps)
     return {
         **slow_links.job_of("network", "diloco-32", OTHERS + (way != WITHOUT)),
-        "strategy": {**made["strategy"], "lease": LEASE_ROUNDS * steps * slow_links.BATCH},
+        "strategy": {**made["strategy"], **WAYS[way], "lease": LEASE_ROUNDS * steps * slow_links.BATCH},
         "data": DATA,
         "limits": {"wall_s": seconds},
         "shards": 1,
     }
 
 
-def one(way: str, fields: Mapping[str, str], waits_s: Sequence[float], steps: int, seconds: float) -> dict[str, Any]:
+def one(way: str, waits_s: Sequence[float], steps: int, seconds: float) -> dict[str, Any]:
     """One run, with a replica for each of the waits."""
     with runs.temporary_run("links") as run:
-        coordinator, member = run.coordinator(job_of(way, steps, seconds), READY_S, options.settings(fields))
+        coordinator, member = run.coordinator(job_of(way, steps, seconds), READY_S)
         run.start("ps", ["ps", *member])
         for number, wait_s in enumerate(waits_s):
             words = ["worker", *member, "--number", str(number), "--compute-wait", str(wait_s)]
@@ -87,29 +96,19 @@ def main() -> None:
     """Measure, and print the table."""
     parser = options.new_parser(__doc__)
     parser.add_argument("--ways", type=options.words, default=list(WAYS))
-    parser.add_argument("--quorum", default="strategy.quorum=3", metavar="FIELD=VALUE")
     parser.add_argument("--wait", type=float, default=0.02)
     parser.add_argument("--slowdown", type=float, default=10.0)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    if unknown := set(arguments.ways) - {*WAYS}:
+    if unknown := set(arguments.ways) - WAYS.keys():
         parser.error(f"no way is called {min(unknown)!r}, only {', '.join(WAYS)}")
-    field, equals, value = arguments.quorum.partition("=")
-    if not equals:
-        parser.error(f"--quorum {field}: wanted FIELD=VALUE")
-    quorum = {field: value}
-    ways = list(arguments.ways)
-    if QUORUM in ways and (why := options.refusal(job_of(QUORUM, arguments.steps, arguments.seconds), quorum)):
-        report.progress({"way": QUORUM, "left_out": why})
-        ways.remove(QUORUM)
     slow_s = arguments.wait * arguments.slowdown
     rows: list[dict[str, Any]] = []
-    for _, way in timing.interleaved(ways, arguments.repeats):
+    for _, way in timing.interleaved(arguments.ways, arguments.repeats):
         waits_s = [*itertools.repeat(arguments.wait, OTHERS), *([] if way == WITHOUT else [slow_s])]
-        fields = quorum if way == QUORUM else {}
-        rows.append(one(way, fields, waits_s, arguments.steps, arguments.seconds))
+        rows.append(one(way, waits_s, arguments.steps, arguments.seconds))
         report.progress(rows[-1])
     medians = medians_of(rows)
     table = Table("way", "samples/s of the others", "over those without", "samples/s of the slow one", "test loss")

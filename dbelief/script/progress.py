@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dbelief.core.push import PARAMETERS, LedgerRow, PushResult
-from dbelief.process.begun import begun
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.phases import PhaseTimer
 from dbelief.training.push_totals import PushTotals
+from dbelief.training.reports import Reports
 from dbelief.training.session import Session
 
 from .drawn import DrawnBatch
@@ -31,8 +30,7 @@ class PushedSteps(NamedTuple):
 class ScriptProgress:
     """Totals of one incarnation of a script.
 
-    Reports at intervals travel while the script computes: on a slow link a round trip takes as long as many steps.
-    There is one at a time; one that failed is raised by the next call.
+    Reports at intervals travel while the script computes; one that failed is raised by the next call.
 
     Attributes
     ----------
@@ -50,7 +48,7 @@ class ScriptProgress:
         self._reported_s = runtime.monotonic()
         self._every_s = REPORT_EVERY_S
         self._reported = 0  # pushes
-        self._under_way: Future[wire.ReportReply] | None = None
+        self._reports = Reports(session.member)
         self.job_samples = 0
         self.travels = False
         self.phases = PhaseTimer()
@@ -73,18 +71,17 @@ class ScriptProgress:
 
     def report_at_intervals(self) -> None:
         """Begin a report if the last report is old enough: a member without reports is removed."""
-        if self._under_way is not None and not self._under_way.done():
+        if self._reports.travels:
             return
         self._answer()
         if runtime.monotonic() - self._reported_s > self._every_s:
-            request = self._request(progress=self._totals.progress, wire=self._figures())
             self._reported = self._totals.progress.pushes
-            self._under_way = begun(lambda: self._send(request), "report")
+            self._reports.begin(self._request(progress=self._totals.progress, wire=self._figures()))
 
     def report(self, **fields: Any) -> wire.ReportReply:
         """Send a report with these fields of `ReportRequest`, and wait for its answer."""
         self._answer()
-        reply = self._send(self._request(**fields))
+        reply = self._reports.send(self._request(**fields))
         self._every_s, self.job_samples = max(REPORT_EVERY_S, reply.report_every_s), reply.samples
         return reply
 
@@ -92,15 +89,9 @@ class ScriptProgress:
         self._reported_s = runtime.monotonic()
         return wire.ReportRequest(seconds=self.phases.seconds, staleness=self._totals.staleness, **fields)
 
-    def _send(self, request: wire.ReportRequest) -> wire.ReportReply:
-        reply: wire.ReportReply = self._session.member.call("Report", request)
-        return reply
-
     def _answer(self) -> None:
         """Wait for the report under way, if any: the coordinator has the totals in their order."""
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            reply = under_way.result()  # bounded: every call has a deadline
+        if (reply := self._reports.answer()) is not None:
             self._every_s = max(REPORT_EVERY_S, reply.report_every_s)
             self.job_samples = max(self.job_samples, reply.samples)  # some are counted since then
 

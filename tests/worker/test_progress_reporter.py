@@ -1,5 +1,8 @@
-"""Reports of one of several ranks during a lease and at its end."""
+"""Reports of a replica, and of one of several ranks, during a lease and at its end."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,7 +10,7 @@ import pytest
 
 from dbelief.core.push import Pusher, PushResult, PushStats
 from dbelief.core.ranks import RankGroup, SingleRank
-from dbelief.errors import Unavailable
+from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
@@ -205,9 +208,56 @@ def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
     assert [metrics.value("staleness_bucket", le=bound) for bound in ("3.0", "4.0", "8.0", "12.0")] == [0, 2, 4, 6]
 
 
+def at_once(call: Callable[[], Any], name: str) -> Future[Any]:
+    """Like `begun`, on the calling thread."""
+    answered: Future[Any] = Future()
+    answered.set_result(call())
+    return answered
+
+
+def test_pushes_are_acknowledged_while_a_report_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another coordinator takes seconds to take over: no push waits for it, but the next request for work."""
+    monkeypatch.setattr("worker.progress_reporter.REPORT_EVERY_S", -1.0)
+    coordinator, asked, may_answer = Coordinator(), threading.Event(), threading.Event()
+    here = coordinator.call
+
+    def slow(method: str, request: Any) -> Any:
+        if method == "Report":
+            asked.set()
+            assert may_answer.wait(60)
+        return here(method, request)
+
+    coordinator.call = slow  # type: ignore[method-assign]
+    reporter = a_reporter(SingleRank(), coordinator)
+    train(reporter)
+    assert asked.wait(60)
+    assert (coordinator.reports, coordinator.with_request) == ([], [])
+    may_answer.set()
+    reporter.request_work(wire.LeaseRequest())
+    assert [last_push(report) for report in coordinator.reports] == [(1, 10, 1)], "one at a time"
+    assert [last_push(report) for report in coordinator.with_request] == [(1, 30, 3)]
+
+
+def test_a_report_that_is_refused_ends_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.progress_reporter.REPORT_EVERY_S", -1.0)
+    coordinator = Coordinator()
+
+    def removed(method: str, request: Any) -> Any:
+        raise Rejected("this replica was removed")
+
+    coordinator.call = removed  # type: ignore[method-assign]
+    reporter = a_reporter(SingleRank(), coordinator)
+    reporter.acknowledged(PushStats(sequence=1, lease=1, position=10, samples=10, steps=1, loss_sum=1.0))
+    with pytest.raises(Rejected, match="removed"):
+        reporter.request_work(wire.LeaseRequest())
+
+
 @pytest.mark.parametrize(("progress_s", "reports"), [(600.0, 0), (1e-9, 3)])
-def test_reports_come_before_the_progress_timeout(progress_s: float, reports: int) -> None:
+def test_reports_come_before_the_progress_timeout(
+    progress_s: float, reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker whose reports took longer than this would be removed."""
+    monkeypatch.setattr("dbelief.training.reports.begun", at_once)
     coordinator = Coordinator()
     reporter = a_reporter(SingleRank(), coordinator, progress_s=progress_s)
     train(reporter)

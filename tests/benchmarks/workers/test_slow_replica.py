@@ -41,3 +41,5 @@ def test_every_way_is_a_job(way: str, tmp_path: Any) -> None:
     job = build_job(slow_replica.job_of(way, 8, 30.0), tmp_path)
     assert job.replicas == (3 if way == "without" else 4)
     assert job.strategy.clock_samples == 64
+    quorum = way in ("quorum", "unweighed", "dropped")
+    assert job.strategy.model_dump()["quorum"] == (3 if quorum else None)

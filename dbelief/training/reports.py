@@ -1,0 +1,60 @@
+"""Reports of a member to the coordinator, which travel while it computes: one at a time, in their order.
+
+On a slow link a round trip takes as long as many steps, and until another coordinator has taken over a report takes
+some seconds.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from dbelief.process.begun import begun
+from dbelief.process.runtime import runtime
+from dbelief.rpc.client.coordinator_client import MemberView
+from dbelief.rpc.pb import coordination_pb2 as wire
+
+
+class Reports:
+    """Reports of one incarnation; any thread.
+
+    A report that failed is raised by the next call of `answer` or `send`.
+    """
+
+    def __init__(self, member: MemberView) -> None:
+        self._member = member
+        self._lock = runtime.lock()  # guards what is under way
+        self._under_way: Future[wire.ReportReply] | None = None
+
+    @property
+    def travels(self) -> bool:
+        """Whether a report is not answered yet."""
+        under_way = self._under_way
+        return under_way is not None and not under_way.done()
+
+    def begin(self, request: wire.ReportRequest) -> wire.ReportReply | None:
+        """Send a report on a thread of its own; the answer to the last one, which is waited for, if there was one."""
+        reply = self.answer()
+        with self._lock:
+            self._under_way = begun(lambda: self._call(request), "report")
+        return reply
+
+    def send(self, request: wire.ReportRequest) -> wire.ReportReply:
+        """Send a report, and wait for its answer."""
+        self.answer()
+        return self._call(request)
+
+    def answer(self) -> wire.ReportReply | None:
+        """Wait for the report under way; its answer, once.
+
+        Raises
+        ------
+        RuntimeFailure
+            It failed.
+        """
+        with self._lock:
+            under_way, self._under_way = self._under_way, None
+        return None if under_way is None else under_way.result()  # bounded: every call has a deadline
+
+    def _call(self, request: wire.ReportRequest) -> wire.ReportReply:
+        reply: wire.ReportReply = self._member.call("Report", request)
+        return reply
