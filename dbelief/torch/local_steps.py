@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from dbelief.core.rounds import Fragment, RoundClock, Rounds, cut
 from dbelief.job import AddRule, Diloco, Downpour, Elastic, Job, SyncSgd
 from dbelief.optim.gradients import check_finite
 from dbelief.optim.merge import merge
-from dbelief.process.begun import begun
+from dbelief.process.begun import Begun
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
 from dbelief.training.session import Session
@@ -51,7 +50,7 @@ class LocalStep(Step):
         self._fragments = [Fragment([slice(0, len(self.values))])]
         self._delay, self._behind = delay, 0  # since the exchange under way was begun
         self._sent = self._room() if delay else self.values
-        self._exchanging: Future[PushResult | None] | None = None
+        self._exchanging: Begun[PushResult | None] | None = None
         self._exchanged: Sequence[Fragment] = ()  # by the last one
         self._brought: Sequence[Fragment] = ()  # the same, until it is merged
 
@@ -108,7 +107,7 @@ class LocalStep(Step):
             return pushed
         for own in _pieces_of(due):
             self._sent[own] = self.values[own]
-        self._exchanging, self._exchanged, self._behind = begun(exchange, "exchange"), due, 0
+        self._exchanging, self._exchanged, self._behind = Begun(exchange, "exchange"), due, 0
         return None
 
     def answer(self, wait: bool) -> PushResult | None:

@@ -6,9 +6,7 @@ some seconds.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
-from dbelief.process.begun import begun
+from dbelief.process.begun import Begun
 from dbelief.process.runtime import runtime
 from dbelief.rpc.client.coordinator_client import MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -23,7 +21,7 @@ class Reports:
     def __init__(self, member: MemberView) -> None:
         self._member = member
         self._lock = runtime.lock()  # guards what is under way
-        self._under_way: Future[wire.ReportReply] | None = None
+        self._under_way: Begun[wire.ReportReply] | None = None
 
     @property
     def travels(self) -> bool:
@@ -35,7 +33,7 @@ class Reports:
         """Send a report on a thread of its own; the answer to the last one, which is waited for, if there was one."""
         reply = self.answer()
         with self._lock:
-            self._under_way = begun(lambda: self._call(request), "report")
+            self._under_way = Begun(lambda: self._call(request), "report")
         return reply
 
     def send(self, request: wire.ReportRequest) -> wire.ReportReply:

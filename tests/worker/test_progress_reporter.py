@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import pytest
 from dbelief.core.push import Pusher, PushResult, PushStats
 from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.errors import Rejected, Unavailable
+from dbelief.process.begun import Begun
 from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.telemetry.metrics import Metrics
@@ -208,11 +208,12 @@ def test_metrics_have_all_pushes_when_a_lease_is_over() -> None:
     assert [metrics.value("staleness_bucket", le=bound) for bound in ("3.0", "4.0", "8.0", "12.0")] == [0, 2, 4, 6]
 
 
-def at_once(call: Callable[[], Any], name: str) -> Future[Any]:
-    """Like `begun`, on the calling thread."""
-    answered: Future[Any] = Future()
-    answered.set_result(call())
-    return answered
+class AtOnce(Begun[Any]):
+    """On the calling thread."""
+
+    def __init__(self, call: Callable[[], Any], name: str) -> None:
+        super().__init__(call, name)
+        self.result()
 
 
 def test_pushes_are_acknowledged_while_a_report_travels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +258,7 @@ def test_reports_come_before_the_progress_timeout(
     progress_s: float, reports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose reports took longer than this would be removed."""
-    monkeypatch.setattr("dbelief.training.reports.begun", at_once)
+    monkeypatch.setattr("dbelief.training.reports.Begun", AtOnce)
     coordinator = Coordinator()
     reporter = a_reporter(SingleRank(), coordinator, progress_s=progress_s)
     train(reporter)
