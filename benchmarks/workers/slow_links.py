@@ -7,8 +7,9 @@
 A link is MBIT:MS:LOSS, of each host to a switch (hostnet: harness/hosts.py). Each host has a shard and a worker, and
 the first one the coordinator. A worker waits for so long in each mini-batch, in place of computing, so that two cores
 carry all hosts. The model is a network of the job file, or a script: the character GPT (waiting_gpt.py), also by peers
-over gloo, a rank on each host: torch DDP, and torchft's DiLoCo, where torchft is installed. Completed rounds of all
-hosts are counted, from two seconds after a run's first progress event on: let --seconds be ten rounds or more.
+over gloo, a rank on each host: torch DDP, and torchft's DiLoCo, where torchft is installed. One host alone trains
+without a network; the GPT by torch without dbelief. Completed rounds of all hosts are counted, from two seconds after a
+run's first progress event on: let --seconds be ten rounds or more.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ TORCHFT = {
     "torchft-128": torchft(128),
     "torchft-128-delay": torchft(128, 64),
 }
+ALONE = {"network": "diloco-32", "gpt": "ddp"}
+"""Ways of one host alone, by model."""
 PEERS = {"ddp": Peer([*SCRIPT, str(BATCH)]), **TORCHFT}
 
 
@@ -273,7 +276,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for wait in arguments.wait:
         os.environ["DBELIEF_COMPUTE_WAIT"] = wait
-        alone = one(arguments.model, "diloco-32", 1, arguments.seconds)
+        alone = one(arguments.model, ALONE[arguments.model], 1, arguments.seconds)
         for link, way in itertools.product(arguments.links, ways):
             row: dict[str, Any] = {"model": arguments.model, "wait_s": float(wait), "link": link.replace(":", ", ")}
             row |= {"way": way, "alone": round(alone, 1)}
