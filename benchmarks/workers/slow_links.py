@@ -7,8 +7,9 @@
 A link is MBIT:MS:LOSS, of each host to a switch (hostnet: harness/hosts.py). Each host has a shard and a worker, and
 the first one the coordinator. A worker waits for so long in each mini-batch, in place of computing, so that two cores
 carry all hosts. The model is a network of the job file, or a script: the character GPT (waiting_gpt.py), also by peers
-over gloo, a rank on each host: torch DDP, and torchft's DiLoCo, where torchft is installed. Completed rounds of all
-hosts are counted, from two seconds after a run's first progress event on: let --seconds be ten rounds or more.
+over gloo, a rank on each host: torch DDP, and torchft's DiLoCo, where torchft is installed. One host alone trains
+without a network; the GPT by torch without dbelief. Completed rounds of all hosts are counted, from two seconds after a
+run's first progress event on: let --seconds be ten rounds or more; a run with fewer than five lasts longer.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ SETTLED_S = 2.0
 """After the first progress event, until which the processes warm up."""
 LEAST_ROUNDS = 5
 """With a delay, hosts drift by up to a round: ten give the speed to some percent."""
+LONGEST, START_S = 6, 120.0
+"""A run may take so many times --seconds, beyond its start."""
 LAST_LINES = 10
 """Of each process, where one has ended."""
 Events = Sequence[Mapping[str, Any]]
@@ -109,6 +112,8 @@ TORCHFT = {
     "torchft-128": torchft(128),
     "torchft-128-delay": torchft(128, 64),
 }
+ALONE = {"network": "diloco-32", "gpt": "ddp"}
+"""Ways of one host alone, by model."""
 PEERS = {"ddp": Peer([*SCRIPT, str(BATCH)]), **TORCHFT}
 
 
@@ -135,13 +140,10 @@ def job_of(model: str, way: str, count: int) -> dict[str, Any]:
     }
 
 
-def speed(events: Events, round_samples: int) -> float:
+def speed(events: Events, round_samples: int) -> float | None:
     """Samples a second, by a line through the times at which rounds of all hosts were completed.
 
-    Raises
-    ------
-    SystemExit
-        Fewer than `LEAST_ROUNDS` were, after `SETTLED_S`.
+    None: fewer than `LEAST_ROUNDS` were, after `SETTLED_S`.
     """
     first_seen_s: dict[int, float] = {}  # by number of completed rounds
     for event in events:
@@ -149,7 +151,7 @@ def speed(events: Events, round_samples: int) -> float:
     settled_s = events[0]["elapsed_s"] + SETTLED_S
     seen = {rounds: at_s for rounds, at_s in first_seen_s.items() if at_s >= settled_s}
     if len(seen) < LEAST_ROUNDS:
-        raise SystemExit(f"{len(seen)} rounds of {round_samples} samples were completed; --seconds must be more")
+        return None
     return statistics.linear_regression(list(seen.values()), list(seen)).slope * round_samples
 
 
@@ -175,16 +177,20 @@ def one(model: str, way: str, count: int, seconds: float, hostnet: Path | None =
         script = SCRIPT if model == "gpt" else ()
         peer = PEERS.get(way)
         read = start_peer(run, used, peer) if peer else start_job(run, used, job_of(model, way, count), script)
-        events = runs.wait_for(lambda: found_in(run, read, seconds), "the progress of a run", 2 * seconds + 120)
-    steps = peer.steps if peer else WAYS[way]["strategy"].get("steps", 1)
-    return speed(events, count * BATCH * steps)
+        steps = peer.steps if peer else WAYS[way]["strategy"].get("steps", 1)
+
+        def found() -> float | None:
+            events = found_in(run, read, seconds)
+            return None if events is None else speed(events, count * BATCH * steps)
+
+        return runs.wait_for(found, f"{LEAST_ROUNDS} rounds of {count} hosts", LONGEST * seconds + START_S)
 
 
 def finished(job: Mapping[str, Any], seconds: float, hostnet: Path | None = None, link: str = "") -> dict[str, Any]:
     """The summary of a job, which ends by itself after so many seconds; as many hosts as it has replicas."""
     with on_hosts(job["replicas"], seconds, hostnet, link) as (run, used):
         start_job(run, used, job)
-        runs.wait_for(run.started[0].poll, "the end of the job", 2 * seconds + 120)
+        runs.wait_for(run.started[0].poll, "the end of the job", 2 * seconds + START_S)
         if left := run.end():
             raise SystemExit(f"{len(left)} processes were left")
         return run.summary()
@@ -200,7 +206,9 @@ def on_hosts(count: int, seconds: float, hostnet: Path | None, link: str) -> Ite
             used = Hosts(count, f"dbl{os.getpid() % 10_000}")
             rate, delay, loss = link.split(":")
             bad = ("--delay-ms", delay, "--loss-pct", loss)
-            stack.enter_context(hosts.network(hostnet, used.prefix, count, float(rate), 2 * seconds + 300, *bad))
+            stack.enter_context(
+                hosts.network(hostnet, used.prefix, count, float(rate), LONGEST * seconds + 2 * START_S, *bad)
+            )
         yield run, used
 
 
@@ -273,7 +281,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for wait in arguments.wait:
         os.environ["DBELIEF_COMPUTE_WAIT"] = wait
-        alone = one(arguments.model, "diloco-32", 1, arguments.seconds)
+        alone = one(arguments.model, ALONE[arguments.model], 1, arguments.seconds)
         for link, way in itertools.product(arguments.links, ways):
             row: dict[str, Any] = {"model": arguments.model, "wait_s": float(wait), "link": link.replace(":", ", ")}
             row |= {"way": way, "alone": round(alone, 1)}

@@ -90,18 +90,21 @@ def train_for_job(model: WaitingGpt, optimizer: torch.optim.Optimizer) -> None:
 
 
 def train_by_ddp(model: WaitingGpt, optimizer: torch.optim.Optimizer, batch: int) -> None:
-    """Train as a rank."""
+    """Train as a rank; one alone is torch without DDP."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    replicated = torch.nn.parallel.DistributedDataParallel(model)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    replicated: Any = model
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        replicated = torch.nn.parallel.DistributedDataParallel(model)
     samples, began_s, printed_s = 0, time.monotonic(), 0.0
     while True:
         replicated().backward()
         optimizer.step()
         optimizer.zero_grad()
-        samples += batch * torch.distributed.get_world_size()
+        samples += batch * ranks
         elapsed_s = time.monotonic() - began_s
-        if torch.distributed.get_rank() == 0 and elapsed_s - printed_s >= EVENT_S:
+        if rank == 0 and elapsed_s - printed_s >= EVENT_S:
             printed_s = elapsed_s
             print(json.dumps({"elapsed_s": elapsed_s, "samples": samples}), flush=True)
 

@@ -29,8 +29,7 @@ def test_whole_rounds_are_counted() -> None:
 
 def test_a_run_of_few_rounds_has_no_speed() -> None:
     found = events((0, 0), (1, 64), *((3 + number, 64 * number) for number in range(2, 6)))
-    with pytest.raises(SystemExit, match="4 rounds of 64 samples were completed; --seconds must be more"):
-        slow_links.speed(found, 64)
+    assert slow_links.speed(found, 64) is None
 
 
 @pytest.mark.parametrize("model", list(slow_links.MODELS))
