@@ -31,8 +31,8 @@ class Reports:
 
     def begin(self, request: wire.ReportRequest) -> wire.ReportReply | None:
         """Send a report on a thread of its own; the answer to the last one, which is waited for, if there was one."""
-        reply = self.answer()
         with self._lock:
+            reply = self._answered()
             self._under_way = Begun(lambda: self._call(request), "report")
         return reply
 
@@ -50,7 +50,10 @@ class Reports:
             It failed.
         """
         with self._lock:
-            under_way, self._under_way = self._under_way, None
+            return self._answered()
+
+    def _answered(self) -> wire.ReportReply | None:
+        under_way, self._under_way = self._under_way, None
         return None if under_way is None else under_way.result()  # bounded: every call has a deadline
 
     def _call(self, request: wire.ReportRequest) -> wire.ReportReply:
