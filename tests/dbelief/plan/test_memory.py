@@ -71,6 +71,7 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
     model, _ = build_model(planned, data, select_backend("cpu"))
     layout, _ = initial_values(planned, model)
     session = SimpleNamespace(
+        member=None,
         sequences={},
         job=planned, data=data, ranks=SingleRank(), part=layout.part(0), backend=select_backend("cpu"), pusher=None,
         parameters=SimpleNamespace(placement=placed(layout, 2), array=aligned_float32),
