@@ -19,8 +19,8 @@ PROGRAMS = ("ps_server", "worker", "coordinator")
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Wrong], None]]:
-    """Give refused(wrong): see `check`."""
+def assert_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Wrong], None]]:
+    """Give assert_refused(wrong): see `check`."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.chdir(tmp_path)

@@ -141,5 +141,5 @@ ROWS = [
 
 
 @pytest.mark.parametrize("wrong", ROWS, ids=str)
-def test_wrong_data_is_refused(wrong: Wrong, refused: Callable[[Wrong], None]) -> None:
-    refused(wrong)
+def test_wrong_data_is_refused(wrong: Wrong, assert_refused: Callable[[Wrong], None]) -> None:
+    assert_refused(wrong)

@@ -207,13 +207,15 @@ def locked() -> Iterator[str]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("wrong", ROWS, ids=str)
-def test_a_wrong_command_line_is_refused(wrong: Wrong, refused: Callable[[Wrong], None]) -> None:
-    refused(wrong)
+def test_a_wrong_command_line_is_refused(wrong: Wrong, assert_refused: Callable[[Wrong], None]) -> None:
+    assert_refused(wrong)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("wrong", SURROUNDED, ids=str)
-def test_a_wrong_place_is_refused(wrong: Wrong, refused: Callable[[Wrong], None], locked: str, tmp_path: Path) -> None:
+def test_a_wrong_place_is_refused(
+    wrong: Wrong, assert_refused: Callable[[Wrong], None], locked: str, tmp_path: Path
+) -> None:
     with claimed(tmp_path / "runs" / "held"):
         there = {name: value.replace("LOCKED", locked) for name, value in wrong.environment.items()}
-        refused(replace(wrong, environment=there))
+        assert_refused(replace(wrong, environment=there))

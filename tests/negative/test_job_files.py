@@ -162,5 +162,5 @@ ROWS = [*FILES, *FIELDS, *MODELS, *STARTS]
 
 
 @pytest.mark.parametrize("wrong", ROWS, ids=str)
-def test_a_wrong_job_is_refused(wrong: Wrong, refused: Callable[[Wrong], None]) -> None:
-    refused(wrong)
+def test_a_wrong_job_is_refused(wrong: Wrong, assert_refused: Callable[[Wrong], None]) -> None:
+    assert_refused(wrong)

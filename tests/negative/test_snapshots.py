@@ -120,12 +120,14 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("wrong", "damage"), ROWS, ids=lambda value: str(value) if isinstance(value, Wrong) else "")
-def test_a_wrong_set_is_refused(wrong: Wrong, damage: Damage, refused: Callable[[Wrong], None], run: Path) -> None:
+def test_a_wrong_set_is_refused(
+    wrong: Wrong, damage: Damage, assert_refused: Callable[[Wrong], None], run: Path
+) -> None:
     damage(run / "snapshots" / OLD)
-    refused(wrong)
+    assert_refused(wrong)
 
 
-def test_skipped_corrupt_set_is_reported(run: Path, refused: Callable[[Wrong], None]) -> None:
+def test_skipped_corrupt_set_is_reported(run: Path, assert_refused: Callable[[Wrong], None]) -> None:
     cut_short("shard-0.safetensors")(write(run, NEW, flat(2)))
     done = CliRunner().invoke(main, EXPORT.split())
     assert done.exit_code == 0
