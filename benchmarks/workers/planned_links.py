@@ -39,6 +39,8 @@ SETTINGS = [
     "10:50:128:small:560",
 ]
 ENOUGH = "enough"
+ALONE_STEPS = 32
+"""Steps of a round of one host alone, which exchanges with its own shard: few enough for 25 million parameters."""
 LEAST_ROUNDS = 3
 WIRES: dict[str, dict[str, str]] = {"plain": {}, "small": slow_links.SMALL}
 
@@ -86,7 +88,7 @@ def measured(
     """One row, and the terms of its exchange."""
     rate, delay, steps, wire, width = setting.split(":")
     if int(width) not in alone:
-        way = way_of(8, "plain", int(width), 8 * wait_s, seconds)
+        way = way_of(ALONE_STEPS, "plain", int(width), ALONE_STEPS * wait_s, seconds)
         alone[int(width)] = shares(slow_links.finished(job_of(way, 1, seconds), seconds))[:2]
     rate_alone, step_s = alone[int(width)]
     link = (float(rate), float(delay))

@@ -20,7 +20,7 @@ from dbelief.job import Asynchronous, Diloco, Downpour, Elastic, Job, Sandblaste
 from .shard_traffic import fetched_bytes, pushed_bytes
 from .speeds import Speeds
 
-ROUND_TRIPS, SLOWDOWN = 2.5, 1.2
+ROUND_TRIPS, SLOWDOWN = 3.0, 1.4
 """What TCP adds, fitted to exchanges that `benchmarks/workers/planned_links.py` measures.
 
 Round trips of an exchange, as windows grow after a pause; and the time of its bytes as a multiple of that at the link's
