@@ -1,11 +1,11 @@
 """DiLoCo's quality: a character GPT by four learners that exchange every H steps, beside DDP and one learner alone.
 
     DBELIEF_DATA=... python -m benchmarks.accuracy.diloco [--seeds 0] [--ways ddp,alone,simulated-8,job-8] [--steps 488]
-        [--rate 0.003] [--way mine:steps=32,outer.mu=0.9,wire.push=int8]
+        [--way mine:steps=32,outer.mu=0.9,wire.push=int8]
 
 The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) with an output of its own, on tiny
-Shakespeare: AdamW at a constant rate, mini-batches of 8 windows, outer Nesterov at 0.7 with mu 0.6. Ways, each with the
-same windows in the same order:
+Shakespeare: AdamW at a constant rate, mini-batches of 8 windows, outer Nesterov. The rates, and beta of AdamW, are the
+best found on seed 0, for DDP apart. Ways, each with the same windows in the same order:
 
     ddp            one process, mini-batches of 32: the steps of four synchronous ranks
     alone          one learner in the same time: as many steps, of 8
@@ -27,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,8 @@ PATIENCE_S = 600.0
 """More than a long round takes on a busy machine."""
 STEPS = 488
 """Two epochs."""
-RATE = 0.003
+RATE, BETA, BETA_DDP = 0.004, 0.5, 0.8
+OUTER = {"name": "nesterov", "rate": 0.8, "mu": 0.4}
 RING = 4 * 2 * (LEARNERS - 1) / LEARNERS
 """Bytes of a parameter that a rank sends, and receives, in a step."""
 MEAN = "outer.rate=1.0,outer.mu=0.0"
@@ -69,27 +70,24 @@ Row = dict[str, Any]
 
 
 class Setting(NamedTuple):
-    """What all ways of a run have: the text's path, seed, steps of a learner, and rate of AdamW."""
+    """What all ways of a run have: the text's path, seed, and steps of a learner."""
 
     source: str
     seed: int
     steps: int
-    rate: float
 
-    @property
-    def words(self) -> list[str]:
+    def words(self, beta: float = BETA) -> list[str]:
         """First words of the script."""
-        return [self.source, str(self.seed), str(TRAIN), str(self.rate)]
+        return [self.source, str(self.seed), str(TRAIN), str(RATE), str(beta)]
 
 
 def job_fields(setting: Setting) -> dict[str, Any]:
     """The job file without the fields of a way."""
-    outer = {"name": "nesterov", "rate": 0.7, "mu": 0.6}
     return {
         "name": "diloco",
         "model": {"source": "script"},
         "data": {"source": "script", "train": TRAIN, "validation": 1},
-        "strategy": {"name": "diloco", "batch": BATCH, "outer": outer},
+        "strategy": {"name": "diloco", "batch": BATCH, "outer": OUTER},
         "limits": {"samples": setting.steps * LEARNERS * BATCH},
         "evaluate": {"every": 10**9, "keep": "last"},
         "snapshots": {"every_s": None},
@@ -105,16 +103,16 @@ def overrides_of(fields: str) -> dict[str, str]:
     return {field if field.startswith("wire.") else f"strategy.{field}": value for field, value in pairs}
 
 
-def in_one_process(setting: Setting, *words: str) -> Row:
+def in_one_process(first: Sequence[str], *words: str) -> Row:
     """Figures that the script prints."""
-    command = [sys.executable, SCRIPT, *setting.words, *words]
+    command = [sys.executable, SCRIPT, *first, *words]
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return dict(zip(("loss", "accuracy", "parameters"), json.loads(ended.stdout), strict=True))
 
 
 def ddp(setting: Setting) -> Row:
     """Figures of synchronous ranks, and the bytes of a ring."""
-    found = in_one_process(setting, "plain", str(LEARNERS * BATCH), str(setting.steps))
+    found = in_one_process(setting.words(BETA_DDP), "plain", str(LEARNERS * BATCH), str(setting.steps))
     return found | with_ring(found["parameters"], setting.steps)
 
 
@@ -125,7 +123,7 @@ def with_ring(parameters: int, steps: int) -> Row:
 
 def alone(setting: Setting) -> Row:
     """Figures of one learner, which exchanges nothing."""
-    return in_one_process(setting, "plain", str(BATCH), str(setting.steps)) | {"sent": 0, "received": 0}
+    return in_one_process(setting.words(), "plain", str(BATCH), str(setting.steps)) | {"sent": 0, "received": 0}
 
 
 def simulated(inner_steps: int, setting: Setting) -> Row:
@@ -133,7 +131,7 @@ def simulated(inner_steps: int, setting: Setting) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         file, fields = Path(folder) / "job.yaml", job_fields(setting)
         file.write_text(json.dumps({**fields, "strategy": {**fields["strategy"], "steps": inner_steps}}))
-        return in_one_process(setting, "simulated", str(file))
+        return in_one_process(setting.words(), "simulated", str(file))
 
 
 def job(overrides: Mapping[str, str], setting: Setting) -> Row:
@@ -141,7 +139,7 @@ def job(overrides: Mapping[str, str], setting: Setting) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.yaml").write_text(json.dumps(job_fields(setting)))
         words = ["--quiet", "--no-shared-memory", *options.settings(overrides), "--job", "job.yaml"]
-        runs.dbelief(folder, "run", *words, SCRIPT, *setting.words)
+        runs.dbelief(folder, "run", *words, SCRIPT, *setting.words())
         summary = json.loads((Path(folder) / "runs/diloco/summary.json").read_text())
     replicas = summary["bytes_per_replica"].values()
     sent = {way: round(statistics.mean(one.get(way, 0) for one in replicas)) for way in ("sent", "received")}
@@ -196,7 +194,6 @@ def main() -> None:
     parser.add_argument("--ways", type=options.words)
     parser.add_argument("--way", type=more_way, action="append", default=[], metavar="NAME:FIELD=VALUE,...")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--rate", type=float, default=RATE)
     arguments = parser.parse_args()
     needs_torch()
     source, rows, ways = source_of("char_gpt"), [], ways_of(JOBS | dict(arguments.way))
@@ -205,7 +202,7 @@ def main() -> None:
         parser.error(f"no way is called {min(unknown)!r}, only {', '.join(ways)}")
     for seed in arguments.seeds:
         for way in wanted:
-            row = {"seed": seed, "way": way} | ways[way](Setting(source, seed, arguments.steps, arguments.rate))
+            row = {"seed": seed, "way": way} | ways[way](Setting(source, seed, arguments.steps))
             rows.append(row | {"ring": with_ring(row["parameters"], arguments.steps)["sent"]})
             report.progress(rows[-1])
     means = means_of(rows)

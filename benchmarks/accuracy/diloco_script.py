@@ -1,13 +1,13 @@
 """A character GPT that makes its own steps: a replica of a DiLoCo job, the algorithm in one process, or one learner.
 
-    dbelief run --job JOB diloco_script.py FILE SEED WINDOWS RATE           a replica
-    python diloco_script.py FILE SEED WINDOWS RATE simulated JOB            all learners of the job, in one process
-    python diloco_script.py FILE SEED WINDOWS RATE plain BATCH STEPS        one learner without exchanges
+    dbelief run --job JOB diloco_script.py FILE SEED WINDOWS RATE BETA          a replica
+    python diloco_script.py FILE SEED WINDOWS RATE BETA simulated JOB           all learners of the job, in one process
+    python diloco_script.py FILE SEED WINDOWS RATE BETA plain BATCH STEPS       one learner without exchanges
 
 The model and its windows are those of `examples/scripts/char_gpt.py`, but the output has weights of its own, and torch
-draws the initial values. The first WINDOWS are an epoch, the others the test set; RATE is that of AdamW. All ways begin
-at the parameters of the seed, and take windows in the order of the job's sampler. The last two print loss and accuracy
-on the test set, and the number of parameters, as JSON.
+draws the initial values. The first WINDOWS are an epoch, the others the test set; RATE and BETA, of the mean of
+gradients, are those of AdamW. All ways begin at the parameters of the seed, and take windows in the order of the job's
+sampler. The last two print loss and accuracy on the test set, and the number of parameters, as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dbelief.job import Diloco, Job, load_job
 from dbelief.job.strategies.rules import MomentumRule
 from dbelief.training.schedule import total_samples
 
-TRAIN, RATE, WORDS = int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]
+TRAIN, RATE, BETA, WORDS = int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]), sys.argv[6:]
 
 del sys.argv[3:]  # of what follows FILE and SEED, char_gpt would read more
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "scripts"))
@@ -52,7 +52,7 @@ class Learner:
 
     def __init__(self, tokens: int) -> None:
         self.module = new_module(tokens).train()
-        self._optimizer = torch.optim.AdamW(self.module.parameters(), lr=RATE)
+        self._optimizer = torch.optim.AdamW(self.module.parameters(), lr=RATE, betas=(BETA, 0.999))
 
     def step(self, windows: Any, indices: list[int]) -> Any:
         """Make an inner step; the mean loss of the mini-batch."""
