@@ -1,7 +1,7 @@
 """DiLoCo's quality: a character GPT by four learners that exchange every H steps, beside DDP and one learner alone.
 
     DBELIEF_DATA=... python -m benchmarks.accuracy.diloco [--seeds 0] [--ways ddp,alone,simulated-8,job-8] [--steps 488]
-        [--way mine:steps=32,outer.mu=0.9,wire.push=int8]
+        [--way mine:steps=32,outer.mu=0.9,wire.push=int8] [--json rows.jsonl]
 
 The GPT is that of `examples/scripts/char_gpt.py` (4 layers of 128, context 128) with an output of its own, on tiny
 Shakespeare: AdamW at a constant rate, mini-batches of 8 windows, outer Nesterov. The rates, and beta of AdamW, are the
@@ -17,11 +17,14 @@ best found on seed 0, for DDP apart. Ways, each with the same windows in the sam
 The loss is that of the windows behind the training text, of the parameters at the end. Bytes are those that a learner
 sends, and receives, over the whole run: of a job the payload of all segments, initial values among them; of DDP those
 of a ring, 2 (P - 1) / P of 4 bytes for each parameter and step, which are 6 with four.
+
+A finished run is one line of the file of --json; the command started again continues after the last of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -56,6 +59,7 @@ JOBS = {
     "fragments": "steps=32,fragments=4",
     "delay": "steps=32,delay=8",
     "delay-blend": "steps=32,delay=8,blend=0.5",
+    "bf16": "steps=32,wire.pull=bf16",
     "int8": "steps=32,wire.push=int8,wire.pull=bf16",
     "int4": "steps=32,wire.push=int4,wire.pull=bf16",
     "one-bit": "steps=32,wire.push=one-bit,wire.pull=bf16",
@@ -65,6 +69,8 @@ JOBS = {
     "all": "steps=32,fragments=4,delay=8,blend=0.5,wire.push=int8,wire.pull=bf16",
 }
 """Fields of a job, by way."""
+ROUNDS_OF = {way: f"job-{fields.partition(',')[0].removeprefix('steps=')}" for way, fields in JOBS.items()}
+"""The job of as many steps whose other fields are the defaults, by way."""
 
 Row = dict[str, Any]
 
@@ -159,22 +165,30 @@ def ways_of(jobs: Mapping[str, str]) -> dict[str, Callable[[Setting], Row]]:
     return SIMPLE | {way: partial(job, overrides_of(fields)) for way, fields in jobs.items()}
 
 
-def means_of(rows: list[Row]) -> list[Row]:
-    """Of each way the means over the seeds; ratios of its loss to DDP's and its simulation's, of its bytes to a ring's.
+def means_of(rows: Sequence[Row]) -> list[Row]:
+    """Of each way the means over its seeds, and the ratios of its loss to DDP's, its simulation's, and float32's.
 
-    A ratio is None where one of its figures is not measured.
+    float32: the job of as many steps whose other fields are the defaults. A ratio is that of the seeds that both have,
+    None where there are none. `fewer`: bytes of a ring over those that a learner sends and receives.
     """
-    ways = dict.fromkeys(row["way"] for row in rows)
-    losses = {way: statistics.mean(row["loss"] for row in rows if row["way"] == way) for way in ways}
+    losses: dict[str, dict[int, float]] = {}
+    for row in rows:
+        losses.setdefault(row["way"], {})[row["seed"]] = row["loss"]
+
+    def ratio(way: str, other: str) -> float | None:
+        shared = losses[way].keys() & losses.get(other, {}).keys() if way != other else ()
+        mine, others = (sum(losses[name][seed] for seed in shared) for name in (way, other))
+        return mine / others if shared else None
+
     means = []
-    for way, loss in losses.items():
-        mine = [row for row in rows if row["way"] == way]
-        other = way.replace("job", "simulated")
-        mean = {"way": way, "loss": loss, "over_ddp": loss / losses["ddp"] if "ddp" in losses else None}
-        mean["over_simulated"] = loss / losses[other] if other != way and other in losses else None
-        for direction in ("sent", "received"):
-            shares = [row[direction] / row["ring"] for row in mine if direction in row]
-            mean[f"{direction}_over_ring"] = statistics.mean(shares) if shares else None
+    for way, found in losses.items():
+        mean: Row = {"way": way, "seeds": len(found), "loss": statistics.mean(found.values())}
+        mean["over_ddp"] = ratio(way, "ddp")
+        mean["over_simulated"] = ratio(way, way.replace("job", "simulated"))
+        mean["over_float32"] = ratio(way, ROUNDS_OF.get(way, way))
+        mine = [row for row in rows if row["way"] == way and row.get("received")]
+        travelled = [(row["sent"] + row["received"]) / (2 * row["ring"]) for row in mine]
+        mean["fewer"] = 1 / statistics.mean(travelled) if travelled else None
         means.append(mean)
     return means
 
@@ -194,24 +208,24 @@ def main() -> None:
     parser.add_argument("--ways", type=options.words)
     parser.add_argument("--way", type=more_way, action="append", default=[], metavar="NAME:FIELD=VALUE,...")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--json", type=Path, help="JSON lines: runs that are finished, and where new ones are added")
     arguments = parser.parse_args()
     needs_torch()
-    source, rows, ways = source_of("char_gpt"), [], ways_of(JOBS | dict(arguments.way))
+    source, rows, ways = source_of("char_gpt"), runs.Rows(arguments.json), ways_of(JOBS | dict(arguments.way))
     wanted = list(ways) if arguments.ways is None else list(dict.fromkeys([*arguments.ways, *dict(arguments.way)]))
     if unknown := set(wanted) - ways.keys():
         parser.error(f"no way is called {min(unknown)!r}, only {', '.join(ways)}")
-    for seed in arguments.seeds:
-        for way in wanted:
+    known = {(row["seed"], row["way"]) for row in rows}
+    for seed, way in itertools.product(arguments.seeds, wanted):
+        if (seed, way) not in known:
             row = {"seed": seed, "way": way} | ways[way](Setting(source, seed, arguments.steps))
             rows.append(row | {"ring": with_ring(row["parameters"], arguments.steps)["sent"]})
             report.progress(rows[-1])
     means = means_of(rows)
-    table = Table("way", "test loss", "over DDP", "over the simulation", "sent over a ring", "received")
+    table = Table("way", "seeds", "test loss", "over DDP", "over the simulation", "over float32", "times fewer bytes")
     for mean in means:
-        ratios = list(mean)[2:]
-        table.add_row(
-            mean["way"], f"{mean['loss']:.4f}", *("" if mean[one] is None else f"{mean[one]:.4f}" for one in ratios)
-        )
+        way, seeds, *figures = mean.values()
+        table.add_row(way, str(seeds), *("" if figure is None else f"{figure:.4f}" for figure in figures))
     report.show(table, {"means": means, "rows": rows})
 
 
