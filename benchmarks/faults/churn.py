@@ -63,7 +63,8 @@ def rounds(fields: str, **more: str) -> dict[str, str]:
     inner = "inner: {name: adagrad, rate: 0.03}"
     travels = f"steps: {ROUND_STEPS}, delay: {ROUND_STEPS}"  # while a shard's follower is promoted, too
     strategy = f"{{name: diloco, batch: {BATCH}, {travels}, {inner}, {fields}}}"
-    return {"replicas": str(LEARNERS), "deadlines.lease_s": "1", "strategy": strategy, **more}
+    # With fewer living learners than a quorum the others wait until the deaths are noticed.
+    return {"replicas": str(LEARNERS), "deadlines.lease_s": "1", "deadlines.beat_s": "2", "strategy": strategy, **more}
 
 
 LEASED = {"diloco": 2 * BATCH * ROUND_STEPS, "diloco-quorum": 32 * BATCH * ROUND_STEPS}

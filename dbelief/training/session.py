@@ -172,8 +172,9 @@ class JobContext:
         with closing(CoordinatorClient(address)) as client:
             client.wait(patience_s)
             status = client.status(job=True)
-        job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
-        data = None if job.data.source in ("none", "script") else load(job.data, job.folder)
+            job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
+            # Before the close, which waits up to 0.2 s for the thread that saw the channel become ready.
+            data = None if job.data.source in ("none", "script") else load(job.data, job.folder)
         for note in data.notes if data is not None else ():
             log.warning(note)
         return cls(address, job, data, select_backend(job.device))

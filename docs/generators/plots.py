@@ -87,7 +87,35 @@ def speed() -> Figure:
     return figure
 
 
-PICTURES: Mapping[str, Callable[[], Figure]] = {"replicas": replicas, "kills": kills, "speed": speed}
+def diloco() -> Figure:
+    """Test loss of every run of a way, and how many times fewer bytes than DDP's travel."""
+    quality = measurements.load("diloco_quality")
+    words = quality.tables[""].words or {}
+    means, runs = quality.figures["means"], quality.figures["rows"]
+    figure, axes = _new(0.3 * len(means) + 1.0)
+    for number, mean in enumerate(means):
+        losses = [run["loss"] for run in runs if run["way"] == mean["way"]]
+        axes.plot(losses, [number] * len(losses), "o", color=BLUE if mean["fewer"] else DARK, markersize=7, alpha=0.6)
+        if mean["way"] in ("ddp", "alone"):
+            axes.axvline(mean["loss"], color=QUIET, linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.set_yticks(range(len(means)), [words.get(mean["way"], mean["way"]).replace("`", "") for mean in means])
+    axes.set_ylim(len(means) - 0.5, -0.5)
+    axes.set_xlabel("test loss of each run; dashed: DDP, and one learner alone")
+    other = axes.secondary_yaxis("right")
+    other.set_yticks(range(len(means)), [f"{mean['fewer']:.0f}×" if mean["fewer"] else "–" for mean in means])
+    other.set_ylabel("times fewer bytes than DDP")
+    other.spines["right"].set_visible(False)
+    other.tick_params(length=0)
+    axes.grid(axis="x", color="#E6E6E6")
+    return figure
+
+
+PICTURES: Mapping[str, Callable[[], Figure]] = {
+    "replicas": replicas,
+    "kills": kills,
+    "speed": speed,
+    "diloco": diloco,
+}
 """Drawing functions by the name of the picture: `measured-NAME.svg` in the folder of the site's pictures."""
 
 

@@ -158,9 +158,11 @@ def test_a_picture_shows_the_numbers_of_its_file(name: str) -> None:
     written = re.findall(r">([^<>]+)</t(?:ext|span)>", drawn)
     staleness = [f"staleness {row['staleness']:.1f}" for row in measurements.load("replicas").figures["results"]]
     step = measurements.load("lenet_step").figures
+    quality = measurements.load("diloco_quality").figures["means"]
     wanted = {
         "replicas": [*staleness, "test accuracy"],
         "kills": ["registry", "3 of 3 completed"],
         "speed": [f"{step['step_ms']:.1f}", f"{step['torch_ms']:.1f}", "dbelief, shared memory"],
+        "diloco": [*(f"{way['fewer']:.0f}×" for way in quality if way["fewer"]), "one learner alone"],
     }
     assert not [text for text in wanted[name] if not any(text in line for line in written)], written
