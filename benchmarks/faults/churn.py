@@ -1,7 +1,7 @@
 """Churn: processes drawn over all roles die by SIGKILL for the whole of a job, and are started again at once.
 
     DBELIEF_DATA=... python -m benchmarks.faults.churn --plan a|b|c --job mnist|elastic|diloco|diloco-quorum
-        [--seconds 600] [--seed 0] [--repeats 5] [--systems dbelief,torchrun] [--every S] [--compute-wait S]
+        [--seconds 600] [--seed 0] [--repeats 5] [--systems dbelief,torchrun,torchft] [--every S] [--compute-wait S]
         [--json rows.jsonl]
 
 A deployment on loopback (`deployment.py`): registry, leading and standby coordinator, two shards with a follower each,
@@ -10,7 +10,7 @@ plan "b" gives each process an exponential life of mean 30 s; plan "c" gives lea
 away for 10 s, and kills leading shards and coordinators (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
 (Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. "diloco" has four workers in
 lockstep, "diloco-quorum" ends a round with two of them. Beside them torch's elastic launcher (`churn_torch.py`), with
-as many ranks, which it starts again at once.
+as many ranks, which it starts again at once; and torchft's DiLoCo (`churn_torchft.py`), in an interpreter that has it.
 
 Each repeat first runs the job undisturbed for so many seconds, and then, under the plan, the same job until it has as
 many samples. So the accuracies compare. Training begins when every worker has trained, and ends with the last sample.
@@ -43,11 +43,12 @@ from typing import Any, Protocol
 import numpy as np
 from rich.table import Table
 
-from benchmarks.faults import churn_torch, lost_pushes, recovery_time, shard_parts
+from benchmarks.faults import churn_torch, churn_torchft, lost_pushes, recovery_time, shard_parts
 from benchmarks.faults.churn_plan import PLANS, USUAL_S, make_plan
 from benchmarks.faults.deployment import COPIES, SHARDS, deployed
 from benchmarks.faults.supervisor import Death, Supervisor
 from benchmarks.harness import checkout, options, report, runs
+from benchmarks.harness.extras import has_torchft
 from dbelief.rundir.events import read_events
 
 WORKERS, LEARNERS, ROUND_STEPS, BATCH = 3, 4, 32, 100
@@ -73,7 +74,7 @@ coordinator, until which no lease is granted."""
 # In lockstep the others wait until a death is noticed.
 JOBS["diloco"] = rounds(f"lease: {LEASED['diloco']}", **{"deadlines.beat_s": "1"})
 JOBS["diloco-quorum"] = rounds(f"quorum: 2, lease: {LEASED['diloco-quorum']}")
-SYSTEMS = ("dbelief", "torchrun")
+SYSTEMS = ("dbelief", "torchrun", "torchft")
 START_S, END_S = 180.0, 20.0
 LONGEST = 8.0
 """A disturbed run may take this many times the undisturbed one's time."""
@@ -88,7 +89,7 @@ KEPT = checkout.ROOT / ".cache" / "churn"
 
 
 class Disturbed(Protocol):
-    """A running job whose processes can be killed by name; a `Deployment` or a `TorchJob`."""
+    """A running job whose processes can be killed by name; a `Deployment`, `TorchJob` or `TorchftJob`."""
 
     supervisor: Supervisor
     names: list[str]
@@ -214,19 +215,24 @@ def ends(supervisor: Supervisor) -> dict[str, int | None]:
     return {name: code for name, code in codes.items() if code != 0}
 
 
-def train_torch(case: Case, limits: dict[str, Any], limit_s: float, python: Path) -> dict[str, Any]:
-    """One run of torchrun; its figures."""
+def train_peer(case: Case, limits: dict[str, Any], limit_s: float, python: Path | None) -> dict[str, Any]:
+    """One run of torchrun or torchft; its figures."""
     given = {"data": f"{os.environ['DBELIEF_DATA']}/mnist", "batch": BATCH, "rate": 0.03, "seed": case.seed}
-    given |= {"checkpoint_s": SNAPSHOT_S}
     given |= {"samples": limits["samples"]} if "samples" in limits else {"seconds": limits["wall_s"]}
-    with runs.temporary_run("torchrun") as run:
-        job = churn_torch.TorchJob(run, python, {**given, "wait_s": case.wait_s}, workers_of(case.job))
+    given |= {"wait_s": case.wait_s}
+    with runs.temporary_run(case.system) as run:
+        job: churn_torch.TorchJob | churn_torchft.TorchftJob
+        if case.system == "torchft":
+            job = churn_torchft.TorchftJob(run, {**given, "steps": ROUND_STEPS}, workers_of(case.job))
+        else:
+            assert python is not None
+            job = churn_torch.TorchJob(run, python, {**given, "checkpoint_s": SNAPSHOT_S}, workers_of(case.job))
         try:
             row = follow(job, case, limit_s)
+            row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
         finally:
             job.close()
-            keep(run.folder, f"torchrun-{case.plan}-{case.seed}")
-        row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
+            keep(run.folder, f"{case.system}-{case.plan}-{case.seed}")
     return row | {"deaths": as_rows(job.supervisor.deaths, row["began_s"])}
 
 
@@ -256,12 +262,12 @@ def goodput(calm: dict[str, Any], disturbed: dict[str, Any]) -> float | None:
     They train at the median speed of the undisturbed run's, and lose half a round with each death. The time of the last
     leases does not count, at whose end some learners find no more.
     """
-    leased = LEASED.get(disturbed["job"])
-    if leased is None or disturbed["system"] != "dbelief" or not disturbed["samples"]:
+    if disturbed["job"] not in LEASED or disturbed["system"] == "torchrun" or not disturbed["samples"]:
         return None
+    leased = LEASED[disturbed["job"]] if disturbed["system"] == "dbelief" else 0
     rate = statistics.median(calm["speeds"]) / LEARNERS
     windows = round(leased / rate / recovery_time.STEP_S)
-    last = sum(disturbed["speeds"][-windows:]) * recovery_time.STEP_S
+    last = sum(disturbed["speeds"][len(disturbed["speeds"]) - windows :]) * recovery_time.STEP_S
     ended_s, away_s = disturbed["trained_s"] - windows * recovery_time.STEP_S, disturbed["away_s"]
     died_s = [death["at_s"] for death in disturbed["deaths"] if death["part"] == "worker" and death["at_s"] < ended_s]
     living_s = LEARNERS * ended_s - sum(min(away_s, ended_s - at_s) for at_s in died_s)
@@ -277,7 +283,8 @@ def of(rows: runs.Rows, case: Case) -> dict[str, Any] | None:
 def measure(arguments: argparse.Namespace, rows: runs.Rows) -> None:
     """All runs that the file does not hold yet."""
     python = churn_torch.torch_python() if "torchrun" in arguments.systems and arguments.repeats else None
-    systems = [system for system in arguments.systems if system == "dbelief" or python is not None]
+    there = {"dbelief": True, "torchrun": python is not None}
+    systems = [system for system in arguments.systems if (has_torchft() if system == "torchft" else there[system])]
     seconds = arguments.seconds
     for repeat in range(arguments.repeats):
         for system in systems:
@@ -296,13 +303,13 @@ def run_case(
     if (known := of(rows, case)) is not None:
         return known
     try:
-        found = train(case, limits, limit_s) if python is None or case.system == "dbelief" else None
-        found = found or train_torch(case, limits, limit_s, python or Path())
+        ours = case.system == "dbelief"
+        made = train(case, limits, limit_s) if ours else train_peer(case, limits, limit_s, python)
     except TimeoutError as error:
         raise SystemExit(f"{case}: {error}; its logs are in {KEPT}") from error
-    rows.append({**case.key, **found})
-    short = {name: value for name, value in found.items() if name not in ("speeds", "deaths", "restored")}
-    report.progress({**case.key, "speed": speed(found), **short})
+    rows.append({**case.key, **made})
+    short = {name: value for name, value in made.items() if name not in ("speeds", "deaths", "restored")}
+    report.progress({**case.key, "speed": speed(made), **short})
     return rows[-1]
 
 
@@ -441,7 +448,7 @@ def main() -> None:
     )
     waits = "seconds that a worker waits before each gradient, as if it had a processor of its own to compute it"
     parser.add_argument("--compute-wait", type=float, default=0.0, help=waits)
-    parser.add_argument("--systems", type=options.words, default=list(SYSTEMS), help="dbelief,torchrun")
+    parser.add_argument("--systems", type=options.words, default=list(SYSTEMS), help="default: all")
     parser.add_argument("--json", type=Path, help="JSON lines: runs that are finished, and where new ones are added")
     arguments = parser.parse_args()
     rows = runs.Rows(arguments.json)
