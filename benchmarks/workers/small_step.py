@@ -20,7 +20,7 @@ of Ray's processes, which are no children of the one that starts them, is not me
 `--job`, `--strategy`: another job, or its strategy; the floor is only that of Downpour's.
 
 In the figures a peer's `ours_samples_per_s_x` and `ours_cpu_s_x` are the ratios of shared memory, with the first number
-of shards, to it: medians over the rounds.
+of shards, to it: medians over the rounds; `over_before_` those of this checkout to the other.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ PEER = Path(__file__).with_name("step_peer.py")
 PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
 WORKERS, PEER_BATCH = 4, 100
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
+BEFORE = "before"
 Row = dict[str, float]
 
 
@@ -154,20 +155,21 @@ def views_of(shapes: Mapping[str, np.ndarray], flat: np.ndarray) -> dict[str, np
     return {name: part.reshape(values.shape) for (name, values), part in zip(shapes.items(), parts, strict=True)}
 
 
-def over_peers(rows: Mapping[tuple[str, ...], list[Row]], shards: int) -> dict[tuple[str, ...], Row]:
-    """By peer, the ratios of shared memory with so many shards to it, medians over the rounds."""
+def ratios(ours: list[Row], its: list[Row]) -> Row:
+    """Of samples/s and processor time, the medians over the rounds of their ratios."""
+    both = list(zip(ours, its, strict=True))
+    names = [name for name in ("samples_per_s", "cpu_s") if name in its[0]]
+    return {f"{name}_x": statistics.median(mine[name] / theirs[name] for mine, theirs in both) for name in names}
+
+
+def compared(rows: Mapping[tuple[str, ...], list[Row]], shards: int) -> dict[tuple[str, ...], Row]:
+    """Of each peer the ratios of shared memory with so many shards to it; of a way those to it in another checkout."""
     ours = rows[next(iter(WAYS)), str(shards), ""]
-    return {
-        key: {
-            f"ours_{name}_x": statistics.median(
-                mine[name] / theirs[name] for mine, theirs in zip(ours, its, strict=True)
-            )
-            for name in ("samples_per_s", "cpu_s")
-            if name in its[0]
-        }
-        for key, its in rows.items()
-        if key[0] in PEERS
-    }
+    peers = {key: ratios(ours, its) for key, its in rows.items() if key[0] in PEERS}
+    found = {key: {f"ours_{name}": ratio for name, ratio in row.items()} for key, row in peers.items()}
+    before = {key: rows.get((*key[:2], BEFORE)) for key in rows if not key[2]}
+    over = {key: ratios(rows[key], its) for key, its in before.items() if its}
+    return found | {key: {f"over_before_{name}": ratio for name, ratio in row.items()} for key, row in over.items()}
 
 
 def main() -> None:
@@ -183,7 +185,7 @@ def main() -> None:
     fields = fields_of(arguments.job, arguments.strategy)
     job = load_job(arguments.job, fields)
     downpour = job.strategy if isinstance(job.strategy, Downpour) else None
-    checkouts = {"": checkout.ROOT} | ({"before": arguments.before.resolve()} if arguments.before else {})
+    checkouts = {"": checkout.ROOT} | ({BEFORE: arguments.before.resolve()} if arguments.before else {})
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
 
     def measured(key: tuple[str, ...], row: dict[str, float], floor_s: float = 0.0) -> None:
@@ -218,7 +220,7 @@ def main() -> None:
         decimals = {"cpu_s": 4, "beyond_ms": 2, "of_floor": 2}
         cpu = (f"{row[name]:.{digits}f}" if name in row else "" for name, digits in decimals.items())
         table.add_row(*key, f"{row['samples_per_s']:,.0f}", *cpu)
-    over = over_peers(rows, arguments.shards[0])
+    over = compared(rows, arguments.shards[0])
     report.show(
         table,
         {"rows": [{"way": key, "rounds": mine, **medians[key], **over.get(key, {})} for key, mine in rows.items()]},
