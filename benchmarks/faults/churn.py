@@ -51,8 +51,9 @@ from benchmarks.harness import checkout, options, report, runs
 from benchmarks.harness.extras import has_torchft
 from dbelief.rundir.events import read_events
 
-WORKERS, LEARNERS, ROUND_STEPS, BATCH = 3, 4, 32, 100
-"""Workers of a job, learners of one of DiLoCo, whose rounds have so many steps, and samples of a mini-batch."""
+WORKERS, LEARNERS, ROUND_STEPS, BATCH = 3, 4, 50, 100
+"""Workers of a job, learners of one of DiLoCo, whose rounds have so many steps, and samples of a mini-batch: eleven
+rounds are an epoch. Any other number leaves a short lease at its end."""
 JOBS: dict[str, dict[str, str]] = {
     "mnist": {"strategy.warm_start.samples": "5500"},
     "elastic": {"strategy": "{name: async-easgd, batch: 100, rate: 0.3, period: 4}"},
@@ -68,7 +69,7 @@ def rounds(fields: str, **more: str) -> dict[str, str]:
     return {"replicas": str(LEARNERS), "deadlines.lease_s": "1", "deadlines.beat_s": "2", "strategy": strategy, **more}
 
 
-LEASED = {"diloco": 2 * BATCH * ROUND_STEPS, "diloco-quorum": 32 * BATCH * ROUND_STEPS}
+LEASED = {"diloco": 2 * BATCH * ROUND_STEPS, "diloco-quorum": 11 * BATCH * ROUND_STEPS}
 """Samples of a lease. In lockstep who joins waits for its end; else it lasts longer than the takeover of the standby
 coordinator, until which no lease is granted."""
 # In lockstep the others wait until a death is noticed.
