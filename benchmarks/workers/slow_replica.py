@@ -71,11 +71,12 @@ def one(way: str, waits_s: Sequence[float], steps: int, seconds: float) -> dict[
 def figures(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Samples a second of the first replicas together, those of the last one, and the loss.
 
-    Of a replica's own time, from its first lease to its last push: after the limit it completes a lease.
+    Of a replica's own time, without its waits for a lease: after the limit the others wait for the slow one's.
     """
     rates = [0.0] * (OTHERS + 1)
     for number, phases_s in summary["phase_seconds"].items():
-        rates[int(number)] = summary["samples_per_replica"][number] / sum(phases_s.values())
+        worked_s = sum(seconds for phase, seconds in phases_s.items() if phase != "wait")
+        rates[int(number)] = summary["samples_per_replica"][number] / worked_s
     found = {"others": round(sum(rates[:OTHERS]), 1), "slow": round(rates[OTHERS], 1)}
     return {**found, "loss": summary["test_loss"], "wall_s": round(summary["wall_s"], 1)}
 
