@@ -37,7 +37,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    torch.manual_seed(given["seed"])  # whoever joins fetches the parameters of the others
+    torch.manual_seed(given["seed"])  # a group that joins fetches the parameters of the others
     net = torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     signal.signal(signal.SIGTERM, end)  # one that still imports torch has no result
     try:
