@@ -452,6 +452,8 @@ def main() -> None:
     parser.add_argument("--systems", type=options.words, default=list(SYSTEMS), help="default: all")
     parser.add_argument("--json", type=Path, help="JSON lines: runs that are finished, and where new ones are added")
     arguments = parser.parse_args()
+    if unknown := set(arguments.systems) - set(SYSTEMS):
+        parser.error(f"no system is called {min(unknown)!r}, only {', '.join(SYSTEMS)}")
     rows = runs.Rows(arguments.json)
     measure(arguments, rows)
     raise SystemExit(0 if show(rows) else 1)

@@ -41,7 +41,7 @@ class TorchftJob:
         address = f"127.0.0.1:{runs.free_port()}"
         self.supervisor = Supervisor()
         lighthouse = [str(Path(sys.executable).with_name("torchft_lighthouse")), "--min_replicas", "1", "--bind"]
-        # Who has a heartbeat and is not there yet is waited for a second, not a minute.
+        # A quorum waits a second, not a minute, for a group whose heartbeat is there and which has not joined it.
         waits = ["--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "2000"]
         self.supervisor.add(Unit(run, "lighthouse", "lighthouse", [*lighthouse, address, *waits], ends=False))
         self._learners = [f"worker-{number}" for number in range(learners)]
