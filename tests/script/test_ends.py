@@ -50,7 +50,8 @@ def test_with_loaders_that_draw_ahead(strategy: str, tmp_path: Path) -> None:
     assert all(sum(spent.values()) < summary["wall_s"] for spent in times)
     assert (summary["rounds"] is not None) == ("diloco" in strategy or "sync" in strategy)
     if "diloco" in strategy:
-        assert summary["rounds"]["rounds"] * summary["rounds"]["pushes_per_round"] == summary["pushes"]
+        pushes = summary["rounds"]["rounds"] * summary["rounds"]["pushes_per_round"]
+        assert pushes == pytest.approx(summary["pushes"]), "a mean over 19 rounds is no whole number"
         assert 0 < summary["rounds"]["computing"] < 1
 
 
