@@ -23,7 +23,9 @@ def round_mean(length: int, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) 
     """
     total = sum(weight for _, weight, _ in pushed)
     counted = [one for one in pushed if one[1]]
-    absent = common(absent for _, _, absent in counted) if counted else (0, length)
+    absent: Ranges = (0, length)
+    if counted:
+        absent = common(ranges for _, _, ranges in counted) if all(ranges for _, _, ranges in counted) else ()
     mean = np.zeros(length, np.float32)
     for gradient, weight, _ in counted:
         mean += gradient * np.float32(weight / total)

@@ -276,10 +276,9 @@ class Segment:
             return Outcome.DUPLICATE
         if push.clock < self.rounds and self.stale is None:
             raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
-        if push.clock >= self.rounds:  # of earlier ones each pusher has one at most
-            waiting_rounds = [clock for clock in self.staged if clock >= self.rounds]
-            check_limit("rounds that wait", push.clock, waiting_rounds, MOST_ROUNDS)
-        waiting = self.staged.setdefault(push.clock, {})
+        if push.clock not in self.staged:
+            self._open_round(push.clock)
+        waiting = self.staged[push.clock]
         if push.pusher in waiting:
             raise Rejected(
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
@@ -291,6 +290,12 @@ class Segment:
         waiting[push.pusher] = staged
         self.ledger.record(push)
         return Outcome.STAGED
+
+    def _open_round(self, clock: int) -> None:
+        if clock >= self.rounds:  # of earlier ones each pusher has one at most
+            waiting_rounds = [one for one in self.staged if one >= self.rounds]
+            check_limit("rounds that wait", clock, waiting_rounds, MOST_ROUNDS)
+        self.staged[clock] = {}
 
     def _stage_absent(self, push: Push, staged: Staged) -> None:
         staged.absent = in_segment(push.absent, self.span)
@@ -318,7 +323,7 @@ class Segment:
 
     def arrived(self) -> frozenset[int]:
         """Replica numbers of those that have pushed the next round."""
-        return frozenset(pusher.replica for pusher in self.staged.get(self.rounds, ()))
+        return frozenset([pusher.replica for pusher in self.staged.get(self.rounds, ())])
 
     @property
     def has_late(self) -> bool:
@@ -344,7 +349,7 @@ class Segment:
 
     def _step_together(self, arrived: Sequence[tuple[Pusher, int, Staged]]) -> None:
         """Apply the rule to gradients, each with its pusher and its age in rounds."""
-        weights = [one.samples * _decayed(self.stale, age) for _, age, one in arrived]
+        weights = [one.samples * _decayed(self.stale, age) if age else one.samples for _, age, one in arrived]
         rate = arrived[0][2].rate
         if isinstance(self.rule, ElasticMove):  # moves towards each replica's weights: a mean cannot replace them
             w = self.vectors[PARAMETERS]

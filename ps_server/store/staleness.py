@@ -123,7 +123,7 @@ class StalenessBarrier:
                 self._reported[index] = dict(known)
         if self._grace is not None:
             self._grace.retain(segments)
-        self.close_rounds(reported)
+        self.close_rounds(reported, wakes=True)
 
     def drop_migrated(self) -> None:
         """Drop what was reported for segments that are at other shards now: they have it, and may bring it back."""
@@ -183,9 +183,14 @@ class StalenessBarrier:
             self.record_clock([segment.span.index], push.pusher.replica, push.clock)
         self.close_rounds([segment.span.index])
 
-    def close_rounds(self, indices: Iterable[int]) -> None:
-        """Wake the waiting calls; with bound 0, first apply each round of these segments that is complete."""
+    def close_rounds(self, indices: Iterable[int], wakes: bool = False) -> None:
+        """With bound 0, apply each round of these segments that is complete; wake the waiting calls.
+
+        Not where nothing has changed for them, unless it `wakes`: of P pushes of a round, P - 1 only wait themselves,
+        and a call that wakes costs as much as the push of a small segment.
+        """
         segments = self._segments
+        wakes = wakes or self.staleness != 0 or self._grace is not None  # a quorum's grace period may begin
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             with segment.lock:
                 if segment.moved_to:
@@ -193,10 +198,12 @@ class StalenessBarrier:
                 # A round may have no members: all are done, and this shard has lost it.
                 while self._is_due(segment) and self._complete(segment):
                     segment.close_round()
+                    wakes = True
                     if self._grace is not None:
                         self._grace.closed(segment.span.index, runtime.monotonic())
-        with self._changed:
-            self._changed.notify_all()
+        if wakes:
+            with self._changed:
+                self._changed.notify_all()
 
     def _is_due(self, segment: Segment) -> bool:
         """Whether a round's members are known; without any, it has what came too late for the last one's."""
@@ -207,6 +214,8 @@ class StalenessBarrier:
 
         Those that are past it count too: a segment that was restored has rounds that no replica pushes again.
         """
+        if len(segment.staged.get(segment.rounds, ())) < self._fewest(segment.rounds):
+            return False  # at most pushes of a round, and found without a set
         arrived, expected = segment.arrived(), self._expected(segment)
         missing = expected - arrived
         if not missing or self._grace is None:
@@ -216,6 +225,10 @@ class StalenessBarrier:
         if len(passed) >= self._grace.quorum.replicas:
             return True
         return self._grace.is_over(index, clock, len(arrived | passed), missing, runtime.monotonic())
+
+    def _fewest(self, clock: int) -> int:
+        """Pushes without which a round is not complete."""
+        return 0 if self._grace is not None or self._restored else len(self._membership.at(clock))
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""
