@@ -2,8 +2,8 @@
 
     DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--peers PYTHON] [--job JOB]
 
-Every way takes its turn in every round. A run of one epoch is subtracted from a longer one, so that the start and the
-end count nowhere:
+Every way takes its turn in every round. A run of one epoch (`--short`) is subtracted from a longer one, so that the
+start and the end count nowhere. In lockstep that takes some epochs: until all have joined, some train alone.
 
     samples/s    of all workers
     cpu s        processor time of all processes for 1,000 samples
@@ -176,6 +176,7 @@ def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
+    parser.add_argument("--short", type=int, default=SHORT, help="epochs of the run that is subtracted")
     parser.add_argument("--shards", type=options.numbers, default="1,2")
     parser.add_argument("--job", type=Path, default=JOB, help="the job's file")
     parser.add_argument("--strategy", default="", help="in place of the job's, as YAML")
@@ -205,11 +206,11 @@ def main() -> None:
         for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
             runs = [
                 run(checkouts[name], arguments.job.resolve(), fields, WAYS[way], shards, epochs)
-                for epochs in (arguments.epochs, SHORT)
+                for epochs in (arguments.epochs, arguments.short)
             ]
             measured((way, str(shards), name), speed(*runs), floor_s)
         for way in PEERS if arguments.peers else ():
-            row = speed(*(peer(arguments.peers, way, epochs) for epochs in (arguments.epochs, SHORT)))
+            row = speed(*(peer(arguments.peers, way, epochs) for epochs in (arguments.epochs, arguments.short)))
             if way == "ray":
                 del row["cpu_s"]
             measured((way, "", ""), row, floor_s)
