@@ -258,13 +258,15 @@ def workers_of(job: str) -> int:
 
 
 def goodput(calm: dict[str, Any], disturbed: dict[str, Any]) -> float | None:
-    """Trained samples as a share of those of the living learners; None of other jobs than DiLoCo's, and of torchrun.
+    """Trained samples as a share of those of the living learners; None of other jobs than DiLoCo's.
 
     They train at the median speed of the undisturbed run's, and lose half a round with each death. The time of the last
-    leases does not count, at whose end some learners find no more.
+    leases does not count, at whose end some learners find no more. All ranks of torchrun live: it starts them again.
     """
-    if disturbed["job"] not in LEASED or disturbed["system"] == "torchrun" or not disturbed["samples"]:
+    if disturbed["job"] not in LEASED or not disturbed["samples"]:
         return None
+    if disturbed["system"] == "torchrun":
+        return speed(disturbed) / speed(calm)
     leased = LEASED[disturbed["job"]] if disturbed["system"] == "dbelief" else 0
     rate = statistics.median(calm["speeds"]) / LEARNERS
     windows = round(leased / rate / recovery_time.STEP_S)

@@ -14,13 +14,13 @@ start and the end count nowhere. In lockstep that takes some epochs: until all h
 `WORKERS` processes that do this at once are a row too: what is beyond the floor there, they lose by sharing caches and
 memory, without a message.
 
-`--before`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
+`--beside`: another checkout of dbelief, each of whose runs takes its turn beside this one's.
 `--peers`: an interpreter that has torch and Ray: the default step by each of them (`step_peer.py`). The processor time
 of Ray's processes, which are no children of the one that starts them, is not measured.
 `--job`, `--strategy`: another job, or its strategy; the floor is only that of Downpour's.
 
 In the figures a peer's `ours_samples_per_s_x` and `ours_cpu_s_x` are the ratios of shared memory, with the first number
-of shards, to it: medians over the rounds; `over_before_` those of this checkout to the other.
+of shards, to it: medians over the rounds; `over_other_` those of this checkout to the other.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PEER = Path(__file__).with_name("step_peer.py")
 PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
 WORKERS, PEER_BATCH = 4, 100
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
-BEFORE = "before"
+OTHER = "other"
 Row = dict[str, float]
 
 
@@ -167,9 +167,9 @@ def compared(rows: Mapping[tuple[str, ...], list[Row]], shards: int) -> dict[tup
     ours = rows[next(iter(WAYS)), str(shards), ""]
     peers = {key: ratios(ours, its) for key, its in rows.items() if key[0] in PEERS}
     found = {key: {f"ours_{name}": ratio for name, ratio in row.items()} for key, row in peers.items()}
-    before = {key: rows.get((*key[:2], BEFORE)) for key in rows if not key[2]}
-    over = {key: ratios(rows[key], its) for key, its in before.items() if its}
-    return found | {key: {f"over_before_{name}": ratio for name, ratio in row.items()} for key, row in over.items()}
+    others = {key: rows.get((*key[:2], OTHER)) for key in rows if not key[2]}
+    over = {key: ratios(rows[key], its) for key, its in others.items() if its}
+    return found | {key: {f"over_other_{name}": ratio for name, ratio in row.items()} for key, row in over.items()}
 
 
 def main() -> None:
@@ -180,13 +180,13 @@ def main() -> None:
     parser.add_argument("--shards", type=options.numbers, default="1,2")
     parser.add_argument("--job", type=Path, default=JOB, help="the job's file")
     parser.add_argument("--strategy", default="", help="in place of the job's, as YAML")
-    parser.add_argument("--before", type=Path, help="another checkout, with a .venv of its own")
+    parser.add_argument("--beside", type=Path, help="another checkout, with a .venv of its own")
     parser.add_argument("--peers", type=Path, help="an interpreter that has torch and Ray")
     arguments = parser.parse_args()
     fields = fields_of(arguments.job, arguments.strategy)
     job = load_job(arguments.job, fields)
     downpour = job.strategy if isinstance(job.strategy, Downpour) else None
-    checkouts = {"": checkout.ROOT} | ({BEFORE: arguments.before.resolve()} if arguments.before else {})
+    checkouts = {"": checkout.ROOT} | ({OTHER: arguments.beside.resolve()} if arguments.beside else {})
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
 
     def measured(key: tuple[str, ...], row: dict[str, float], floor_s: float = 0.0) -> None:

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.churn import BATCH, LEARNERS, LEASED, ROUND_STEPS, figures, goodput, joining_s, pairs, verdict
+from benchmarks.faults.churn import (
+    BATCH,
+    LEARNERS,
+    LEASED,
+    ROUND_STEPS,
+    figures,
+    goodput,
+    joining_s,
+    pairs,
+    speed,
+    verdict,
+)
 from benchmarks.faults.churn_plan import AWAY_S, LEADING_COORDINATOR, LEADING_SHARD, PERIOD_S, make_plan
 from benchmarks.faults.lost_pushes import restored, unexplained
 from benchmarks.faults.recovery_time import increases, recoveries, speeds, spread
@@ -168,7 +179,9 @@ def test_goodput_is_of_the_living_learners() -> None:
     fields = {"trained_s": 400.0, "deaths": deaths, "before": 100, "samples": 100 + round(0.9 * due) + 4_000 * last_s}
     assert goodput(calm, {**calm, **fields}) == pytest.approx(0.9, rel=0.001)
     assert goodput(calm, {**calm, **fields, "job": "mnist"}) is None
-    assert goodput(calm, {**calm, **fields, "system": "torchrun"}) is None
+    disturbed = {**calm, **fields}
+    kept = speed(disturbed) / speed(calm)
+    assert goodput(calm, {**disturbed, "system": "torchrun"}) == pytest.approx(kept), "its ranks start again at once"
     (both,) = pairs([calm, {**calm, **fields, "plan": "c"}]).values()
     assert "goodput 90.0%" in verdict("c", figures(both))
 
