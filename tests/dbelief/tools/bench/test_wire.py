@@ -76,7 +76,10 @@ def test_json_figures_are_complete_and_no_file_is_left(tmp_path: Path) -> None:
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [*WIRE, "--rounds", "100000"]
+    # A test that a shell runs in the background ignores the signal, and so would the process.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    signal.signal(signal.SIGINT, before)
     try:
         until_s = time.monotonic() + 60
         while len(list(tmp_path.glob("*/worker-*.log"))) < 2 * len(TRANSPORTS):  # the last to come up
