@@ -7,18 +7,32 @@ from .rules.adagrad import Adagrad
 from .rules.adam import Adam, AdamW
 from .rules.add import Add
 from .rules.elastic import ElasticMove
+from .rules.ftrl import Ftrl
 from .rules.momentum import CaffeMomentum, Momentum, Nesterov
 from .rules.replace import Replace
+from .rules.row_adagrad import RowAdagrad
 from .rules.rule import Rule
 from .rules.sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
     rule.name: rule
-    for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Add, ElasticMove, Replace)
+    for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Ftrl, Add, ElasticMove, Replace)
 }
+
+_ROW_MAKERS: Mapping[str, Callable[..., Rule]] = {**_MAKERS, RowAdagrad.name: RowAdagrad}
+"""Beside them those that keep state by row of a table."""
 
 RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Add.name, ElasticMove.name, Replace.name))
 """Names of the rules for gradients; the others take differences or weights."""
+
+
+ROW_RULES: tuple[str, ...] = (*RULES, RowAdagrad.name)
+"""Names of the rules for gradients of rows of tables."""
+
+
+def make_row_rule(name: str, options: Mapping[str, float]) -> Rule:
+    """Make a rule of a table's rows: see `make_rule`; one of `ROW_RULES`."""
+    return _make(name, options, _ROW_MAKERS, ROW_RULES)
 
 
 def make_rule(name: str, options: Mapping[str, float]) -> Rule:
@@ -37,9 +51,15 @@ def make_rule(name: str, options: Mapping[str, float]) -> Rule:
     ValueError
         There is no such rule or option, or a value is out of its range.
     """
-    if name not in _MAKERS:
-        raise ValueError(f"no rule {name!r}; there is: {', '.join(RULES)}")
-    make = _MAKERS[name]
+    return _make(name, options, _MAKERS, RULES)
+
+
+def _make(
+    name: str, options: Mapping[str, float], makers: Mapping[str, Callable[..., Rule]], known_rules: tuple[str, ...]
+) -> Rule:
+    if name not in makers:
+        raise ValueError(f"no rule {name!r}; there is: {', '.join(known_rules)}")
+    make = makers[name]
     known = [field.name for field in dataclasses.fields(make)]  # type: ignore[arg-type]
     for option in options:
         if option not in known:

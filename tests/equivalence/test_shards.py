@@ -15,6 +15,7 @@ OPTIONS = {
     "adagrad": {},
     "adam": {},
     "adamw": {},
+    "ftrl": {"l1": 0.01},
 }
 CUTS = [(1, None), (2, None), (7, None), (10, None), (1, 1), (10, 1)]
 """Shards, and numbers per segment where not a few segments per shard."""

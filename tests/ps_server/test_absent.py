@@ -55,7 +55,7 @@ def normal(seed: int) -> np.ndarray:
 
 
 def options(rule: str) -> dict[str, float]:
-    return {"weight_decay": 0.1} if rule not in ("adagrad", "adam") else {}
+    return {"weight_decay": 0.1} if rule not in ("adagrad", "adam", "ftrl") else {}
 
 
 def a_shard(rule: str = "adamw", staleness: int | None = None, spans: tuple[SegmentSpan, ...] = SPANS) -> Shard:

@@ -72,6 +72,20 @@ class AdamWRule(Section):
     )
 
 
+class FtrlRule(Section):
+    """FTRL-Proximal (McMahan et al. 2013, algorithm 1), for sparse features: with l1, most parameters become 0."""
+
+    name: Literal["ftrl"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="alpha, the learning rate before the schedule; parameter units")
+    beta: NonNegative = Field(default=1.0, description="Added to the root of the sum of squares, in gradient units")
+    l1: NonNegative = Field(
+        default=0.0, description="Factor of the penalty |w| over all pushes together, in gradient units"
+    )
+    l2: NonNegative = Field(
+        default=0.0, description="Factor of the penalty w^2 / 2 over all pushes; gradient per parameter unit"
+    )
+
+
 class AddRule(Section):
     """w <- w + d: a script steps with an optimiser of its own, and pushes the difference that it made."""
 
@@ -79,7 +93,9 @@ class AddRule(Section):
     rate: Positive = Field(default=1.0, description="Of no meaning: differences are not scaled")
 
 
-Rule = Annotated[SgdRule | MomentumRule | AdagradRule | AdamRule | AdamWRule | AddRule, Field(discriminator="name")]
+Rule = Annotated[
+    SgdRule | MomentumRule | AdagradRule | AdamRule | AdamWRule | FtrlRule | AddRule, Field(discriminator="name")
+]
 
 
 class ElasticRule(Section):

@@ -41,7 +41,7 @@ TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("Adam", {}),
     "adamw": ("AdamW", {}),
 }
-"""For each rule the equivalent class of torch.optim and its options; of Caffe's rules, at a constant rate."""
+"""For each rule the equivalent class of torch.optim and its options; Caffe's at a constant rate. FTRL has none."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,9 @@ def _seconds(turn: Callable[[], Any]) -> float:
 
 
 def _torch_step(name: str, w: np.ndarray, g: np.ndarray, threads: int) -> Callable[[], Any] | None:
-    """Make a step of torch's fused optimiser on the same vectors, with its own states; None where there is no torch."""
+    """Make a step of torch's fused optimiser on the same vectors, with its own states; None where there is none."""
+    if name not in TORCH:
+        return None
     try:
         import torch
     except ImportError:

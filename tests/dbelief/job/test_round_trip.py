@@ -116,6 +116,7 @@ RULE = st.one_of(
     options({"name": st.just("adagrad"), "rate": POSITIVE}, eps=POSITIVE, a0=POSITIVE),
     options({"name": st.just("adam"), "rate": POSITIVE}, beta1=SHARE, beta2=SHARE, eps=POSITIVE),
     options({"name": st.just("adamw"), "rate": POSITIVE}, beta1=SHARE, eps=POSITIVE, weight_decay=POSITIVE),
+    options({"name": st.just("ftrl"), "rate": POSITIVE}, beta=POSITIVE, l1=POSITIVE, l2=POSITIVE),
 )
 STRATEGY = options(
     {"name": st.just("downpour"), "rule": RULE},

@@ -28,6 +28,8 @@ VARIANTS = [
     make_rule("adam", {"eps": 0.0}),
     make_rule("adamw", {}),
     make_rule("adamw", {"weight_decay": 0.3}),
+    make_rule("ftrl", {}),
+    make_rule("ftrl", {"beta": 0.0, "l1": 0.5, "l2": 0.1}),
 ]
 every_rule = pytest.mark.parametrize("rule", VARIANTS, ids=str)
 

@@ -8,7 +8,7 @@ from dbelief.optim.rules.adam import Adam
 
 
 def test_the_rules_there_are() -> None:
-    assert RULES == ("sgd", "momentum", "caffe-momentum", "nesterov", "adagrad", "adam", "adamw")
+    assert RULES == ("sgd", "momentum", "caffe-momentum", "nesterov", "adagrad", "adam", "adamw", "ftrl")
 
 
 def test_options_reach_the_rule_and_the_rest_is_default() -> None:
@@ -17,7 +17,7 @@ def test_options_reach_the_rule_and_the_rest_is_default() -> None:
 
 
 def test_unknown_rule_lists_the_rules() -> None:
-    known = "sgd, momentum, caffe-momentum, nesterov, adagrad, adam, adamw"
+    known = "sgd, momentum, caffe-momentum, nesterov, adagrad, adam, adamw, ftrl"
     with pytest.raises(ValueError, match=rf"no rule 'adagard'; there is: {known}$"):
         make_rule("adagard", {})
 
@@ -28,6 +28,7 @@ def test_unknown_rule_lists_the_rules() -> None:
         ("sgd", "mu", "weight_decay"),
         ("adagrad", "name", "eps, a0"),
         ("adam", "rate", "beta1"),
+        ("ftrl", "alpha", "beta, l1, l2"),
         ("elastic", "mu", "none"),
     ],
 )
@@ -48,6 +49,9 @@ def test_unknown_option_lists_the_options(name: str, option: str, known: str) ->
         ("adam", "eps", [-1e-8]),
         ("adamw", "beta1", [1.0]),
         ("adamw", "weight_decay", [-0.1, math.inf]),
+        ("ftrl", "beta", [-1.0, math.nan]),
+        ("ftrl", "l1", [-0.1, math.inf]),
+        ("ftrl", "l2", [-0.1, math.nan]),
     ],
 )
 def test_options_out_of_range(name: str, option: str, values: list[float]) -> None:

@@ -21,7 +21,7 @@ RATE = np.float32(0.1)
 def cases(draw: st.DrawFn) -> tuple[Rule, list[list[bool]], list[int]]:
     """A rule with all its options at work, which numbers take part in each of some steps, and cuts of the vector."""
     name = draw(st.sampled_from(RULES))
-    options = {"weight_decay": 0.1} if name not in ("adagrad", "adam") else {}
+    options = {"weight_decay": 0.1} if name not in ("adagrad", "adam", "ftrl") else {}
     steps = draw(st.lists(st.lists(st.booleans(), min_size=N, max_size=N), min_size=1, max_size=6))
     return make_rule(name, options), steps, sorted(draw(st.sets(st.integers(1, N - 1), max_size=3)))
 

@@ -39,7 +39,7 @@ def test_the_ratios_are_of_bytes_per_second_within_a_round(monkeypatch: pytest.M
 def test_bytes_by_hand() -> None:
     counted = {name: bytes_each(make_rule(name, {})) for name in RULES}
     one_state = dict.fromkeys(("momentum", "caffe-momentum", "nesterov", "adagrad"), 20)
-    assert counted == {"sgd": 12, **one_state, "adam": 28, "adamw": 28}
+    assert counted == {"sgd": 12, **one_state, "adam": 28, "adamw": 28, "ftrl": 28}
 
 
 def test_the_table_names_every_rule() -> None:
@@ -58,8 +58,8 @@ def test_a_wrong_count_is_refused(text: str) -> None:
 def test_torch_has_every_rule() -> None:
     pytest.importorskip("torch")
     found = json.loads(bench("--json", "--parameters", "2k", "--rounds", "1"))
-    assert all(found[f"{name}_over_torch"] > 0 for name in RULES)
+    assert all(found[f"{name}_over_torch"] > 0 for name in TORCH)
 
 
-def test_every_rule_has_its_like_in_torch() -> None:
-    assert set(TORCH) == set(RULES)
+def test_every_rule_but_ftrl_has_its_like_in_torch() -> None:
+    assert set(TORCH) == set(RULES) - {"ftrl"}
