@@ -101,7 +101,7 @@ def run(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
     monkeypatch.setattr(
         "dbelief.rpc.client.shared_buffers.make_block", lambda size: None
     )  # all of it is to be seen on the wire
-    monkeypatch.setattr("dbelief.rpc.client.shard_client.DIRECT_SIZE", -1)  # of gRPC
+    monkeypatch.setattr("dbelief.rpc.client.shard_calls.DIRECT_SIZE", -1)  # of gRPC
     run_folder = whole_job(text, folder, monkeypatch, lambda: trace)
     events = list(read_events(run_folder / "events.jsonl"))
     rows = [event for event in events if event["event"] == "iteration"]

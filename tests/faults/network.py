@@ -20,7 +20,7 @@ import grpc
 
 from dbelief.core.placement import Placement
 from dbelief.rpc import channel as factory
-from dbelief.rpc.client import shard_client as client
+from dbelief.rpc.client import shard_calls as client
 from dbelief.rpc.client.stream_pool import StreamPool
 
 from .plan import Fault, Kind, Plan, Way

@@ -379,7 +379,7 @@ inline deliver(message, w, in_progress) {
     fi
 }
 
-/* ShardedParameterClient._go_on */
+/* ShardCalls._go_on */
 inline learn_placement(w) {
     worker[w].same = 0; worker[w].fresh = 0
 }
@@ -581,7 +581,7 @@ inline take_over() {
 #define NAMES_BASE(w) (!worker[w].same && worker[w].seq > 1)
 #endif
 
-/* ShardedParameterClient._begin */
+/* ShardCalls._begin */
 inline begin_push(w, p) {
     now[w].used = 1; now[w].to = p; now[w].seq = worker[w].seq;
     now[w].base = NAMES_BASE(w);

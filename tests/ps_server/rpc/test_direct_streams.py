@@ -14,7 +14,7 @@ import pytest
 from dbelief.core.placement import Fetch
 from dbelief.core.push import Push
 from dbelief.errors import Moved, Rejected
-from dbelief.rpc.client import shard_client
+from dbelief.rpc.client import shard_calls
 from dbelief.rpc.server.socket_streams import SocketContext
 from dbelief.rpc.transport import Transport, use_transport
 from dbelief.rpc.wire import bulk
@@ -133,7 +133,7 @@ def test_streams_that_have_ended_while_idle_are_replaced(job: Job, ways: Ways) -
 
 
 def test_large_calls_use_grpc(job: Job, ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_client, "DIRECT_SIZE", job.placement.size // 4)
+    monkeypatch.setattr(shard_calls, "DIRECT_SIZE", job.placement.size // 4)
     client = job.client(A, direct=True)
     client.push(job.full(1.0), job.held(0), Push(A, 1, ONE))
     assert ways.opened == {"direct": 0, "grpc": 2}

@@ -494,7 +494,7 @@ _COORDINATOR = (
 _CLIENT = (
     Planted(
         "placement_epoch_taken_at_the_end_of_a_push",
-        "dbelief/rpc/client/shard_client.py",
+        "dbelief/rpc/client/shard_calls.py",
         "self._pushed[pushed[0].what] = began_in, pushed if",
         "self._pushed[pushed[0].what] = self.placement.epoch, pushed if",
         "If a shard is restored from a set after it acknowledged its part of a push that still waits for another "
@@ -618,7 +618,7 @@ _WORKER = (
 _DILOCO = (
     Planted(
         "clocks_of_other_fragments_not_reported",
-        "dbelief/rpc/client/shard_client.py",
+        "dbelief/rpc/client/shard_calls.py",
         "known = [*calls, *(call for _, earlier in self._pushed.values() for call in earlier)]",
         "known = list(calls)",
         "A restored shard waits for a round of a fragment that a replica had pushed, while the replica waits in the "
