@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from .rules.adagrad import Adagrad
-from .rules.adam import Adam, AdamW
+from .rules.adam import Adam, AdamW, LazyAdam
 from .rules.add import Add
 from .rules.elastic import ElasticMove
 from .rules.ftrl import Ftrl
@@ -19,20 +19,20 @@ _MAKERS: Mapping[str, Callable[..., Rule]] = {
     for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Ftrl, Add, ElasticMove, Replace)
 }
 
-_ROW_MAKERS: Mapping[str, Callable[..., Rule]] = {**_MAKERS, RowAdagrad.name: RowAdagrad}
-"""Beside them those that keep state by row of a table."""
+_OF_ROWS: Mapping[str, Callable[..., Rule]] = {rule.name: rule for rule in (RowAdagrad, LazyAdam)}
+"""Those for rows of tables alone."""
 
 RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Add.name, ElasticMove.name, Replace.name))
 """Names of the rules for gradients; the others take differences or weights."""
 
 
-ROW_RULES: tuple[str, ...] = (*RULES, RowAdagrad.name)
+ROW_RULES: tuple[str, ...] = (*RULES, *_OF_ROWS)
 """Names of the rules for gradients of rows of tables."""
 
 
 def make_row_rule(name: str, options: Mapping[str, float]) -> Rule:
     """Make a rule of a table's rows: see `make_rule`; one of `ROW_RULES`."""
-    return _make(name, options, _ROW_MAKERS, ROW_RULES)
+    return _make(name, options, {**_MAKERS, **_OF_ROWS}, ROW_RULES)
 
 
 def make_rule(name: str, options: Mapping[str, float]) -> Rule:

@@ -102,6 +102,20 @@ class AdamW(Adam):
         return 1.0 - float(rate) * self.weight_decay
 
 
+@dataclass(frozen=True)
+class LazyAdam(Adam):
+    """Adam of rows of a table, as torch.optim.SparseAdam: eps stands beside sqrt(v), before that is corrected.
+
+    A row that a push lacks stays as it is, with its moments; t counts the pushes of all rows.
+    """
+
+    name: ClassVar[str] = "lazy-adam"
+
+    def _scalars(self, rate: Rate, step: int) -> tuple[float, ...]:
+        kept, pace, root_c2, *decays, eps = super()._scalars(rate, step)
+        return kept, pace, root_c2, *decays, eps / root_c2
+
+
 @fused(states=2, scalars=8)
 def _loop(w, g, m, v, kept, pace, root_c2, beta1, rest1, beta2, rest2, eps):  # type: ignore[no-untyped-def]
     for i in range(w.size):

@@ -91,3 +91,26 @@ def test_l1_leaves_most_weights_of_noise_at_zero_and_keeps_those_with_a_slope(ru
     last = run(Ftrl(l1=40.0), np.zeros(100, np.float32), gradients, 0.1, fused=fused)[-1]
     assert (last[:10] < 0).all()
     assert (last[10:] == 0).mean() > 0.9
+
+
+@both
+def test_a_changing_rate_moves_no_number_by_itself(run: Run, fused: bool) -> None:
+    """Pushes without a gradient leave w as it is at any rate, and one at rate 0 too, whatever its gradient."""
+    rng, states = np.random.default_rng(4), (np.zeros(20, np.float32), np.zeros(20, np.float32))
+    w = run(Ftrl(), np.zeros(20, np.float32), rng.standard_normal((9, 20), dtype=np.float32), 0.3, states, fused)[-1]
+    still = np.zeros((1, 20), np.float32)
+    np.testing.assert_allclose(run(Ftrl(), w, still, 0.003, states, fused)[0], w, rtol=1e-5)
+    pushed = rng.standard_normal((1, 20), dtype=np.float32)
+    np.testing.assert_allclose(run(Ftrl(), w, pushed, 0.0, states, fused)[0], w, rtol=1e-5)
+
+
+@both
+def test_without_penalties_and_beta_it_is_adagrad_at_any_schedule(run: Run, fused: bool) -> None:
+    rng = np.random.default_rng(5)
+    ours = theirs = rng.standard_normal(30, dtype=np.float32)
+    states, sums = (np.zeros(30, np.float32), np.zeros(30, np.float32)), (np.zeros(30, np.float32),)
+    for rate in np.linspace(0.2, 0.0, 25):
+        g = rng.standard_normal((1, 30), dtype=np.float32)
+        ours = run(Ftrl(beta=0.0), ours, g, float(rate), states, fused)[0]
+        theirs = run(Adagrad(), theirs, g, float(rate), sums, fused)[0]
+    np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
