@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from dbelief.arrays import streaming_copy
 from dbelief.core.push import AppliedPush
-from dbelief.optim import Rule, make_rule, warm_up
+from dbelief.optim import Rule, make_row_rule, make_rule, warm_up
 from dbelief.rpc.pb import parameters_pb2 as wire
-from dbelief.rpc.wire.convert import spans_from_wire
+from dbelief.rpc.wire.convert import spans_from_wire, table_from_wire
 from dbelief.rpc.wire.payloads import Codecs
 
+from .store.bucket import warm_up as warm_up_tables
 from .store.quorum import Quorum
 from .store.shard import Shard
 
@@ -24,7 +25,10 @@ def shard_of(assignment: wire.Assignment, record: Callable[[AppliedPush], None] 
         There is no such rule or codec, or an option is out of its range.
     """
     rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
+    rules = [make_row_rule(one.rule.name, dict(one.rule.options)) for one in assignment.tables]
+    tables = dict(zip(map(table_from_wire, assignment.tables), rules, strict=True))
     _compile(rule, assignment)
+    warm_up_tables(tables)
     return Shard(
         spans_from_wire(assignment.segments),
         rule,
@@ -35,6 +39,7 @@ def shard_of(assignment: wire.Assignment, record: Callable[[AppliedPush], None] 
         assignment.lock_free,
         _quorum(assignment),
         assignment.pull_differences,
+        tables,
     )
 
 

@@ -41,7 +41,7 @@ def save(
     with shard.saving, _with_views(shard) as segments:
         files = files_in(folder)
         files.make()
-        table = [(segment.span, _kinds(segment)) for segment in segments]
+        table = [(segment.span, _arrays(segment)) for segment in segments]
         return write_shard(files, number, about, table, _stored(segments, files))
 
 
@@ -60,15 +60,15 @@ def _with_views(shard: Shard) -> Iterator[list[Segment]]:
                 segment.snapshot_view = None
 
 
-def _kinds(segment: Segment) -> dict[str, np.dtype[Any]]:
-    """Names and element types of the arrays that the set is to hold of a segment with a snapshot view."""
+def _arrays(segment: Segment) -> dict[str, tuple[np.dtype[Any], int]]:
+    """Names, element types and lengths of the arrays that the set is to hold of a segment with a snapshot view."""
     assert segment.snapshot_view is not None
-    return {name: array.dtype for name, array in segment.snapshot_view.stored.arrays.items()}
+    return {name: (array.dtype, array.size) for name, array in segment.snapshot_view.stored.arrays.items()}
 
 
 def _stored(segments: Sequence[Segment], files: SetFiles) -> Iterator[StoredSegment]:
     """Each segment as of its snapshot view; one buffer, reused per segment, holds the arrays unchanged since."""
-    bytes_of = (segment.span.length * sum(kind.itemsize for kind in _kinds(segment).values()) for segment in segments)
+    bytes_of = (sum(dtype.itemsize * size for dtype, size in _arrays(segment).values()) for segment in segments)
     buffer = np.empty(max(bytes_of, default=0), np.uint8)
     for segment in segments:
         with segment.lock:

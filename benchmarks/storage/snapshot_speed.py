@@ -67,7 +67,7 @@ def measure(url: Url, mib: int, rounds: int) -> dict[str, Any]:
 
     vector = np.random.default_rng(0).standard_normal(mib << 18, np.float32)
     spans = make_segments([(0, len(vector))], 1 << 18)
-    table = [(span, {"w": vector.dtype}) for span in spans]
+    table = [(span, {"w": (vector.dtype, span.length)}) for span in spans]
     store, sets = connect(url), ObjectSets(connect(url), url / "snapshots")
     files, plain = s3fs.S3FileSystem(use_listings_cache=False), vector.tobytes()
 

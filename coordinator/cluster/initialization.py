@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dbelief.core.layout import FROZEN, Layout, assign_segments, nominal_length
-from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.placement import Placement, ShardPlacement, runs_of
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected
+from dbelief.sparse.table import SparseTable, assign_buckets
 
 from ..core.members import Member
 
@@ -24,6 +25,8 @@ class Initialization:
         State of the snapshot set that the job resumes from; None: the job starts anew.
     train_samples
         Training samples that the coordinator finds in the job's data; 0: the job has none.
+    tables
+        Tables of the job, behind so many dense segments.
 
     Attributes
     ----------
@@ -37,7 +40,14 @@ class Initialization:
         Id of the run: see `JobMachine.run_id`; and of the run that was started anew, which this one resumes.
     """
 
-    def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0, run_id: int = 0) -> None:
+    def __init__(
+        self,
+        shards: int,
+        resumed: dict[str, Any] | None,
+        train_samples: int = 0,
+        run_id: int = 0,
+        tables: Callable[[int], Sequence[SparseTable]] = lambda first: (),
+    ) -> None:
         self.layout: Layout | None = None
         self.placement: Placement | None = None
         self.assigned = False
@@ -45,7 +55,7 @@ class Initialization:
         self.first_run_id = int((resumed or {}).get("first_run_id") or run_id)
         self._shards = shards
         self._resumed = resumed
-        self._train_samples = train_samples
+        self._train_samples, self._tables = train_samples, tables
         self.source_digest = ""
         self.samples = self._samples_of_set()
         self._initialiser: int | None = None
@@ -102,11 +112,15 @@ class Initialization:
     def create_placement(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
         """Assign every shard its range of segments and return the placement."""
         assert self.layout is not None
-        spans = self.layout.segments(self.nominal_length)
-        runs = assign_segments(spans, self._shards)
-        rows = zip(shards, runs, strict=True)
-        places = tuple(ShardPlacement(m.number, m.address, shard_epoch, (run,), self.run_id) for m, run in rows)
-        self.placement = Placement(1, tuple(spans), places)
+        dense = self.layout.segments(self.nominal_length)
+        runs = assign_segments(dense, self._shards)
+        tables = self._tables(len(dense))
+        buckets = [span for table in tables for span in table.spans(self.layout.size)]
+        held = zip(runs, assign_buckets(tables, self._shards), strict=True)
+        runs_held = [runs_of([*range(first, first + count), *own]) for (first, count), own in held]
+        rows = zip(shards, runs_held, strict=True)
+        places = tuple(ShardPlacement(m.number, m.address, shard_epoch, run, self.run_id) for m, run in rows)
+        self.placement = Placement(1, (*dense, *buckets), places)
         return self.placement
 
     def replace(self, place: ShardPlacement) -> None:

@@ -11,6 +11,7 @@ One file because every event ends in `_advance`, which reads the state of all co
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, UserError
 from dbelief.job import Job
 from dbelief.rundir.summary import outcome_text
+from dbelief.sparse.table import number_tables
 
 from ..cluster.initialization import Initialization
 from ..cluster.recovery import Recovery
@@ -95,7 +97,8 @@ class JobMachine:
         self.total = self.training.total
         self.leases = self.training.leases
         self.progress = self.training.progress
-        self.initialization = Initialization(job.shards, resume[1] if resume else None, shape.train, run_id)
+        tables = functools.partial(number_tables, job.tables, job.seed)
+        self.initialization = Initialization(job.shards, resume[1] if resume else None, shape.train, run_id, tables)
         self.shutdown = Shutdown(shape, self.progress, self.training.evaluations)
         self.recovery = Recovery(
             self.initialization, self.members, self.training, self.replication, resume[0] if resume else None

@@ -297,7 +297,7 @@ class ShardClient:
     def _pushed(self, place: ShardPlacement) -> bool:
         """Whether replicas push to some segments of a shard; ledgers of the others count nothing."""
         assert self.placement is not None
-        return any(span.kind is not Kind.FIXED for span in self.placement.run(place))
+        return any(self.placement.spans[index].kind is not Kind.FIXED for index in place.segments)
 
     def _applied(self, place: ShardPlacement) -> Iterator[tuple[int, Applied]]:
         """Incarnations, and the pushes to "w" that one shard counts."""

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
 from dbelief.job import Diloco, Job, Sandblaster
+from dbelief.job.document.section import Section
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
-from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.rpc.wire.convert import spans_to_wire, table_to_wire
 from dbelief.rpc.wire.payloads import NUMBERS
+from dbelief.sparse.table import number_tables
 
 from ..core.effects import SetMembership
 
@@ -17,10 +19,9 @@ from ..core.effects import SetMembership
 def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.Assignment:
     """The segments of the shard at `place`, and how they are updated and written."""
     strategy, codecs = job.strategy, job.wire
-    rule = strategy.at_shards
     return wire.Assignment(
-        segments=spans_to_wire(placement.run(place)),
-        rule=segments.Rule(name=rule.name, options=rule.model_dump(exclude={"name", "rate"})),
+        segments=spans_to_wire(placement.spans[index] for index in place.segments),
+        rule=_rule(strategy.at_shards.name, strategy.at_shards),
         staleness=strategy.staleness,
         staleness_aware=strategy.staleness_aware,
         ordered=isinstance(strategy, Sandblaster) and strategy.ordered,
@@ -34,7 +35,18 @@ def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.As
         max_segment_length=max((span.length for span in placement.spans), default=0),
         shard=place.shard,
         quorum=_quorum(strategy),
+        tables=_tables(job, placement),
     )
+
+
+def _tables(job: Job, placement: Placement) -> list[wire.Table]:
+    made = number_tables(job.tables, job.seed, placement.dense)
+    rules = [_rule(one.rule.name, one.rule) for one in job.tables.values()]
+    return [table_to_wire(table, rule) for table, rule in zip(made, rules, strict=True)]
+
+
+def _rule(name: str, section: Section) -> segments.Rule:
+    return segments.Rule(name=name, options=section.model_dump(exclude={"name", "rate"}))
 
 
 def _quorum(strategy: object) -> wire.Quorum | None:

@@ -33,8 +33,8 @@ from dbelief.url import Url
 FORMAT = 2
 _NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
 
-Vectors = Mapping[str, np.dtype[Any]]
-"""Names and element types of a segment's vectors."""
+Vectors = Mapping[str, tuple[np.dtype[Any], int]]
+"""Names, element types and lengths of a segment's vectors."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class StoredSegment:
     version, applied, rounds, lost, ledger, lost_of, missed
         As in the shard's segment.
     arrays
-        Vectors by name, including the rule's state: (length,) each, valid until the next iteration.
+        Vectors by name, including the rule's state: (length,) each, but of a table's bucket; valid until the next
+        iteration.
     """
 
     span: SegmentSpan
@@ -94,9 +95,7 @@ def write_shard(
     """
     held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
     tensors: dict[str, Tensor] = {
-        f"{index}/{name}": (dtype, (span.length,))
-        for index, (span, here) in held.items()
-        for name, dtype in here.items()
+        f"{index}/{name}": (dtype, (size,)) for index, (_, here) in held.items() for name, (dtype, size) in here.items()
     }
     files, data, manifest, rows = files_in(folder), f"shard-{shard}.safetensors", f"shard-{shard}.json", []
     with files.write(data) as whole:
@@ -146,7 +145,10 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
         "lost": segment.lost,
         "lost_of": [[*pusher, lost] for pusher, lost in segment.lost_of.items()],
         "ledger": [[vector, *pusher, *row] for (vector, pusher), row in segment.ledger.items()],
-        "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
+        "vectors": [
+            [name, dtype_name(dtype), *([] if size == segment.span.length else [size])]
+            for name, (dtype, size) in vectors.items()
+        ],
         **({"missed": segment.missed} if segment.missed else {}),
         "offset": offset,
         "crc32": crc32,
@@ -251,8 +253,9 @@ def _check_shape(content: dict[str, Any]) -> None:
                 raise TypeError(f"ledger row of {vector!r}")
         for start, stop, count in row.get("missed", ()):
             numbers += start, stop, count
-        for name, dtype in row["vectors"]:
-            if not isinstance(name, str) or dtype not in DTYPES:
+        for name, dtype, *size in row["vectors"]:
+            numbers += size
+            if not isinstance(name, str) or dtype not in DTYPES or len(size) > 1:
                 raise TypeError(f"vector {name!r} of type {dtype!r}")
     odd = [number for number in numbers if type(number) is not int or number < 0]
     if odd or Path(file).name != file:
@@ -293,15 +296,20 @@ def _check_file(path: Path | Url, file: BufferedReader, content: dict[str, Any])
 
 def _size(row: dict[str, Any]) -> int:
     """Size of one segment in bytes."""
-    return int(row["length"] * sum(DTYPES[dtype].itemsize for _, dtype in row["vectors"]))
+    return sum(DTYPES[dtype].itemsize * size for _, dtype, size in _vectors(row))
+
+
+def _vectors(row: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """Name, type and length of each vector; a length is written where it is not the segment's: of a table's bucket."""
+    return [(name, dtype, *(size or [row["length"]])) for name, dtype, *size in row["vectors"]]
 
 
 def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
     """One segment, as views of its bytes."""
     arrays: dict[str, np.ndarray] = {}
     at = 0
-    for name, dtype in row["vectors"]:
-        end = at + row["length"] * DTYPES[dtype].itemsize
+    for name, dtype, size in _vectors(row):
+        end = at + size * DTYPES[dtype].itemsize
         arrays[name] = block[at:end].view(DTYPES[dtype])
         at = end
     # Earlier versions wrote no leases and positions.

@@ -48,6 +48,8 @@ class Kind(IntEnum):
     """Differences are added, such as those of the running statistics of BatchNorm."""
     FIXED = 2
     """They are assigned once, and not pushed: frozen parameters."""
+    TABLE = 3
+    """Rows by key, in a bucket of a table: they have no place in the flat vector."""
 
 
 @dataclass(frozen=True)

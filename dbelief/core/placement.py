@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.core.layout import Range, SegmentSpan
+from dbelief.core.layout import Kind, Range, SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, PushResult
 
 SegmentRange = tuple[int, int]
@@ -65,6 +65,11 @@ class Placement:
         """Number of parameters of the job."""
         return sum(span.length for span in self.spans)
 
+    @property
+    def dense(self) -> int:
+        """Number of its segments that are no buckets of tables: they come first."""
+        return sum(span.kind is not Kind.TABLE for span in self.spans)
+
     def run(
         self, place: ShardPlacement, part: Range | None = None, within: frozenset[int] | None = None
     ) -> Sequence[SegmentSpan]:
@@ -72,10 +77,16 @@ class Placement:
         held = [span for first, count in place.runs for span in self.spans[first : first + count]]
         if within is not None:
             return [span for span in held if span.index in within]
+        while held and held[-1].kind is Kind.TABLE:  # behind all others
+            held.pop()
         if part is None:
             return held
         first, last = (bisect_left(held, number, key=lambda span: span.start) for number in part)
         return held[first:last]
+
+    def buckets(self, place: ShardPlacement) -> Sequence[SegmentSpan]:
+        """Buckets of tables of one shard; `run` has none of them, except by `within`."""
+        return [self.spans[index] for index in place.segments if self.spans[index].kind is Kind.TABLE]
 
     def split(
         self, part: Range | None = None, within: frozenset[int] | None = None

@@ -87,6 +87,8 @@ class Push:
     absent
         Ranges of the flat vector that took no part: the rule leaves them as they are. Numbers that are sent for them
         are 0. `EVERYTHING`: nothing took part.
+    row_factor
+        Factor of the tables' own learning rates.
     """
 
     pusher: Pusher
@@ -101,6 +103,7 @@ class Push:
     lease: int = 0
     position: int = 0
     absent: Ranges = ()
+    row_factor: float = 1.0
 
     @property
     def row(self) -> LedgerRow:

@@ -86,6 +86,7 @@ def capture(
     def numbers(array: np.ndarray) -> np.ndarray:
         return array.copy() if copy else array
 
+    vectors, state = segment.parts()
     return SegmentState(
         span=segment.span,
         version=segment.version,
@@ -94,9 +95,9 @@ def capture(
         rounds=segment.rounds,
         lost=segment.ledger.lost,
         lost_of=dict(segment.ledger.lost_of),
-        vectors={name: numbers(array) for name, array in segment.vectors.items()},
+        vectors={name: numbers(array) for name, array in vectors.items()},
         filled=dict(segment.filled),
-        state={name: numbers(array) for name, array in zip(segment.rule.state, segment.state, strict=True)},
+        state={name: numbers(array) for name, array in state.items()},
         ledger=dict(segment.ledger.last),
         based=dict(segment.ledger.bases),
         missed=segment.missed,
@@ -116,13 +117,13 @@ def install(carried: SegmentState, segment: Segment) -> None:
     Rejected
         It is the state of another update rule.
     """
-    names = tuple(segment.rule.state)
-    if set(carried.state) != set(names):
+    names = segment.parts()[1].keys()
+    if carried.state.keys() != names:
         raise Rejected(f"segment {carried.span.index} has the state {sorted(carried.state)}, not {sorted(names)}")
     segment.version, segment.first_version, segment.applied = carried.version, carried.born, carried.applied
     segment.rounds, segment.missed = carried.rounds, carried.missed
-    segment.vectors, segment.filled = carried.vectors, carried.filled
-    segment.state = tuple(carried.state[name] for name in names)
+    segment.set_parts(carried.vectors, carried.state)
+    segment.filled = carried.filled
     segment.ledger = PushLedger(carried.span.index, carried.ledger, carried.based, carried.lost, carried.lost_of)
     segment.passed = carried.passed
     segment.sum, segment.staged = carried.sum, carried.staged

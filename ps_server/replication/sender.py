@@ -256,8 +256,8 @@ class FollowerMessages:
         places: list[tuple[int, int, PushRecord]] = []
         for one in records:
             segment = self._shard.segments.get(one.index)
-            if segment is None or one.form is not None or segment.span.length != len(one.values):
-                return None  # it has migrated to another shard; or is encoded; or a part of a segment
+            if segment is None or one.form is not None or not len(one.values) == segment.span.length > 0:
+                return None  # it has migrated to another shard; or is encoded; or a part of a segment, or rows
             places.append((_address(one), segment.span.start, one))
         address, start, first = min(places, key=itemgetter(0))
         size = first.values.itemsize

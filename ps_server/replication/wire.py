@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from dbelief.core.absent import checked
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.push import PARAMETERS, LedgerRow, Pusher
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as parameters
@@ -32,15 +32,21 @@ from ..store.journal import DropStagedRecord, ForgetRecord, JournalRecord, Progr
 from ..store.segment import Staged
 from .segment_state import SegmentState
 
+_PIECE = 1 << 20
+"""Numbers in a message; only rows of tables are longer: a message of gRPC has at most 64 MiB."""
+
 
 def encode(carried: SegmentState) -> Iterator[bytes]:
-    """Encode a segment: its head, then its arrays, a message each. Cost: copies of one array at a time."""
+    """Encode a segment: its head, then its arrays, a message each, or several. Cost: copies of one at a time."""
     arrays = list(_arrays(carried))
-    yield parameters.CarryRequest(head=_head(carried, len(arrays))).SerializeToString()
+    messages = sum(max(1, -(-numbers.size // _PIECE)) for _, numbers in arrays)
+    yield parameters.CarryRequest(head=_head(carried, messages)).SerializeToString()
     for message, numbers in arrays:
         message.codec = cast("segments.Codec.ValueType", CODECS[numbers.dtype])
-        message.data = numbers.tobytes()
-        yield parameters.CarryRequest(array=message).SerializeToString()
+        message.length = numbers.size if numbers.size > _PIECE else 0
+        for first in range(0, max(1, numbers.size), _PIECE):
+            message.offset, message.data = first, numbers[first : first + _PIECE].tobytes()
+            yield parameters.CarryRequest(array=message).SerializeToString()
 
 
 def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
@@ -110,6 +116,7 @@ class Decoder:
     def __init__(self) -> None:
         self._coming: SegmentState | None = None
         self._left = 0
+        self._pieces: list[np.ndarray] = []  # of an array that is not complete
 
     @property
     def within(self) -> bool:
@@ -133,16 +140,29 @@ class Decoder:
         elif message.HasField("array"):
             if self._coming is None:
                 raise Rejected("an array without a segment")
-            _add(self._coming, message.array)
+            if (numbers := self._whole(self._coming.span, message.array)) is not None:
+                _add(self._coming, message.array, numbers)
             self._left -= 1
         if self._coming is None or self._left:
             return None
         carried, self._coming = self._coming, None
         return carried
 
+    def _whole(self, span: SegmentSpan, message: wire.SegmentArray) -> np.ndarray | None:
+        """An array, once all of its pieces are there."""
+        numbers = _numbers(span, message)
+        if message.length or self._pieces:
+            if message.offset != sum(piece.size for piece in self._pieces):
+                raise Rejected(f"segment {span.index}: a piece of an array that does not follow the one before it")
+            self._pieces.append(numbers)
+            if message.offset + numbers.size < message.length:
+                return None
+            numbers, self._pieces = np.concatenate(self._pieces), []
+        return numbers
+
 
 def _begun(head: wire.SegmentHead) -> SegmentState:
-    if not head.span.length:
+    if not head.span.length and head.span.kind != Kind.TABLE:
         raise Rejected(f"segment {head.span.index} has no numbers")
     return SegmentState(
         span=span_from_wire(head.span),
@@ -162,12 +182,11 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
     )
 
 
-def _add(carried: SegmentState, message: wire.SegmentArray) -> None:
+def _add(carried: SegmentState, message: wire.SegmentArray, numbers: np.ndarray) -> None:
     """Store one array in the field that it belongs to."""
     what = message.WhichOneof("what")
     if what is None:
         raise Rejected(f"segment {carried.span.index}: an empty array")
-    numbers = _numbers(carried.span, message)
     if what == "staged":
         about = message.staged
         round_ = carried.staged.setdefault(about.clock, {})
@@ -190,9 +209,10 @@ def _add(carried: SegmentState, message: wire.SegmentArray) -> None:
 
 
 def _numbers(span: SegmentSpan, message: wire.SegmentArray) -> np.ndarray:
-    """(length,) writable numbers. Cost: a copy."""
+    """(length,) writable numbers, of a bucket any count. Cost: a copy."""
     dtype = DTYPES.get(message.codec)
-    if dtype is None or len(message.data) != span.length * dtype.itemsize:
+    size = len(message.data)
+    if dtype is None or (size % dtype.itemsize if span.kind is Kind.TABLE else size != span.length * dtype.itemsize):
         raise Rejected(f"segment {span.index}: {len(message.data)} bytes are not its {span.length} numbers")
     return np.frombuffer(message.data, dtype).copy()
 

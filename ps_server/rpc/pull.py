@@ -22,6 +22,9 @@ from ..store.pulled_numbers import PulledNumbers
 from .shared_memory import BlockView
 from .upload import Blocks, Wait
 
+MOST_KEYS = 1 << 20
+"""Keys of one bucket in a pull: their rows are made in one piece."""
+
 
 class PullHandler:
     """Handler of one pull.
@@ -49,6 +52,9 @@ class PullHandler:
             raise Rejected(f"{len(bases)} versions in bf16 for {len(indices)} segments")
         self._rows = list(zip(indices, known or [None] * len(indices), strict=True))
         self._bases = dict(zip(indices, bases, strict=True)) if bases else {}
+        self._wanted = [(row.segment, _keys(row)) for row in request.rows]
+        if self._wanted and request.HasField("shared"):
+            raise Rejected("rows of tables are not written to shared memory")
         self._prepared: list[bytes] | Exception | None = None
 
     @property
@@ -76,7 +82,7 @@ class PullHandler:
             The shard's incarnation has ended meanwhile, or its follower may have been promoted.
         """
         request, shard = self._request, self._shard
-        indices = list(request.segments)
+        indices = [*request.segments, *(index for index, _ in self._wanted)]
         if shard.staleness is not None and request.HasField("pusher"):
             shard.record_clock(indices, request.pusher.replica, request.clock)
         if self.waits:
@@ -91,17 +97,9 @@ class PullHandler:
 
     def _encoded(self, start: bytes) -> Iterator[bytes]:
         """Segments encoded in messages, small ones combined."""
-        codec, vector = payloads.answering(self._request.codec), self._request.vector
-        pulled = self._shard.pulled if self._bases and vector == PARAMETERS and isinstance(codec, BFloat16) else None
         combined = [start] if start else []
         filled = sent = 0
-        for index, newer_than in self._rows:
-            of_segment = payloads.codec_of(self._shard.segment(index).span, codec)
-            if pulled is None or of_segment is None:
-                form = functools.partial(_encode, index, of_segment)
-            else:
-                form = functools.partial(_encode_difference, index, pulled, self._bases[index])
-            answer = self._shard.read(vector, index, newer_than, form)
+        for answer in self._segments():
             if filled and filled + len(answer) > bulk.FULL_BYTES:
                 yield combined[0] if len(combined) == 1 else b"".join(combined)
                 combined, filled = [], 0
@@ -109,9 +107,24 @@ class PullHandler:
             filled += len(answer)
             sent += len(answer)
         self._metrics.bytes_total.labels("sent").inc(sent)
-        if self._rows:  # else the vector's existence is unverified
-            self._metrics.pulls_total.labels(vector).inc()
+        if self._rows or self._wanted:  # else the vector's existence is unverified
+            self._metrics.pulls_total.labels(self._request.vector).inc()
         yield combined[0] if len(combined) == 1 else b"".join(combined)
+
+    def _segments(self) -> Iterator[bytes]:
+        """Each segment, and then each bucket's rows, encoded."""
+        codec, vector = payloads.answering(self._request.codec), self._request.vector
+        pulled = self._shard.pulled if self._bases and vector == PARAMETERS and isinstance(codec, BFloat16) else None
+        for index, newer_than in self._rows:
+            of_segment = payloads.codec_of(self._shard.segment(index).span, codec)
+            if pulled is None or of_segment is None:
+                form = functools.partial(_encode, index, of_segment)
+            else:
+                form = functools.partial(_encode_difference, index, pulled, self._bases[index])
+            yield self._shard.read(vector, index, newer_than, form)
+        for index, keys in self._wanted:
+            version, rows = self._shard.read_rows(index, keys)
+            yield _encode(index, codec, version, rows.reshape(-1))
 
     def _listed(self, start: bytes) -> Iterator[bytes]:
         """Messages that list the segments in shared memory, the first of which begins with `start`."""
@@ -138,6 +151,14 @@ class PullHandler:
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(vector).inc()
             yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
+
+
+def _keys(row: wire.RowKeys) -> np.ndarray:
+    """(n,) int64 keys of a bucket's rows."""
+    if len(row.keys) % 8 or len(row.keys) > 8 * MOST_KEYS:
+        most = f"; at most {MOST_KEYS:,} keys" if len(row.keys) > 8 * MOST_KEYS else ""
+        raise Rejected(f"segment {row.segment}: {len(row.keys)} bytes are no keys of rows{most}")
+    return np.frombuffer(row.keys, np.int64)
 
 
 def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:

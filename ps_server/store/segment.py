@@ -178,6 +178,34 @@ class Segment:
         """Whether all of a named vector's numbers were assigned here."""
         return self.filled.get(vector, 0) == self.span.length
 
+    def check(self, values: np.ndarray, offset: int) -> None:
+        """Check what a push brings, before any of it is used.
+
+        Raises
+        ------
+        Rejected
+            It does not fit the segment.
+        """
+        if offset + len(values) > self.span.length or not len(values):
+            length = self.span.length
+            raise Rejected(f"segment {self.span.index}: {len(values)} numbers at {offset} do not fit its {length}")
+
+    def rate_of(self, push: Push) -> np.float32:
+        """Learning rate of a push here."""
+        return push.rate
+
+    def absent(self, push: Push, values: np.ndarray) -> Ranges:
+        """Ranges of the segment that took no part in a push of these values."""
+        return in_segment(push.absent, self.span) if push.absent else ()
+
+    def parts(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """All vectors, complete or not, and the rule's state by name, in place."""
+        return self.vectors, dict(zip(self.rule.state, self.state, strict=True))
+
+    def set_parts(self, vectors: dict[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
+        """Hold these arrays, as `parts` gave them for a segment of the same rule."""
+        self.vectors, self.state = vectors, tuple(state[name] for name in self.rule.state)
+
     def drop_staged(self, incarnations: Collection[int]) -> None:
         """Drop the staged gradients of these incarnations, and their ledger entries.
 
@@ -226,7 +254,7 @@ class Segment:
         if not self.ledger.expect(push):
             return Outcome.DUPLICATE
         self.ledger.record(push)
-        self._step(gradient, rate, offset, before, in_segment(push.absent, self.span) if push.absent else ())
+        self._step(gradient, rate, offset, before, self.absent(push, gradient))
         if self.on_apply is not None:
             self.on_apply(AppliedPush(self.span.index, push.pusher, push.sequence, float(rate)))
         return Outcome.APPLIED
@@ -284,7 +312,7 @@ class Segment:
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
             )
         # A private copy: the round outlasts the message that holds the gradient.
-        staged = Staged(gradient.copy(), push.samples, push.rate, self.ledger.row(push.pusher))
+        staged = Staged(gradient.copy(), push.samples, self.rate_of(push), self.ledger.row(push.pusher))
         if push.absent:
             self._stage_absent(push, staged)
         waiting[push.pusher] = staged
@@ -298,7 +326,7 @@ class Segment:
         self.staged[clock] = {}
 
     def _stage_absent(self, push: Push, staged: Staged) -> None:
-        staged.absent = in_segment(push.absent, self.span)
+        staged.absent = self.absent(push, staged.gradient)
         for start, stop in pairs(staged.absent):
             staged.gradient[start:stop] = 0
         if staged.absent and push.absent == EVERYTHING:
@@ -358,12 +386,16 @@ class Segment:
             self._count()
             return
         pushed = [(one.gradient, weight, one.absent) for weight, (_, _, one) in zip(weights, arrived, strict=True)]
-        mean, absent = round_mean(self.span.length, pushed)
+        mean, absent = self._mean(pushed)
         self._step(mean, rate, absent=absent)
         if self.on_apply is not None:
             for weight, (pusher, _, one) in zip(weights, arrived, strict=True):
                 row = AppliedPush(self.span.index, pusher, one.before.sequence + 1, float(rate))
                 self.on_apply(row._replace(round=self.rounds, weight=weight))
+
+    def _mean(self, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) -> tuple[np.ndarray, Ranges]:
+        """See `round_mean`."""
+        return round_mean(self.span.length, pushed)
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], LedgerRow]:
         """Ledger that matches the vectors: staged pushes are not counted."""
@@ -382,9 +414,10 @@ class Segment:
         """
         if not self.holds(PARAMETERS):
             raise Rejected(f"segment {self.span.index} has no initial values")
-        arrays = {name: values for name, values in self.vectors.items() if self.holds(name)}
-        arrays |= {state_key(name): values for name, values in zip(self.rule.state, self.state, strict=True)}
-        ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}
+        vectors, state = self.parts()
+        arrays = {name: values for name, values in vectors.items() if self.holds(name)}
+        arrays |= {state_key(name): values for name, values in state.items()}
+        ledger = {key: last for key, last in self.applied_ledger().items() if self.holds(key[0])}
         self.snapshot_view = SnapshotView(
             StoredSegment(
                 self.span,
@@ -417,19 +450,23 @@ class Segment:
 
         `again`: the incarnation continues, so the ledger keeps what was acknowledged in it, and no pusher repeats that.
         """
-        self.before_write(*self.vectors.values(), *self.state)
-        for name, target in zip(self.rule.state, self.state, strict=True):
-            target[:] = stored.arrays[state_key(name)]
-        vectors = stored.arrays.keys() - {state_key(name) for name in self.rule.state}
-        self.vectors = {name: self.vectors.get(name, np.empty_like(stored.arrays[name])) for name in vectors}
-        for name, target in self.vectors.items():
-            target[:] = stored.arrays[name]
-        self.filled = dict.fromkeys(self.vectors, self.span.length)
+        self._load_arrays(stored.arrays)
         self.version = self.first_version = max(
             stored.version, shard_epoch * VERSIONS_PER_INCARNATION, self.version + 1
         )
         self.applied, self.missed, self.rounds = stored.applied, stored.missed, stored.rounds
         self.ledger.restore(stored.ledger, stored.lost, stored.lost_of, same_incarnation=again)
+
+    def _load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Copy vectors and the rule's state, as a set has them."""
+        self.before_write(*self.vectors.values(), *self.state)
+        for name, target in zip(self.rule.state, self.state, strict=True):
+            target[:] = arrays[state_key(name)]
+        vectors = arrays.keys() - {state_key(name) for name in self.rule.state}
+        self.vectors = {name: self.vectors.get(name, np.empty_like(arrays[name])) for name in vectors}
+        for name, target in self.vectors.items():
+            target[:] = arrays[name]
+        self.filled = dict.fromkeys(self.vectors, self.span.length)
 
 
 def _decayed(stale: float | None, age: int) -> float:

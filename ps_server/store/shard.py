@@ -24,8 +24,10 @@ from dbelief.optim import Rule
 from dbelief.optim.rules.add import ADD
 from dbelief.optim.rules.elastic import ElasticMove
 from dbelief.process.runtime import runtime
+from dbelief.sparse.table import SparseTable
 
 from .admission import PushAdmission
+from .bucket import Bucket, new_bucket
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
 from .pulled_numbers import PulledNumbers
@@ -90,6 +92,8 @@ class Shard:
         With bound 0: when a round may end without some of its members; None: never.
     differences
         Whether fetched numbers are kept, for later answers: see `pulled_numbers.py`. Not where it is lock-free.
+    tables
+        Tables of the job, each with its rule. Not where it is lock-free.
     """
 
     def __init__(
@@ -103,8 +107,10 @@ class Shard:
         lock_free: bool = False,
         quorum: Quorum | None = None,
         differences: bool = False,
+        tables: Mapping[SparseTable, Rule] | None = None,
     ) -> None:
         self.rule = rule
+        self.tables = tables or {}
         self.staleness_aware = staleness_aware
         self.lock_free = lock_free
         self.ordered = ordered
@@ -124,6 +130,8 @@ class Shard:
 
     def make(self, span: SegmentSpan) -> Segment:
         """New segment, before any assignment."""
+        if span.kind is Kind.TABLE:
+            return new_bucket(span, self.tables, **self._make.keywords)
         segment = self._make(span) if span.kind is Kind.TRAINED else self._make(span, rule=ADD)
         segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
         segment.state = tuple(aligned(span.length, np.float32) for _ in segment.rule.state)
@@ -236,10 +244,22 @@ class Shard:
             self._check_here(segment)
             if not segment.holds(vector):
                 raise Rejected(f"segment {index}: no vector {vector!r} yet")
+            if segment.span.kind is Kind.TABLE:
+                raise Rejected(f"segment {index} is a bucket of a table, whose rows are read by key")
             held = newer_than is not None and segment.version <= newer_than
             formed = form(segment.version, None if held else segment.vectors[vector])
         self.counters.pulls += 1
         return formed
+
+    def read_rows(self, index: int, keys: np.ndarray) -> tuple[int, np.ndarray]:
+        """Version of a bucket, and the (n, width) float32 rows of (n,) int64 keys; raises Rejected where it is none."""
+        segment = self.segment(index)
+        if not isinstance(segment, Bucket):
+            raise Rejected(f"segment {index} is no bucket of a table")
+        with segment.lock:
+            self._check_here(segment)
+            self.counters.pulls += 1
+            return segment.version, segment.read(keys)
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`; see `StalenessBarrier.wait`. Without a bound: no wait."""
@@ -287,13 +307,12 @@ class Shard:
             Fenced incarnation, sequence gap, wrong length, unknown segment, or a push before all initial values.
         """
         segment = self.segment(index)
-        if offset + len(gradient) > segment.span.length or not len(gradient):
-            raise Rejected(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
+        segment.check(gradient, offset)
         with segment.lock:
             segment.taken += 1
             self._check_here(segment)
             self._admission.admit(push, segment.span, gradient)
-            version, rate, staleness = segment.version, push.rate, 0
+            version, rate, staleness = segment.version, segment.rate_of(push), 0
             lost = segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
                 outcome = segment.add(push, gradient, self.ordered)
@@ -303,8 +322,9 @@ class Shard:
                 outcome = segment.stage(push, gradient)
                 staleness = max(0, segment.rounds - push.clock) if outcome is Outcome.STAGED else 0
             else:
-                late = max(0, version - max(read_version, segment.first_version))
-                rate = push.rate / np.float32(max(1, late)) if self.staleness_aware else push.rate
+                # A push without rows of a bucket was computed from none of its versions.
+                late = max(0, version - max(read_version, segment.first_version)) if len(gradient) else 0
+                rate = rate / np.float32(max(1, late)) if self.staleness_aware else rate
                 outcome = segment.apply(push, gradient, offset, rate)
                 staleness = late if outcome is Outcome.APPLIED else 0
                 if self.staleness is not None:
@@ -352,7 +372,7 @@ class Shard:
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:
             segment = self.segment(index)
-            if len(weights) != segment.span.length:
+            if len(weights) != segment.span.length or segment.span.kind is Kind.TABLE:
                 raise Rejected(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
                 segment.taken += 1

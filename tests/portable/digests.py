@@ -28,6 +28,9 @@ from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import copy, dots, lincomb
 from dbelief.optim import Rule, make_rule
 from dbelief.optim.rules.elastic import ElasticMove
+from dbelief.optim.rules.row_adagrad import RowAdagrad
+from dbelief.sparse.row_hash import buckets, hashes, table_salt, uniform_rows
+from dbelief.sparse.table import pack, packed_mean, unpack
 from dbelief.training.schedule import cosine, poly, step, warm_up_factor
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
@@ -44,6 +47,7 @@ RULES: tuple[tuple[str, dict[str, float]], ...] = (
     ("adagrad", {"eps": 1e-10, "a0": 0.1}),
     ("adam", {}),
     ("adamw", {"weight_decay": 0.3}),
+    ("ftrl", {"l1": 0.5, "l2": 0.1}),
     ("elastic", {}),
 )
 CODECS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -133,6 +137,25 @@ def _pushed(rule: Rule, form: Callable[..., None], size: int) -> str:
     return digest(*parts)
 
 
+def tables() -> Iterator[tuple[str, str]]:
+    """Hashes of keys, initial rows, and rows with their state after each of five pushes, packed means among them."""
+    keys = np.sort(np.unique(numbers("keys", 10_007, np.float64).view(np.int64)))
+    salt = table_salt(7, "user")
+    yield "hashes", digest(hashes(keys, salt), buckets(hashes(keys, salt), 37))
+    for width in (1, 3, 16):
+        first = uniform_rows(keys, salt, width, 0.3)
+        yield f"initial {width}", digest(first)
+        w, sums = first.reshape(-1).copy(), np.zeros(keys.size, np.float32)
+        parts: list[Any] = []
+        for push in range(1, 6):
+            gradients = [numbers(f"gradient {push} {rank}", w.size).reshape(-1, width) for rank in range(2)]
+            packed = [(pack(keys[rank::2], rows[rank::2]), 2.0 + rank) for rank, rows in enumerate(gradients)]
+            _, mean = unpack(packed_mean(width, packed), width)
+            RowAdagrad(eps=1e-8).apply(w, mean.reshape(-1), (sums,), np.float32(0.05), push)
+            parts += [w.copy(), sums.copy()]
+        yield f"row-adagrad {width}", digest(*parts)
+
+
 def schedules() -> Iterator[tuple[str, str]]:
     """Rates, at which every replica of a group arrives by itself."""
     samples = range(0, 100_000, 97)
@@ -189,6 +212,7 @@ FAMILIES: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
     "codecs": codecs,
     "wires": wires,
     "rules": rules,
+    "tables": tables,
     "schedules": schedules,
     "sums": sums,
     "programs": programs,

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
-from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.placement import Placement, ShardPlacement, runs_of
 from dbelief.core.push import Push, Pusher
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -21,7 +21,8 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
-from dbelief.rpc.wire.convert import push_to_wire, spans_to_wire
+from dbelief.rpc.wire.convert import push_to_wire, spans_to_wire, table_to_wire
+from dbelief.sparse.table import SparseTable, assign_buckets
 from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 
@@ -52,7 +53,7 @@ class Job:
     """Two shards behind servers, configured as a coordinator does it, with `count` segments of 8 numbers, all 0.
 
     `spans` are the segments, where they are to be others; `prepare` may change each service before it is served;
-    `differences`: shards keep bf16 numbers that were pulled.
+    `differences`: shards keep bf16 numbers that were pulled; `tables`: beside them, each with the name of its rule.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class Job:
         rule: str = "sgd",
         spans: Sequence[SegmentSpan] | None = None,
         differences: bool = False,
+        tables: Mapping[SparseTable, str] | None = None,
     ) -> None:
-        self.differences = differences
+        self.differences, self.tables = differences, dict(tables or {})
         self.rule = segments.Rule(name=rule)
         self.metrics = [Metrics("ps") for _ in range(2)]
         self.services = [ShardService(metrics, deadline_s) for metrics in self.metrics]
@@ -77,10 +79,10 @@ class Job:
         self.clients: list[ShardedParameterClient] = []
         self.commands = itertools.count(1)
         spans = tuple(spans or make_segments([(0, 8 * count - 3)], 8))
-        runs = assign_segments(spans, 2)
-        self.placement = Placement(
-            1, spans, tuple(ShardPlacement(n, self.servers[n].address, n + 5, (run,)) for n, run in enumerate(runs))
-        )
+        runs, buckets = assign_segments(spans, 2), assign_buckets(list(self.tables), 2)
+        spans = (*spans, *(span for table in self.tables for span in table.spans(spans[-1].stop)))
+        places = (ShardPlacement(n, self.servers[n].address, n + 5, (runs[n], *runs_of(buckets[n]))) for n in range(2))
+        self.placement = Placement(1, spans, tuple(places))
         for number, service in enumerate(self.services):
             service.controller.index = number
             self.configure(number, job="digits", shard_epoch=number + 5, assignment=self.assignment(number, staleness))
@@ -134,7 +136,8 @@ class Job:
             stub.Snapshot(wire.SnapshotRequest(command=self.command(), job="digits", folder=str(folder), set="s"))
 
     def assignment(self, number: int, staleness: int | None = None) -> wire.Assignment:
-        run = self.placement.run(self.placement.places[number])
+        place = self.placement.places[number]
+        run = [self.placement.spans[index] for index in place.segments]
         # Sets of these tests lie anywhere.
         return wire.Assignment(
             segments=spans_to_wire(run),
@@ -142,6 +145,7 @@ class Job:
             staleness=staleness,
             snapshots="/",
             pull_differences=self.differences,
+            tables=[table_to_wire(table, segments.Rule(name=rule)) for table, rule in self.tables.items()],
         )
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from dbelief.arrays.push_source import PushSource
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Pusher
 from dbelief.errors import Rejected
@@ -303,7 +303,8 @@ class PullCall(ShardCall):
 
     def openings(self) -> Iterator[wire.PullRequest]:
         """One request, for the remaining segments; several where they are in shared memory and very many."""
-        left = [span.index for span in self.run[self.done :]]
+        left = [span.index for span in self.run[self.done :] if span.kind is not Kind.TABLE]
+        buckets = [span.index for span in self.run[self.done :] if span.kind is Kind.TABLE]  # of a report: no keys
         versions = self._versions[left].tolist()
         known = min(versions, default=0) >= 0
         at_once = len(left) if self._shared[0] is None else _MOST_REQUESTED
@@ -318,6 +319,7 @@ class PullCall(ShardCall):
                 codec=self._codec,
                 shared=self._shared[0],
                 bases=self._named(left[first : first + at_once]),
+                rows=[wire.RowKeys(segment=index) for index in buckets] if first + at_once >= len(left) else None,
             )
 
     def _named(self, indices: Sequence[int]) -> list[int] | None:

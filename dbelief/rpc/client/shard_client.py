@@ -10,7 +10,7 @@ Streams, retries and shared memory: `shard_calls.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
+from dbelief.sparse.table import SparseTable
 
 from .received_numbers import ReceivedNumbers
+from .rows_call import RowsCall, WantedRows
 from .shard_call import PullCall, ShardCall
 from .shard_calls import ShardCalls
 from .upload_call import ExchangeCall, PushCall, VectorUpload, result_of
@@ -102,6 +104,50 @@ class ShardedParameterClient(ShardCalls):
         self._run(calls)
         return max((call.waited_s for call in calls if isinstance(call, PullCall)), default=0.0)
 
+    def pull_rows(
+        self, wanted: Mapping[SparseTable, np.ndarray], versions: np.ndarray, clock: int = 0
+    ) -> list[np.ndarray]:
+        """Read rows of tables by key, from all shards concurrently; initial ones of keys that have none.
+
+        Parameters
+        ----------
+        wanted
+            Of each table (n,) int64 keys, each once, in any order.
+        versions
+            (segments,) int64: those of the buckets that are read are overwritten.
+        clock
+            See `Parameters.pull`.
+
+        Returns
+        -------
+        list
+            (n, width) float32 of each table, in the order of its keys.
+
+        Raises
+        ------
+        Unavailable, Rejected
+            Naming the shard.
+        """
+        orders, sorted_rows = [], []
+        buckets: dict[int, WantedRows] = {}
+        for table, keys in wanted.items():
+            order, parts = table.split(keys)
+            ordered, rows = keys[order], np.empty((keys.size, table.width), np.float32)
+            buckets |= {index: WantedRows(ordered[own], rows[own].reshape(-1)) for index, own in parts}
+            orders.append(order)
+            sorted_rows.append(rows)
+        how = buckets, versions, clock, self._pusher, self._codecs.asked
+        # Of a clock all buckets are named: a restored one waits until each replica has reported what it has passed.
+        places = self.placement.places if clock else ()
+        runs = [(place, self.placement.buckets(place)) for place in places] or self.placement.split(
+            within=frozenset(buckets)
+        )
+        self._run([RowsCall(self.job, place, run, *how) for place, run in runs if run])
+        found = [np.empty_like(rows) for rows in sorted_rows]
+        for rows, out, order in zip(sorted_rows, found, orders, strict=True):
+            out[order] = rows
+        return found
+
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Read a named vector by segments: each segment with its (length,) float32, valid until the next iteration."""
         placement = self.placement
@@ -126,10 +172,13 @@ class ShardedParameterClient(ShardCalls):
         meanwhile: Callable[[], None] = lambda: None,
         *,
         within: frozenset[int] | None = None,
+        rows: Mapping[int, np.ndarray] | None = None,
     ) -> PushResult:
         """See `Parameters.push`; `values` may also be a source, which is read as messages are made, again on retries.
 
-        `meanwhile` is called once, while the shards apply the push: for work that needs none of these arrays.
+        `rows`: by bucket, packed rows of tables (`dbelief.sparse.table`), in messages of the same push; buckets that
+        are not named get none. None: a push that buckets do not count. `meanwhile` is called once, while the shards
+        apply the push: for work that needs none of these arrays.
         Cost of `fetch`: a shard's segments are in the replies to its push. Where its stream broke or segments moved,
         they are pulled after all pushes. Where the fetch fails, the push may have been acknowledged.
 
@@ -142,12 +191,12 @@ class ShardedParameterClient(ShardCalls):
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        upload = VectorUpload(values, versions, push, self._rule, self._origin, within=within)
+        upload = VectorUpload(values, versions, push, self._rule, self._origin, within=within, rows=rows or {})
         calls, pulls = list[ShardCall](), list[ShardCall]()
-        for place, run in self._runs(within):
-            call = PushCall(self.job, place, run, upload, self._payloads(push))
+        for place, run, buckets in self._pushed_runs(within, rows is not None):
+            call = PushCall(self.job, place, [*run, *buckets] if buckets else run, upload, self._payloads(push))
             calls.append(call)
-            if fetch is not None:
+            if fetch is not None and run:
                 into = fetch.out, fetch.versions, PARAMETERS, fetch.clock, self._pusher, self._origin
                 pull = PullCall(self.job, place, run, *into, self._codecs.asked, self._fetched)
                 call.pull = pull if pull.is_one_request else None
@@ -204,6 +253,16 @@ class ShardedParameterClient(ShardCalls):
         if self._known[0] is not self.placement:
             self._known = self.placement, self.placement.split(self._part)
         return self._known[1]
+
+    def _pushed_runs(
+        self, within: frozenset[int] | None, tables: bool
+    ) -> Iterable[tuple[ShardPlacement, Sequence[SegmentSpan], Sequence[SegmentSpan]]]:
+        """As `_runs`, each with the shard's buckets where `tables`; and the shards that hold buckets only."""
+        if not tables:
+            return ((place, run, ()) for place, run in self._runs(within))
+        runs = {place.shard: run for place, run in self._runs(within)}
+        both = ((place, runs.get(place.shard, ()), self.placement.buckets(place)) for place in self.placement.places)
+        return (row for row in both if row[1] or row[2])
 
     def _payloads(self, push: Push) -> Payloads:
         """Payload encoder of a push, with the residual of its vector where the codec keeps one."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 
 from dbelief.arrays.push_source import PushSource
 from dbelief.core.absent import FEW
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResult
 from dbelief.errors import Rejected
@@ -22,6 +23,8 @@ from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.rpc.wire.payloads import Payloads
 
 from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
+
+_NO_ROWS = np.zeros(0, np.float32)
 
 Pushed = tuple[str, frozenset[int] | None]
 """What a push changes: a named vector, and which segments of it; None: all."""
@@ -41,6 +44,8 @@ class VectorUpload:
         Codec of an exchange's replies.
     within
         See `Parameters.push`.
+    rows
+        By bucket, packed rows of tables; buckets that are not named get none. Not of an exchange.
     """
 
     values: np.ndarray | PushSource
@@ -50,6 +55,7 @@ class VectorUpload:
     origin: int
     answers: segments.Codec.ValueType = segments.CODEC_FP32
     within: frozenset[int] | None = None
+    rows: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 class PushCall(ShardCall):
@@ -89,10 +95,23 @@ class PushCall(ShardCall):
     def requests(self) -> Iterator[bytes]:
         """The opening, and all remaining segments; small ones share a message."""
         left = self.run[self.done :]
+        dense = [span for span in left if span.kind is not Kind.TABLE]
         pieces: list[bytes | memoryview] = [bulk.head(self._opening(len(left)).SerializeToString())]
-        for further in self._encoded(left) if self._shared[0] is None else self._referred(left):
+        numbers = self._encoded(dense) if self._shared[0] is None else self._referred(dense)
+        messages: list[Iterator[Sequence[bytes | memoryview]]] = [numbers] if dense else []
+        for further in itertools.chain(*messages, self._row_messages(left[len(dense) :])):
             yield b"".join([*pieces, *further])
             pieces = []
+
+    @property
+    def holds_no_numbers(self) -> bool:
+        """See `ShardCall`: rows are never in shared memory."""
+        return super().holds_no_numbers and not any(span.kind is Kind.TABLE for span in self.run)
+
+    @property
+    def size(self) -> int:
+        """See `ShardCall`."""
+        return super().size + sum(values.size for values in self._upload.rows.values())
 
     def together(self) -> Sequence[ShardCall]:
         """See `ShardCall`."""
@@ -130,6 +149,21 @@ class PushCall(ShardCall):
                     return
                 self.sent += len(part.data or b"")
                 pieces += bulk.pieces(part)
+            yield pieces
+
+    def _row_messages(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
+        """Packed rows of each bucket, or none; small ones share a message."""
+        pieces: list[bytes | memoryview] = []
+        filled = 0
+        for span in left:
+            rows = self._upload.rows.get(span.index, _NO_ROWS)
+            if pieces and filled + rows.nbytes > bulk.FULL_BYTES:
+                yield pieces
+                pieces, filled = [], 0
+            pieces += bulk.pieces(bulk.part_of(span.index, max(0, int(self._versions[span.index])), rows))
+            filled += rows.nbytes
+            self.sent += rows.nbytes
+        if pieces:
             yield pieces
 
     def _referred(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes]]:

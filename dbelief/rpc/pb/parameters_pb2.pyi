@@ -229,6 +229,7 @@ class Assignment(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     QUORUM_FIELD_NUMBER: _builtins.int
     PULL_DIFFERENCES_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """staleness bound in clocks; absent: asynchronous"""
     record: _builtins.bool
@@ -269,6 +270,10 @@ class Assignment(_message.Message):
     def quorum(self) -> Global___Quorum:
         """at staleness bound 0: when rounds end without some members; absent: never"""
 
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Table]:
+        """tables of the job, wherever their buckets are; not with lock_free"""
+
     def __init__(
         self,
         *,
@@ -288,10 +293,11 @@ class Assignment(_message.Message):
         shard: _builtins.int | None = ...,
         quorum: Global___Quorum | None = ...,
         pull_differences: _builtins.bool = ...,
+        tables: _abc.Iterable[Global___Table] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "progress_s", b"progress_s", "quorum", b"quorum", "rule", b"rule", "shard", b"shard", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "pull_differences", b"pull_differences", "push_codec", b"push_codec", "push_options", b"push_options", "quorum", b"quorum", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_quorum", b"_quorum", "_shard", b"_shard", "_staleness", b"_staleness", "lock_free", b"lock_free", "max_segment_length", b"max_segment_length", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "pull_differences", b"pull_differences", "push_codec", b"push_codec", "push_options", b"push_options", "quorum", b"quorum", "record", b"record", "rule", b"rule", "segments", b"segments", "shard", b"shard", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
@@ -311,6 +317,58 @@ class Assignment(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class Table(_message.Message):
+    """Rows by key: its buckets are rows of the segment table, of kind 3."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """of the job's table"""
+    width: _builtins.int
+    """numbers of a row, at least 1"""
+    salt: _builtins.int
+    """of the hashes of its keys"""
+    limit: _builtins.float
+    """initial rows are uniform in [-limit, limit)"""
+    first: _builtins.int
+    """index of its first bucket in the segment table"""
+    buckets: _builtins.int
+    """count of its buckets, 1 to 65,536"""
+    rate: _builtins.float
+    """learning rate of its rows, before the factor of a push"""
+    @_builtins.property
+    def rule(self) -> _segments_pb2.Rule:
+        """update rule of its rows"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        width: _builtins.int = ...,
+        salt: _builtins.int = ...,
+        limit: _builtins.float = ...,
+        first: _builtins.int = ...,
+        buckets: _builtins.int = ...,
+        rule: _segments_pb2.Rule | None = ...,
+        rate: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "first", b"first", "limit", b"limit", "name", b"name", "rate", b"rate", "rule", b"rule", "salt", b"salt", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Table: _TypeAlias = Table  # noqa: Y015
 
 @_typing.final
 class Quorum(_message.Message):
@@ -501,6 +559,7 @@ class PullRequest(_message.Message):
     SHARED_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
     BASES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
     clock: _builtins.int
@@ -535,6 +594,14 @@ class PullRequest(_message.Message):
         with CODEC_BF16 and the vector "w": empty, or per segment one more than the
         """
 
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowKeys]:
+        """version that this client has in bf16 from this incarnation, 0: none. The
+        reply may then be CODEC_BF16_DIFFERENCE. A shard that does not read this
+        field replies in CODEC_BF16
+        rows of tables, replied after the segments, in the order wanted: a segment
+        """
+
     def __init__(
         self,
         *,
@@ -547,10 +614,11 @@ class PullRequest(_message.Message):
         shared: _segments_pb2.SharedArray | None = ...,
         codec: _segments_pb2.Codec.ValueType = ...,
         bases: _abc.Iterable[_builtins.int] | None = ...,
+        rows: _abc.Iterable[Global___RowKeys] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "pusher", b"pusher", "shared", b"shared", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "bases", b"bases", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "shared", b"shared", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "bases", b"bases", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "rows", b"rows", "segments", b"segments", "shared", b"shared", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__pusher: _TypeAlias = _typing.Literal["pusher"]  # noqa: Y015
     _WhichOneofArgType__pusher: _TypeAlias = _typing.Literal["_pusher", b"_pusher"]  # noqa: Y015
@@ -559,8 +627,34 @@ class PullRequest(_message.Message):
 Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
 @_typing.final
+class RowKeys(_message.Message):
+    """Keys of one bucket of a table."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    segment: _builtins.int
+    """index of the bucket in the job's segment table"""
+    keys: _builtins.bytes
+    """signed whole numbers of 64 bits, little-endian, in any order"""
+    def __init__(
+        self,
+        *,
+        segment: _builtins.int = ...,
+        keys: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowKeys: _TypeAlias = RowKeys  # noqa: Y015
+
+@_typing.final
 class PullReply(_message.Message):
-    """The next segments of a reply; with a staleness bound, an empty message comes first, at the end of the wait. Small
+    """The next segments of a reply; where it waits for a clock, an empty message comes first, at the end of the wait. Small
     segments share a message of up to 1 MiB, since each message has a fixed cost; a larger segment has its own message.
     A message lists up to 256 segments in shared memory.
     """
@@ -652,6 +746,7 @@ class PushOpening(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
+    ROW_FACTOR_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -690,6 +785,13 @@ class PushOpening(_message.Message):
     position: _builtins.int
     """what was reported as skipped
     count of samples of the lease, from its first, that are done with this push
+    """
+    row_factor: _builtins.float
+    """default none. The rule leaves these numbers and its state of them as they are; in a
+    round they count as 0 where others took part. A segment that lies in one range has no
+    payload, or one that is not read. 0 to 2^64 - 1: nothing took part, and in a round its
+    samples do not count. Concerns segments of kind 0, and pushes by the job's rule only
+    factor of the learning rates of tables; absent: 1
     """
     @_builtins.property
     def target(self) -> Global___Target:
@@ -743,10 +845,11 @@ class PushOpening(_message.Message):
         lease: _builtins.int = ...,
         position: _builtins.int = ...,
         absent: _abc.Iterable[_builtins.int] | None = ...,
+        row_factor: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "row_factor", b"row_factor", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
@@ -754,12 +857,16 @@ class PushOpening(_message.Message):
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
     _WhichOneofReturnType__pull: _TypeAlias = _typing.Literal["pull"]  # noqa: Y015
     _WhichOneofArgType__pull: _TypeAlias = _typing.Literal["_pull", b"_pull"]  # noqa: Y015
+    _WhichOneofReturnType__row_factor: _TypeAlias = _typing.Literal["row_factor"]  # noqa: Y015
+    _WhichOneofArgType__row_factor: _TypeAlias = _typing.Literal["_row_factor", b"_row_factor"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__base) -> _WhichOneofReturnType__base | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pull) -> _WhichOneofReturnType__pull | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__row_factor) -> _WhichOneofReturnType__row_factor | None: ...
 
 Global___PushOpening: _TypeAlias = PushOpening  # noqa: Y015
 

@@ -315,6 +315,8 @@ class SegmentArray(_message.Message):
     ANSWER_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """a named vector, by its name"""
     state: _builtins.str
@@ -325,6 +327,12 @@ class SegmentArray(_message.Message):
     """encoding of the numbers"""
     data: _builtins.bytes
     """the numbers"""
+    length: _builtins.int
+    """count of numbers of the whole array, where it is sent in pieces, one message after the other; 0:"""
+    offset: _builtins.int
+    """all are here. Of buckets of tables only
+    of a piece: count of numbers in those before it
+    """
     @_builtins.property
     def staged(self) -> Global___StagedGradient:
         """a gradient that waits for its round"""
@@ -343,10 +351,12 @@ class SegmentArray(_message.Message):
         answer: Global___CachedReply | None = ...,
         codec: _segments_pb2.Codec.ValueType = ...,
         data: _builtins.bytes = ...,
+        length: _builtins.int = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "staged", b"staged", "state", b"state", "vector", b"vector", "waiting", b"waiting", "what", b"what"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "codec", b"codec", "data", b"data", "staged", b"staged", "state", b"state", "vector", b"vector", "waiting", b"waiting", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "codec", b"codec", "data", b"data", "length", b"length", "offset", b"offset", "staged", b"staged", "state", b"state", "vector", b"vector", "waiting", b"waiting", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["vector", "state", "staged", "waiting", "answer"]  # noqa: Y015
     _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015

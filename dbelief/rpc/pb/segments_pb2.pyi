@@ -228,7 +228,9 @@ Global___SharedSegments: _TypeAlias = SharedSegments  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
-    """One segment, or a portion of one."""
+    """One segment, or a portion of one. Of a bucket of a table: rows, in a push n keys before n rows: 2 n numbers have the bits
+    of the keys, signed whole numbers of 64 bits, little-endian and strictly rising, the others are the rows.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -289,9 +291,9 @@ class SegmentSpan(_message.Message):
     start: _builtins.int
     """first number in the flat vector"""
     length: _builtins.int
-    """count of numbers, at least 1"""
+    """count of numbers, at least 1; 0 of a bucket of a table"""
     kind: _builtins.int
-    """what pushes do to them: 0 the job's rule, 1 differences are added, 2 nothing"""
+    """what pushes do to them: 0 the job's rule, 1 differences are added, 2 nothing; 3: a bucket of a"""
     def __init__(
         self,
         *,
@@ -363,10 +365,12 @@ class Rule(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"sgd", "momentum", "nesterov", "adagrad", "adam", "adamw"; "assign" overwrites"""
+    """"sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "ftrl"; of tables"""
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """an omitted option has the rule's own default"""
+        """"row-adagrad" too; "assign" overwrites
+        an omitted option has the rule's own default
+        """
 
     def __init__(
         self,

@@ -80,8 +80,9 @@ def numbers(part: SegmentPayload) -> np.ndarray:
 
 
 def part_of(index: int, version: int, values: np.ndarray) -> SegmentPayload:
-    """A complete segment of (length,) contiguous float32 or float64 numbers, without a copy."""
-    return SegmentPayload(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
+    """A complete segment of (length,) contiguous float32 or float64 numbers, without a copy; or rows of a bucket."""
+    data = values.data.cast("B") if len(values) else memoryview(b"")  # a view of no numbers cannot be cast
+    return SegmentPayload(index, version, 0, len(values), CODECS[values.dtype], data=data)
 
 
 def pieces(part: SegmentPayload) -> tuple[bytes, memoryview | bytes]:

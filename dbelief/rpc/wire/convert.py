@@ -16,6 +16,7 @@ from dbelief.errors import Rejected
 from dbelief.rpc.pb import coordination_pb2 as coordination
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.sparse.table import SparseTable
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -59,6 +60,8 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
     rate = opening.rate
     if not 0 <= rate <= _LARGEST:
         raise Rejected(f"a push by the rate {rate:g}")
+    if not 0 <= opening.row_factor <= _LARGEST:
+        raise Rejected(f"a push by {opening.row_factor:g} times the rates of tables")
     return Push(
         pusher_from_wire(opening.pusher),
         opening.sequence,
@@ -72,6 +75,7 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         opening.lease,
         opening.position,
         _absent(opening) if opening.absent else (),
+        opening.row_factor if opening.HasField("row_factor") else 1.0,
     )
 
 
@@ -108,6 +112,7 @@ def push_to_wire(
         lease=push.lease,
         position=push.position,
         absent=push.absent or None,
+        row_factor=push.row_factor if push.row_factor != 1.0 else None,
     )
 
 
@@ -142,6 +147,25 @@ def spans_to_wire(spans: Iterable[SegmentSpan]) -> list[segments.SegmentSpan]:
 def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[SegmentSpan, ...]:
     """Decode rows of the segment table."""
     return tuple(span_from_wire(row) for row in rows)
+
+
+def table_to_wire(table: SparseTable, rule: segments.Rule) -> parameters.Table:
+    """Encode a table with its rule."""
+    return parameters.Table(
+        name=table.name,
+        width=table.width,
+        salt=table.salt,
+        limit=table.limit,
+        rate=table.rate,
+        first=table.first,
+        buckets=table.count,
+        rule=rule,
+    )
+
+
+def table_from_wire(table: parameters.Table) -> SparseTable:
+    """Decode a table."""
+    return SparseTable(table.name, table.width, table.salt, table.limit, table.rate, table.first, table.buckets)
 
 
 def placement_to_wire(placement: Placement) -> coordination.Placement:

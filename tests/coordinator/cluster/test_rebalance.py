@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cluster.rebalance import BATCH, add_shard, apply_migration, plan_migrations, remove_shard
-from dbelief.core.layout import SegmentSpan
+from dbelief.core.layout import SegmentSpan, assign_segments
 from dbelief.core.placement import Placement, ShardPlacement, runs_of
+from dbelief.sparse.table import SparseTable, assign_buckets
 
 
 @st.composite
@@ -85,3 +86,22 @@ def test_moves_are_fewest_contiguous_and_balanced_by_size(count: int, last: int,
     for place in placement.places:
         held = sum(span.length for span in placement.run(place))
         assert held <= placement.size / after + 100, "at most a segment more than an equal share"
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 6), st.integers(1, 6))
+def test_buckets_of_tables_are_shared_out_beside_the_others(dense: int, buckets: int, before: int, after: int) -> None:
+    """From one number of shards to another: of both kinds each shard holds an equal share, or one more."""
+    spans = [SegmentSpan(index, 100 * index, 100) for index in range(dense)]
+    table = SparseTable("user", 4, 7, 0.1, 0.1, dense, buckets)
+    spans += table.spans(100 * dense)
+    runs = zip(assign_segments(spans[:dense], before), assign_buckets([table], before), strict=True)
+    owned = [runs_of([*range(first, first + count), *own]) for (first, count), own in runs]
+    places = [ShardPlacement(number, f"10.0.0.{number}:1", 1, run) for number, run in enumerate(owned)]
+    placement = with_places(Placement(1, tuple(spans), tuple(places)), after)
+    for move in plan_migrations(placement, after):
+        placement = apply_migration(placement, move)
+    for kind, total in (("dense", dense), ("buckets", buckets)):
+        counts = [sum((index < dense) == (kind == "dense") for index in place.segments) for place in placement.places]
+        assert sum(counts) == total
+        assert max(counts[:after]) - min(counts[:after]) <= 1
+        assert not any(counts[after:])

@@ -61,7 +61,9 @@ def write_parts(sets: SetStorage, set_id: str, epoch: int = 3) -> dict[str, int]
     assert files is not None
     for number, spans in enumerate((SPANS[:2], SPANS[2:])):
         segments = [stored(span) for span in spans]
-        table = [(one.span, {name: values.dtype for name, values in one.arrays.items()}) for one in segments]
+        table = [
+            (one.span, {name: (values.dtype, values.size) for name, values in one.arrays.items()}) for one in segments
+        ]
         about = {**ABOUT, "set": set_id, "shard_epoch": epoch}
         manifest, _ = write_shard(files, number, about, table, segments)
         parts[manifest.name] = epoch

@@ -48,7 +48,7 @@ def stored(span: SegmentSpan) -> StoredSegment:
 def write(folder: Path, number: int, spans: Iterable[SegmentSpan], **about: Any) -> Path:
     """One shard's part."""
     segments = [stored(span) for span in spans]
-    table = [(one.span, {name: values.dtype for name, values in one.arrays.items()}) for one in segments]
+    table = [(one.span, {name: (values.dtype, values.size) for name, values in one.arrays.items()}) for one in segments]
     manifest, size = write_shard(folder, number, {**ABOUT, **about}, table, segments)
     assert manifest == folder / f"shard-{number}.json"
     assert size == manifest.with_suffix(".safetensors").stat().st_size
@@ -298,7 +298,7 @@ def test_stopped_writer_does_not_overwrite_its_successor(tmp_path: Path) -> None
     """It wakes half-way, or once it has written its data file."""
     spans, late = TABLE[:3], {**ABOUT, "shard_epoch": 2}
     segments = [stored(span) for span in spans]
-    table = [(one.span, {name: values.dtype for name, values in one.arrays.items()}) for one in segments]
+    table = [(one.span, {name: (values.dtype, values.size) for name, values in one.arrays.items()}) for one in segments]
 
     def stopped() -> Iterator[StoredSegment]:
         yield segments[0]

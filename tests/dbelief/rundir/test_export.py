@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -63,7 +63,9 @@ def write(
     folder.mkdir()
     spans = make_segments(layout.rank_ranges(), nominal)
     about = {"job": "digits", "set": set_id, "rule": "sgd", "shard_epoch": 1}
-    names = {name: np.dtype("<f4") for name in ("w", "best.1", state_key("v"))}
+
+    def vectors(span: SegmentSpan) -> dict[str, tuple[np.dtype[Any], int]]:
+        return {name: (np.dtype("<f4"), span.length) for name in ("w", "best.1", state_key("v"))}
 
     def stored(span: SegmentSpan) -> StoredSegment:
         own = values[span.start : span.stop]
@@ -71,7 +73,7 @@ def write(
 
     for number, (first, count) in enumerate(assign_segments(spans, shards)):
         mine = spans[first : first + count]
-        write_shard(folder, number, about, [(span, names) for span in mine], map(stored, mine))
+        write_shard(folder, number, about, [(span, vectors(span)) for span in mine], map(stored, mine))
     state = {
         "segments": len(spans),
         "boxes": layout.rows(),

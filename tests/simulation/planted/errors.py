@@ -255,8 +255,8 @@ _SNAPSHOTS = (
     Planted(
         "snapshot_counts_staged_gradients",
         "ps_server/store/segment.py",
-        "ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}",
-        "ledger = {key: last for key, last in self.ledger.last.items() if key[0] in arrays}",
+        "ledger = {key: last for key, last in self.applied_ledger().items() if self.holds(key[0])}",
+        "ledger = {key: last for key, last in self.ledger.last.items() if self.holds(key[0])}",
         "With staleness 0, the ledger in a set counts gradients that wait for their round and that the set does not "
         "hold; a shard or a job that is restored from it lacks them, and takes their repetition for a duplicate.",
     ),
@@ -739,7 +739,7 @@ _DILOCO = (
         "outer_step_for_each_push",
         "ps_server/store/segment.py",
         """\
-        mean, absent = round_mean(self.span.length, pushed)
+        mean, absent = self._mean(pushed)
         self._step(mean, rate, absent=absent)
 """,
         """\

@@ -1,0 +1,82 @@
+"""Tables of rows by key, for scripts with embeddings of sparse features."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from .document.section import Count, Decay, NonNegative, Positive, Section, Whole, refusal
+from .models.model import Model, ScriptModel
+from .strategies.asynchronous import Asynchronous
+from .strategies.downpour import Downpour
+from .strategies.rules import AdagradRule, AddRule, FtrlRule, SgdRule
+from .strategies.strategy import Strategy
+from .strategies.synchronous import SyncSgd
+
+_UNIFORM = re.compile(r"uniform\((?P<limit>\d+(\.\d*)?(e-?\d+)?)\)")
+
+
+class RowAdagradRule(Section):
+    """A <- A + mean(g^2) over the row, w <- w - rate * g / (sqrt(A) + eps): one number of state for each row."""
+
+    name: Literal["row-adagrad"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units")
+    eps: NonNegative = Field(default=0.0, description="Added to the square root, in gradient units")
+    a0: NonNegative = Field(default=0.0, description="Where A starts; gradient units squared")
+
+
+class LazyAdamRule(Section):
+    """Adam of the rows that a push has, as torch's SparseAdam: the others stay as they are, with their moments."""
+
+    name: Literal["lazy-adam"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units")
+    beta1: Decay = Field(default=0.9, description="Decay of the mean gradient per push, without unit")
+    beta2: Decay = Field(default=0.999, description="Decay of the mean square per push, without unit")
+    eps: NonNegative = Field(default=1e-8, description="Added to the square root; gradient units")
+
+
+RowRule = Annotated[SgdRule | AdagradRule | RowAdagradRule | LazyAdamRule | FtrlRule, Field(discriminator="name")]
+
+
+def _init(text: str) -> str:
+    if text != "zeros" and _UNIFORM.fullmatch(text) is None:
+        raise refusal("", f"must be zeros or uniform(LIMIT), such as uniform(0.01), not {text!r}")
+    return text
+
+
+class TableSection(Section):
+    """Rows by key on the shards: a row is made by the first push with its key."""
+
+    width: Annotated[Whole, Field(ge=1, le=4096)] = Field(description="Numbers of a row")
+    rule: RowRule = Field(description="Update rule of its rows, with a learning rate of their own")
+    init: Annotated[str, AfterValidator(_init)] = Field(
+        default="uniform(0.01)", description="Initial rows: zeros, or uniform(LIMIT), by the job's seed and the key"
+    )
+    buckets: Annotated[Count, Field(le=4096)] = Field(
+        default=32, description="Parts that the table is cut into, which shards hold and hand over"
+    )
+
+    @property
+    def limit(self) -> float:
+        """Initial rows are uniform in [-limit, limit)."""
+        found = _UNIFORM.fullmatch(self.init)
+        return float(found["limit"]) if found else 0.0
+
+
+def check_tables(strategy: Strategy, model: Model, start_from: str | None) -> None:
+    """Raise a refusal where a job of these sections cannot have tables, with the reason."""
+    shards_step = isinstance(strategy, Downpour | Asynchronous | SyncSgd) and not strategy.grouped
+    if not shards_step or isinstance(strategy.at_shards, AddRule):
+        raise refusal(
+            "tables",
+            f"needs downpour or sync-sgd with a rule of the shards, not {strategy.name}: where replicas step on their "
+            "own, each would need all rows",
+        )
+    if not isinstance(model, ScriptModel):
+        raise refusal("tables", "needs model source: script, whose module has dbelief.torch.EmbeddingBag")
+    if not strategy.locked:
+        raise refusal("tables", "needs pushes in an order, not strategy.form hogwild: rows are made by them")
+    if start_from is not None:
+        raise refusal("start_from", "must be null with tables: rows of another run are not taken over")

@@ -1,0 +1,81 @@
+"""A pull of rows of tables from one shard, by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import ShardPlacement
+from dbelief.core.push import PARAMETERS, Pusher
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire.convert import pusher_to_wire
+
+from .shard_call import ShardCall
+
+
+@dataclass(frozen=True)
+class WantedRows:
+    """Rows of one bucket: (n,) int64 keys, and (n width,) float32 that receive their rows, in the order of the keys."""
+
+    keys: np.ndarray
+    out: np.ndarray
+
+
+class RowsCall(ShardCall):
+    """A pull of rows from one shard, one bucket after the other; rows are encoded by `codec`."""
+
+    method = "Pull"
+
+    def __init__(
+        self,
+        job: str,
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
+        wanted: Mapping[int, WantedRows],
+        versions: np.ndarray,
+        clock: int = 0,
+        pusher: Pusher | None = None,
+        codec: segments.Codec.ValueType = segments.CODEC_FP32,
+    ) -> None:
+        super().__init__(job, place, run)
+        none = WantedRows(np.zeros(0, np.int64), np.zeros(0, np.float32))
+        self._wanted = {span.index: wanted.get(span.index, none) for span in run}
+        self._versions, self._clock, self._codec = versions, clock, codec
+        self._pusher = None if pusher is None else pusher_to_wire(pusher)
+
+    @property
+    def size(self) -> int:
+        """Numbers of the rows that are not there yet."""
+        return sum(self._wanted[span.index].out.size for span in self.run[self.done :])
+
+    @property
+    def passed(self) -> int:
+        """See `ShardCall`."""
+        return self._clock
+
+    def requests(self) -> Iterator[bytes]:
+        """One request, for the remaining buckets."""
+        left = [(span.index, self._wanted[span.index].keys) for span in self.run[self.done :]]
+        yield wire.PullRequest(
+            target=self.target,
+            vector=PARAMETERS,
+            rows=[wire.RowKeys(segment=index, keys=keys.tobytes()) for index, keys in left],
+            pusher=self._pusher,
+            clock=self._clock,
+            codec=self._codec,
+        ).SerializeToString()
+
+    def handle_reply(self, answer: object) -> None:
+        """Store the received rows, and the versions of their buckets."""
+        assert isinstance(answer, bytes | memoryview)
+        _, parts = bulk.decode(answer)
+        for part in parts:
+            span = self._next(part)
+            self._fill(part, self._wanted[span.index].out)
+            self._versions[span.index] = part.version
+            self.done += 1

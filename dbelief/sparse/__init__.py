@@ -1,0 +1,1 @@
+"""Tables of rows by key: how they are cut, hashed and packed."""

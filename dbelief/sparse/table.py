@@ -1,0 +1,145 @@
+"""A table of rows by key: how it is cut into buckets, and how rows are packed into the numbers of a push.
+
+A bucket is a row of the segment table, of kind `TABLE` and without a place in the flat vector. What a push brings to a
+bucket is one float32 array of n (2 + width) numbers: n int64 keys, strictly rising, in the bits of the first 2 n, then
+n rows. So it is staged, recorded, sent and copied like any gradient.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dbelief.arrays.jit import kernel
+from dbelief.core.layout import Kind, SegmentSpan
+from dbelief.errors import Rejected
+
+from .row_hash import MOST_BUCKETS, buckets, hashes, table_salt, uniform_rows
+
+if TYPE_CHECKING:
+    from dbelief.job.tables import TableSection  # a shard does not import the job file's module
+
+
+@dataclass(frozen=True)
+class SparseTable:
+    """A table of a job.
+
+    Attributes
+    ----------
+    width
+        Numbers of a row.
+    salt
+        Of its hashes: `table_salt`.
+    limit
+        Initial rows are uniform in [-limit, limit).
+    rate
+        Learning rate of its rows.
+    first, count
+        Index of its first bucket in the segment table, and its buckets, at most `MOST_BUCKETS`.
+    """
+
+    name: str
+    width: int
+    salt: int
+    limit: float
+    rate: float
+    first: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MOST_BUCKETS:
+            raise ValueError(f"table {self.name!r}: {self.count} buckets, must be 1 to {MOST_BUCKETS}")
+        if self.width < 1 or not math.isfinite(self.limit):
+            raise ValueError(f"table {self.name!r}: rows of {self.width} numbers within {self.limit:g}")
+
+    def spans(self, size: int) -> list[SegmentSpan]:
+        """Rows of the segment table, behind a flat vector of `size` numbers."""
+        return [SegmentSpan(self.first + number, size, 0, Kind.TABLE) for number in range(self.count)]
+
+    def initial(self, keys: np.ndarray) -> np.ndarray:
+        """(n, width) float32 initial rows of (n,) int64 keys."""
+        return uniform_rows(keys, self.salt, self.width, self.limit)
+
+    def split(self, keys: np.ndarray) -> tuple[np.ndarray, list[tuple[int, slice]]]:
+        """Sort keys by bucket, and in each by key.
+
+        Returns
+        -------
+        order
+            (n,) int64: position of each sorted key in (n,) `keys`.
+        parts
+            Index of each bucket that has some, and their range in the order.
+        """
+        own = buckets(hashes(keys, self.salt), self.count)
+        by_key = np.argsort(keys)
+        order = by_key[np.argsort(own[by_key], kind="stable")]  # of 16 bits each: NumPy sorts them by radix
+        edges = np.searchsorted(own[order], np.arange(self.count + 1)).tolist()
+        ranges = enumerate(itertools.starmap(slice, pairwise(edges)), self.first)
+        return order, [(index, own) for index, own in ranges if own.start < own.stop]
+
+
+def number_tables(sections: Mapping[str, TableSection], seed: int, first: int) -> tuple[SparseTable, ...]:
+    """The tables of a job with this seed, in their order; `first`: number of its dense segments."""
+    tables = []
+    for name, one in sections.items():
+        salt = table_salt(seed, name)
+        tables.append(SparseTable(name, one.width, salt, one.limit, one.rule.rate, first, one.buckets))
+        first += one.buckets
+    return tuple(tables)
+
+
+def assign_buckets(tables: Sequence[SparseTable], shards: int) -> list[list[int]]:
+    """Indices of the buckets of each shard: of every table an equal share, to one bucket, each a run."""
+    owned: list[list[int]] = [[] for _ in range(shards)]
+    for table in tables:
+        for number in range(table.count):
+            owned[number * shards // table.count].append(table.first + number)
+    return owned
+
+
+def table_of(tables: Sequence[SparseTable], index: int) -> SparseTable:
+    """The table that a bucket belongs to, by its index in the segment table."""
+    for table in tables:
+        if table.first <= index < table.first + table.count:
+            return table
+    raise Rejected(f"segment {index} is a bucket of no table of the job")
+
+
+def pack(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """One array of (n,) int64 keys and (n, width) float32 rows."""
+    packed = np.empty(2 * keys.size + rows.size, np.float32)
+    packed[: 2 * keys.size].view(np.int64)[:] = keys
+    packed[2 * keys.size :] = rows.reshape(-1)
+    return packed
+
+
+def unpack(packed: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) int64 keys and (n, width) float32 rows, as views of a packed array of a length that fits."""
+    count = packed.size // (2 + width)
+    return packed[: 2 * count].view(np.int64), packed[2 * count :].reshape(count, width)
+
+
+@kernel("read int64", "boolean")
+def rises(keys: np.ndarray) -> bool:
+    """Whether (n,) int64 keys rise strictly."""
+    rising = True
+    for i in range(1, keys.size):
+        rising &= keys[i] > keys[i - 1]
+    return rising
+
+
+def packed_mean(width: int, pushed: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
+    """Packed mean of packed rows, with a weight each: a row that one lacks counts as 0. Summed in this order."""
+    total = sum(weight for _, weight in pushed)
+    parts = [(*unpack(packed, width), np.float32(weight / total)) for packed, weight in pushed if weight]
+    keys = np.unique(np.concatenate([own for own, _, _ in parts]))
+    mean = np.zeros((keys.size, width), np.float32)
+    for own, rows, weight in parts:
+        mean[np.searchsorted(keys, own)] += rows * weight
+    return pack(keys, mean)

@@ -1,0 +1,174 @@
+"""A bucket of a table, as a segment: rows by key in place of vectors (decision 0028).
+
+Ledger, versions, rounds, journal and snapshot views are those of `Segment`. A push's gradient is packed rows
+(`dbelief.sparse.table`). Rows that no push has made read as their initial values, so that none are assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dbelief.core.absent import EVERYTHING, Ranges
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.push import PARAMETERS, Push
+from dbelief.errors import Rejected
+from dbelief.optim import Rule
+from dbelief.sparse.table import SparseTable, pack, packed_mean, rises, table_of, unpack
+
+from ..tables.arena import Arena, RowArrays
+from ..tables.step import form_of, step_rows
+from .segment import Outcome, Segment
+
+_STAMPS = (1 << 32) - 1
+
+
+def new_bucket(span: SegmentSpan, tables: Mapping[SparseTable, Rule], **fields: Any) -> Bucket:
+    """An empty bucket of the table that it belongs to, with the table's rule; `fields`: others of `Segment`."""
+    table = table_of(list(tables), span.index)
+    rule = tables[table]
+    arena = Arena(form_of(rule, table.width), table.salt, table.initial)
+    return Bucket(**fields | {"span": span, "rule": rule, "lock_free": False}, arena=arena, rate=table.rate)
+
+
+def warm_up(tables: Mapping[SparseTable, Rule]) -> None:
+    """Compile the loops that buckets of these tables need, or load them from the cache: no push waits for it."""
+    for table in tables:
+        (span,) = replace(table, first=0, count=1).spans(0)
+        bucket = new_bucket(span, {replace(table, first=0): tables[table]})
+        bucket.check(pack(one := np.zeros(1, np.int64), table.initial(one)), 0)
+        bucket._step(pack(one, np.zeros((1, table.width), np.float32)), np.float32(0))
+        bucket.read(one)
+
+
+@dataclass
+class Bucket(Segment):
+    """One bucket; every method expects `lock` to be held.
+
+    Attributes
+    ----------
+    arena
+        Its rows. A row's stamp is the number of the last push with its key, modulo 2^32.
+    rate
+        Learning rate of the table's rows.
+    loaded
+        False from `empty` on until it is loaded.
+    """
+
+    arena: Arena = field(kw_only=True)
+    rate: float = field(kw_only=True)
+    loaded: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows, their state and index."""
+        return self.arena.nbytes
+
+    def holds(self, vector: str) -> bool:
+        """Whether it is the parameters, or an array of them: complete from the beginning, unless it is to be loaded."""
+        return self.loaded and (vector == PARAMETERS or vector in self.parts()[0])
+
+    def check(self, values: np.ndarray, offset: int) -> None:
+        """See `Segment.check`."""
+        if offset or values.size % (2 + self.arena.form.width):
+            raise Rejected(f"segment {self.span.index}: {values.size} numbers at {offset} are no rows of its table")
+        if not rises(unpack(values, self.arena.form.width)[0]):
+            raise Rejected(f"segment {self.span.index}: keys of rows that are not strictly rising")
+
+    def read(self, keys: np.ndarray) -> np.ndarray:
+        """(n, width) float32 rows of (n,) int64 keys."""
+        return self.arena.read(keys)
+
+    def assign(self, push: Push, values: np.ndarray, offset: int) -> Outcome:
+        """Count a push of initial values, which brings no rows here."""
+        if values.size or push.vector != PARAMETERS:
+            raise Rejected(f"segment {self.span.index}: rows of a table are not assigned")
+        if not self.ledger.expect(push):
+            return Outcome.DUPLICATE
+        self.ledger.record(push)
+        return Outcome.APPLIED
+
+    def add(self, push: Push, gradient: np.ndarray, ordered: bool) -> Outcome:
+        """Refuse: a batch method has no tables."""
+        raise Rejected(f"segment {self.span.index}: bundles are not added to a table")
+
+    def rate_of(self, push: Push) -> np.float32:
+        """The table's rate, by the push's factor."""
+        return np.float32(self.rate * push.row_factor)
+
+    def absent(self, push: Push, values: np.ndarray) -> Ranges:
+        """All of it where nothing of the push took part, rows neither; a row that a push lacks has the gradient 0."""
+        return EVERYTHING if push.absent == EVERYTHING and not values.size else ()
+
+    def apply(
+        self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32, before: np.ndarray | None = None
+    ) -> Outcome:
+        """See `Segment.apply`. Memory for new rows is there before the push is counted."""
+        if gradient.size and self.ledger.expect(push):
+            self.arena.reserve(gradient.size // (2 + self.arena.form.width))
+        return super().apply(push, gradient, offset, rate, before)
+
+    def _step(
+        self,
+        gradient: np.ndarray,
+        rate: np.float32,
+        offset: int = 0,
+        before: np.ndarray | None = None,
+        absent: Ranges = (),
+    ) -> None:
+        if absent:
+            self.version += 1
+            return
+        self._count()
+        if gradient.size:
+            self._preserve()
+            keys, rows = unpack(gradient, self.arena.form.width)
+            step_rows(self.arena, self.rule, keys, rows, rate, self.applied, self.applied & _STAMPS)
+
+    def _mean(self, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) -> tuple[np.ndarray, Ranges]:
+        counted = [(packed, weight) for packed, weight, _ in pushed if weight]
+        if not counted:
+            return np.zeros(0, np.float32), EVERYTHING
+        return packed_mean(self.arena.form.width, counted), ()
+
+    def parts(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Keys, stamps, and rows with their state, all in the bits of float32; no state beside them."""
+        keys, stamps, numbers = (values.reshape(-1).view(np.float32) for values in self.arena.rows())
+        return {"keys": keys, "stamps": stamps, self._rows_name: numbers}, {}
+
+    @property
+    def _rows_name(self) -> str:
+        """Name of the rows' array: rows of another rule or width have another."""
+        return f"rows of {self.arena.form.width} by {self.rule.name}"
+
+    def set_parts(self, vectors: dict[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
+        """Hold these rows, as `parts` gave them. Cost: a copy, and the index."""
+        self._load_arrays(vectors)
+
+    def empty(self) -> None:
+        """Drop all rows until the bucket is loaded."""
+        self._preserve()
+        self.staged.clear()
+        self.loaded = False
+        self.arena.load(RowArrays(np.zeros(0, np.int64), np.zeros(0, np.uint32), self.arena.rows().numbers[:0]))
+
+    def _preserve(self) -> None:
+        """Preserve the rows for the snapshot view, before a write."""
+        if self.snapshot_view is not None:
+            self.before_write(*self.snapshot_view.stored.arrays.values())
+
+    def _load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        where, stride = f"segment {self.span.index}", self.arena.form.stride
+        if missing := {"keys", "stamps", self._rows_name} - arrays.keys():
+            found = ", ".join(sorted(arrays)) or "nothing"
+            raise Rejected(f"{where}: its table has {min(missing)}, and what is to be loaded has {found}")
+        keys, stamps, numbers = arrays["keys"], arrays["stamps"], arrays[self._rows_name]
+        if keys.size % 2 or stamps.size != keys.size // 2 or numbers.size != stamps.size * stride:
+            raise Rejected(f"{where}: {numbers.size} numbers and {stamps.size} stamps are not {keys.size // 2} rows")
+        self._preserve()
+        rows = RowArrays(keys.view(np.int64), stamps.view(np.uint32), numbers.reshape(-1, stride))
+        self.arena.load(rows)
+        self.loaded = True

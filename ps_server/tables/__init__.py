@@ -1,0 +1,1 @@
+"""Sparse tables of a shard: rows by key, in arenas with a hash index."""

@@ -1,0 +1,219 @@
+"""Tables over gRPC: rows pulled by key and pushed with the dense numbers, through restarts, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.core.layout import make_segments
+from dbelief.core.placement import Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.optim import make_row_rule
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.wire import bulk
+from dbelief.sparse.row_hash import table_salt
+from dbelief.sparse.table import SparseTable, pack
+from tests.ps_server.replication.test_migration import give, hold, moved
+from tests.ps_server.replication.test_recovery import Dying
+from tests.ps_server.servers import A, B, Job
+
+pytestmark = pytest.mark.processes
+
+IDS = 200
+DENSE = make_segments([(0, 61)], 8)
+USER = SparseTable("user", 4, table_salt(0, "user"), 0.5, 0.1, len(DENSE), 5)
+ITEM = SparseTable("item", 2, table_salt(0, "item"), 0.0, 0.1, len(DENSE) + 5, 3)
+RULES = {USER: "adagrad", ITEM: "ftrl"}
+EVERY = np.arange(IDS)
+Start = Callable[..., Job]
+
+
+class Replica:
+    """A client, its pushes in order, and what every table's rows must be by its pushes alone."""
+
+    def __init__(self, job: Job, pusher: Pusher = A, **options: Any) -> None:
+        self.job, self.pusher = job, pusher
+        self.client: ShardedParameterClient = job.client(pusher, **options)
+        self.versions, self.sequence = job.held(), 0
+        self.rows = {table: table.initial(EVERY) for table in RULES}
+        rules = {table: make_row_rule(rule, {}) for table, rule in RULES.items()}
+        self.states = {
+            table: tuple(np.full_like(self.rows[table], value) for value in rule.state.values())
+            for table, rule in rules.items()
+        }
+
+    def push(self, rng: np.random.Generator) -> int:
+        """Push a gradient of 1 and random rows; the bytes of what is pushed."""
+        self.sequence += 1
+        packed: dict[int, np.ndarray] = {}
+        for table, rule in RULES.items():
+            keys = rng.choice(IDS, rng.integers(0, 60), replace=False)
+            gradients = rng.standard_normal((keys.size, table.width), dtype=np.float32)
+            order, parts = table.split(keys)
+            packed |= {index: pack(keys[order][own], gradients[order][own]) for index, own in parts}
+            whole = np.zeros_like(self.rows[table])
+            whole[keys] = gradients
+            made, states = make_row_rule(rule, {}), self.states[table]
+            made.apply_reference(np, self.rows[table], whole, states, np.float32(0.1), self.sequence)
+        push = Push(self.pusher, self.sequence, np.float32(0.1))
+        self.client.push(self.job.full(1.0), self.versions, push, rows=packed)
+        return sum(values.nbytes for values in packed.values()) + 4 * self.job.placement.size
+
+    def read(self) -> list[np.ndarray]:
+        return self.client.pull_rows(dict.fromkeys(RULES, EVERY), self.versions)
+
+
+def same(replica: Replica) -> None:
+    for found, expected in zip(replica.read(), replica.rows.values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("direct", [True, False])
+def test_rows_travel_with_the_dense_numbers(start: Start, shares: bool, direct: bool) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES), shares_memory=shares, direct=direct)
+    same(replica)
+    rng = np.random.default_rng(0)
+    pushed = sum(replica.push(rng) for _ in range(10))
+    same(replica)
+    np.testing.assert_allclose(replica.job.read(), -1.0, rtol=1e-6)
+    assert replica.client.sent == pushed
+    assert replica.versions[USER.first :].tolist() == [10] * 8
+
+
+def test_rows_are_in_the_order_of_their_keys(start: Start) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES))
+    replica.push(np.random.default_rng(0))
+    keys = np.random.default_rng(1).permutation(IDS)[:77]
+    (found,) = replica.client.pull_rows({USER: keys}, replica.versions)
+    np.testing.assert_array_equal(found, replica.rows[USER][keys])
+    (none,) = replica.client.pull_rows({USER: keys[:0]}, replica.versions)
+    assert none.shape == (0, 4)
+
+
+def test_a_push_without_rows_counts_in_every_bucket(start: Start) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES))
+    replica.sequence += 1
+    replica.client.push(replica.job.full(1.0), replica.versions, Push(A, 1, np.float32(0.1)), rows={})
+    replica.push(np.random.default_rng(0))
+    replica.read()
+    assert replica.versions[USER.first :].tolist() == [2] * 8
+
+
+def test_rounds_are_means_in_tables_too(start: Start) -> None:
+    """Two replicas that push the same number of samples: half of each."""
+    job = start(spans=DENSE, tables=RULES, staleness=0)
+    for number in range(2):
+        rounds = [wire.MembersFrom(clock=0, replicas=[A.replica, B.replica])]
+        job.configure(number, membership=wire.Membership(member_epoch=1, rounds=rounds))
+    replicas = [Replica(job, pusher) for pusher in (A, B)]
+    threads = [Thread(target=one.push, args=(np.random.default_rng(4),)) for one in replicas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    same(replicas[0])  # both have drawn the same rows: the mean is theirs
+
+
+def test_a_restored_shard_goes_on_with_the_rows_of_its_set(start: Start, tmp_path: Path) -> None:
+    job = start(spans=DENSE, tables=RULES)
+    replica, rng = Replica(job, refresh=lambda: job.placement), np.random.default_rng(0)
+    for _ in range(3):
+        replica.push(rng)
+    job.snapshot(tmp_path)
+    for number in range(2):
+        job.restart(number, tmp_path)
+    same(replica)
+    for _ in range(3):
+        replica.push(rng)
+    same(replica)
+
+
+@pytest.mark.parametrize(
+    ("request_", "match"),
+    [
+        ({"rows": [{"segment": USER.first, "keys": b"12345"}]}, "segment 8: 5 bytes are no keys of rows"),
+        ({"rows": [{"segment": 0, "keys": bytes(8)}]}, "segment 0 is no bucket of a table"),
+        ({"segments": [USER.first]}, "segment 8 is a bucket of a table, whose rows are read by key"),
+        ({"rows": [{"segment": USER.first}], "shared": {}}, "rows of tables are not written to shared memory"),
+    ],
+)
+def test_other_requests_are_refused(start: Start, request_: dict[str, Any], match: str) -> None:
+    job = start(spans=DENSE, tables=RULES)
+    asked = wire.PullRequest(target=job.target(), vector="w", **request_)
+    with pytest.raises(grpc.RpcError) as raised:
+        list(job.stubs[0].Pull(iter([asked])))
+    assert match in (raised.value.details() or "")
+
+
+def test_a_push_goes_on_where_finished_buckets_have_moved(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its clock is reported to the shard that has them now, for those that wait there."""
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)
+    dying = Dying(3, 2)
+    job = start(spans=DENSE, tables=RULES, prepare=dying)
+    replica, refreshed = Replica(job, refresh=lambda: job.placement), Event()
+    for number in range(2):
+        replica.push(np.random.default_rng(number))
+        if not number:
+            job.snapshot(tmp_path)
+
+    def when() -> Placement:
+        assert refreshed.wait(60)
+        return job.placement
+
+    monkeypatch.setattr(replica.client, "_refresh", when)
+    with ThreadPoolExecutor(1) as pool:
+        third = pool.submit(replica.push, np.random.default_rng(2))
+        assert dying.stopped.wait(60)
+        job.restart(1, tmp_path)
+        every = [span.index for span in job.placement.spans]
+        give(job, 1, 0, list(job.placement.places[1].segments))
+        hold(job, 0, every)
+        after = moved(job.placement, 1, 0, every)
+        job.placement = replace(after, places=after.places[:1])
+        refreshed.set()
+        third.result(60)
+    assert replica.versions[USER.first :].tolist() != [0] * 8
+    monkeypatch.setattr(replica.client, "_refresh", lambda: job.placement)
+    (rows, _) = replica.read()
+    assert (rows != USER.initial(EVERY)).any()
+
+
+def test_replicas_with_rows_in_other_buckets_go_on_after_a_restore(start: Start, tmp_path: Path) -> None:
+    """A restored bucket waits for what each replica has passed: a pull of rows reports it to all buckets."""
+    job = start(spans=DENSE, tables={USER: "sgd"}, staleness=0)
+    rounds = [wire.MembersFrom(clock=0, replicas=[A.replica, B.replica])]
+    for number in range(2):
+        job.configure(number, membership=wire.Membership(member_epoch=1, rounds=rounds))
+    order, parts = USER.split(EVERY)
+    keys = {pusher: EVERY[order][parts[index][1]][:3] for pusher, index in ((A, 3), (B, 4))}  # both at shard 1
+    clients = {pusher: job.client(pusher, refresh=lambda: job.placement, deadline_s=5.0) for pusher in (A, B)}
+    versions = {pusher: job.held() for pusher in (A, B)}
+
+    def step(pusher: Pusher, clock: int) -> None:
+        clients[pusher].pull(job.full(0.0), versions[pusher], clock=clock)
+        clients[pusher].pull_rows({USER: keys[pusher]}, versions[pusher], clock)
+        clients[pusher].push(
+            job.full(1.0), versions[pusher], Push(pusher, clock + 1, np.float32(1), clock=clock), rows={}
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        for clock in range(5):
+            if clock == 1:
+                job.snapshot(tmp_path)
+            if clock == 3:
+                job.restart(1, tmp_path, staleness=0)
+                job.configure(1, membership=wire.Membership(member_epoch=1, rounds=rounds), ready=True)
+            for one in [pool.submit(step, pusher, clock) for pusher in (A, B)]:
+                one.result(60)
