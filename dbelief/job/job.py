@@ -36,6 +36,7 @@ from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SyncSgd
+from .tables import TableSection, check_tables
 from .wire import Wire
 
 
@@ -172,6 +173,9 @@ class Job(Section):
     schedule: Schedule = Field(
         default_factory=lambda: ConstantSchedule(kind="constant"),
         description="Learning rate by samples seen",
+    )
+    tables: dict[Name, TableSection] = Field(
+        default_factory=dict, description="Rows by key on the shards, by name of the table: embeddings of a script"
     )
     wire: Wire = Field(default_factory=Wire, description="How numbers travel between replicas and shards")
     limits: Limits = Field(default_factory=Limits, description="When the job ends")
@@ -334,6 +338,12 @@ class Job(Section):
             return self
         if why := _not_for_scripts(self):
             raise refusal(*why)
+        return self
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        if self.tables:
+            check_tables(self.strategy, self.model, self.start_from)
         return self
 
     @model_validator(mode="after")

@@ -18,10 +18,13 @@ optimisers as it has:
         ...
             optimizer.step()
             sync.step(loss, samples=len(x))
+
+With a rule of the shards a module may have rows of the job's tables, by keys of 64 bits: `EmbeddingBag`, `Embedding`.
 """
 
+from .embedding import Embedding, EmbeddingBag
 from .seeded_dataset import SeededDataset
 from .sync import Sync
 from .unit_dataset import UnitDataset
 
-__all__ = ["SeededDataset", "Sync", "UnitDataset"]
+__all__ = ["Embedding", "EmbeddingBag", "SeededDataset", "Sync", "UnitDataset"]

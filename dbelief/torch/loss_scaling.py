@@ -43,6 +43,11 @@ class LossScaling:
                 self._check_unscaled()
         return any(self._overflowed(scaler()) for scaler in self._scalers)
 
+    @property
+    def scales(self) -> bool:
+        """Whether the script had a scaler when they were sought last."""
+        return bool(self._scalers)
+
     def _overflowed(self, scaler: GradScaler | None) -> bool:
         # By `get`: the mapping makes a row for each key that is read.
         state = scaler and scaler._per_optimizer_states.get(id(self._optimizer))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from dbelief.errors import NonFinite, UserError
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
+from dbelief.sparse.table import number_tables
 from dbelief.training.session import Session
 
+from .embedding import EmbeddingBag, TableReader, packed_gradients
 from .loss_scaling import LossScaling
 from .module_state import ModuleState
 from .step import RateFactor, Step
@@ -30,13 +33,24 @@ _CHANGES = ("params", "lr", "initial_lr", "max_lr", "min_lr")
 class RuleStep(Step):
     """Pushes the gradient; the optimiser itself never steps."""
 
-    def __init__(self, session: Session, state: ModuleState, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        session: Session,
+        state: ModuleState,
+        optimizer: torch.optim.Optimizer,
+        embeddings: Iterable[EmbeddingBag] = (),
+    ) -> None:
         super().__init__(session, state)
         self._optimizer, self._scaling = optimizer, LossScaling(optimizer)
         optimizer.register_step_pre_hook(_refuse)
         self.values = self._room()
         state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
+        tables = number_tables(session.job.tables, session.job.seed, session.parameters.placement.dense)
+        self._reader = TableReader(session.parameters, tables, self._versions)
+        self._embeddings, self._row_scale = list(embeddings), 1.0
+        for module in self._embeddings:
+            module.attach(self._reader)
         self._warned = False
         self._held = _beside_rate(optimizer.param_groups[0])
         vars(optimizer)["_opt_called"] = True  # the shards step: no scheduler of torch is to warn that it does not
@@ -45,7 +59,7 @@ class RuleStep(Step):
         """See `Step.fetch`."""
         self._session.parameters.pull(self.values, self._versions, clock=clock)
         self._state.load()
-        self.clock = clock
+        self.clock = self._reader.clock = clock
 
     def run(
         self, stepped: Stepped, samples: int, clock: int, next_clock: int, meanwhile: Callable[[], None]
@@ -58,24 +72,49 @@ class RuleStep(Step):
                 "all gradients are 0: is loss.backward() called before sync.step, and zero_grad() not between them?"
             )
         self._check_unchanged()
-        rate = self._optimizer.param_groups[0]["lr"] * self._factor(stepped.samples_before)
-        push = self._push(stepped, samples, clock, rate, absent)
+        factor = self._factor(stepped.samples_before)
+        rate = self._optimizer.param_groups[0]["lr"] * factor
+        push, rows = self._push(stepped, samples, clock, rate, absent), self._rows()
+        if rows is not None:
+            push = replace(push, row_factor=factor)
 
         def prepare() -> None:
             self._state.next_gradients()
             meanwhile()
 
-        pushed = self._send(gradient, self.values, push, next_clock, prepare)
+        pushed = self._send(gradient, self.values, push, next_clock, prepare, rows=rows)
+        self._reader.clock = next_clock
         self._state.load()
         return pushed
+
+    def _rows(self) -> dict[int, np.ndarray] | None:
+        """Packed gradients of the rows of the job's tables; None where it has none."""
+        if not self._session.job.tables:
+            return None
+        if self.left_out:
+            self.drop_rows()
+            return {}
+        scale, self._row_scale = self._row_scale, 1.0
+        return packed_gradients(self._embeddings, self._reader, scale)
+
+    def drop_rows(self) -> None:
+        """See `Step.drop_rows`."""
+        for module in self._embeddings:
+            module.take()
 
     def scale_gradients(self, factor: float) -> None:
         """See `Step.scale_gradients`."""
         self._state.scale_gradients(factor)
+        self._row_scale = factor
 
     def _find_overflow(self, search: bool = False) -> bool:
         with located():
             self.left_out = self._scaling.leaves_out(search)
+            if self._scaling.scales and self._session.job.tables:
+                raise UserError(
+                    "a GradScaler, and the job has tables: it does not unscale the gradients of their rows; use "
+                    "bfloat16 in autocast, which needs no scaler"
+                )
         return self.left_out
 
     def _gradient(self) -> tuple[np.ndarray, Ranges, float]:

@@ -11,7 +11,7 @@ Changes of buffers travel in the same push, and are added once; with elastic ave
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -82,6 +82,10 @@ class Step(ABC):
         """Multiply the gradients of the next step, where they are not the script's own."""
         return
 
+    def drop_rows(self) -> None:
+        """Drop the gradients of rows of tables."""
+        return
+
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
         """Push what steps up to `stepped` have left; None where nothing is, or where it travels."""
         return None
@@ -120,11 +124,13 @@ class Step(ABC):
         next_clock: int,
         meanwhile: Callable[[], None] = lambda: None,
         within: frozenset[int] | None = None,
+        rows: Mapping[int, np.ndarray] | None = None,
     ) -> PushResult:
-        """Push a vector, or some segments of it, and fetch their parameters with it."""
+        """Push a vector, or some segments of it, and rows of tables; fetch the segments' parameters with it."""
         self._sent_versions[:] = self._versions
         fetch = Fetch(into, self._versions, next_clock)
-        pushed = self._session.parameters.push(sent, self._sent_versions, push, fetch, meanwhile, within=within)
+        parameters, sent_versions = self._session.parameters, self._sent_versions
+        pushed = parameters.push(sent, sent_versions, push, fetch, meanwhile, within=within, rows=rows)
         self.clock = next_clock
         return pushed
 

@@ -28,6 +28,7 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .account import StepAccount
+from .embedding import EmbeddingBag
 from .kept_state import KeptState, check_kept
 from .local_steps import ElasticStep, Exchange, LocalStep, exchange_of
 from .loss import checked_loss
@@ -89,6 +90,7 @@ class Sync:
             if own_steps is None:
                 _check_optimizer(optimizer, member)
             root = getattr(module, "_orig_mod", module)  # the module behind torch.compile's
+            self._embeddings = [one for one in root.modules() if isinstance(one, EmbeddingBag)]
             self._state = ModuleState(root, sums_buffers=own_steps is not ElasticStep)
             if optimizer is not None:
                 _check_parameters(module, optimizer)
@@ -114,7 +116,7 @@ class Sync:
         if own_steps is not None:
             return own_steps(self._session, self._state)
         assert optimizer is not None, "checked"
-        return RuleStep(self._session, self._state, optimizer)
+        return RuleStep(self._session, self._state, optimizer, self._embeddings)
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
@@ -304,6 +306,7 @@ class Sync:
             self._settle()
         self._job.give_back(batches, again)
         self._state.drop_gradients()
+        self._step.drop_rows()
         following = self._job.drawn.next()
         if following is not None:
             self._before_compute(following)

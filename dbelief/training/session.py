@@ -343,7 +343,11 @@ class Session:
         """Store float32 values of the rank's part as a named vector on the shards."""
         versions = np.zeros(len(self.parameters.placement.spans), np.int64)
         self.sequences[vector] = self.next_sequence(vector)
-        self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
+        push = Push(self.pusher, self.sequences[vector], vector=vector, assign=True)
+        if vector == PARAMETERS and self.job.tables:  # buckets count all pushes of the parameters
+            self.parameters.push(values, versions, push, rows={})
+        else:
+            self.parameters.push(values, versions, push)
 
     def push(
         self,

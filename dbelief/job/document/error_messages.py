@@ -14,6 +14,8 @@ from .type_names import allowed, discriminator, section_in, tags, variants
 from .yaml_document import Document, Path, dotted, shortened
 
 _MOST_LINES = 50
+_KEY = "[key]"
+"""What Pydantic ends a location with where it is the name in a mapping that is wrong."""
 
 # What other systems call it; no measure of likeness would find these.
 _SAME = {
@@ -102,9 +104,12 @@ def _locate(location: Iterable[str | int], job: type[Section]) -> _Place:
     section: type[Section] | None = job
     members: dict[str, type[Section] | None] = {}
     choices: tuple[type[Section], ...] = ()
+    named = False  # the next part is a name that the file gives to a section
     for part in location:
-        if isinstance(part, int):
-            place.path = (*place.path, part)
+        if part == _KEY:
+            break
+        if isinstance(part, int) or named:
+            place.path, named = (*place.path, part), False
         elif members:
             section, choices, members = members[part], tuple(one for one in members.values() if one), {}
         elif section is not None:
@@ -112,6 +117,7 @@ def _locate(location: Iterable[str | int], job: type[Section]) -> _Place:
             place = _Place((*place.path, part), section, field, choices)
             members = tags(field) if field else {}
             section, choices = (section_in(field) if field and not members else None), ()
+            named = field is not None and section is not None and get_origin(field.annotation) is dict
     return place
 
 
@@ -125,6 +131,11 @@ def _problem(detail: Any, job: type[Section]) -> Problem:
         return _unknown_field(path, place, job)
     if place.field is None:
         return Problem(path, "must be a mapping whose keys are text")
+    if get_origin(place.field.annotation) is dict and section_in(place.field) is not None:
+        if detail["loc"][-1] == _KEY:
+            key = FieldInfo.from_annotation(get_args(place.field.annotation)[0])
+            return Problem(path, f"the name {_wrong_value(allowed(key), value, ())}")
+        return Problem(path, _wrong_value("a mapping", value, ()))
     if kind.startswith("union_tag") and isinstance(value, dict):
         name, choices = discriminator(list(variants(place.field).values()))
         path, value = (*path, name), value.get(name, _MISSING)

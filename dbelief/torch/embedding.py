@@ -1,0 +1,188 @@
+"""Modules whose rows lie in a table of the job: forward pulls the rows of a batch, and `sync.step` pushes gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dbelief.errors import ModelError, NonFinite, UserError
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.script.job import ScriptJob
+from dbelief.script.user_code import located
+from dbelief.sparse.table import SparseTable, pack
+
+
+class PulledRows(NamedTuple):
+    """Rows of one forward pass: (n,) int64 keys, each once, and (n, width) rows, which gather gradients."""
+
+    keys: np.ndarray
+    rows: torch.Tensor
+
+
+class TableReader:
+    """Reads rows for the modules of one script; made by `Sync`.
+
+    Parameters
+    ----------
+    versions
+        (segments,) int64: those of the buckets that are read are overwritten.
+
+    Attributes
+    ----------
+    clock
+        Of the batch that the rows are for.
+    """
+
+    def __init__(self, parameters: ShardedParameterClient, tables: Sequence[SparseTable], versions: np.ndarray) -> None:
+        self._parameters, self._versions = parameters, versions
+        self._tables = {table.name: table for table in tables}
+        self.clock = 0
+
+    def table(self, name: str) -> SparseTable:
+        """A table of the job."""
+        return self._tables[name]
+
+    def read(self, table: SparseTable, keys: np.ndarray) -> np.ndarray:
+        """(n, width) float32 rows of (n,) int64 keys, each once."""
+        (rows,) = self._parameters.pull_rows({table: keys}, self._versions, self.clock)
+        return rows
+
+
+class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
+    """Sums or means of the rows of bags of keys, as `torch.nn.EmbeddingBag`; the rows lie on the shards.
+
+    Keys are whole numbers of 64 bits: there is no number of rows. A row is made by the first step with its key, and
+    until then is what the table's `init` says. The module has no parameters: the table's rule makes the steps.
+
+    Parameters
+    ----------
+    job : ScriptJob
+        Made by `dbelief.join()`.
+    table : str
+        Its name in the job file.
+    mode : {"sum", "mean"}
+        What is made of the rows of a bag.
+
+    Attributes
+    ----------
+    pulled
+        Rows of the forward passes since the last step.
+
+    Raises
+    ------
+    ModelError
+        The job has no such table.
+    """
+
+    def __init__(self, job: ScriptJob, table: str, mode: Literal["sum", "mean"] = "sum") -> None:
+        super().__init__()
+        tables = job.membership.job.tables
+        with located():
+            if table not in tables:
+                listed = ", ".join(tables) or "none"
+                raise ModelError(f"{type(self).__name__}: the job has no table {table!r}; tables: {listed}")
+            if mode not in ("sum", "mean"):
+                raise ModelError(f"{type(self).__name__}: mode is {mode!r}, must be sum or mean")
+        self.table, self.width, self.mode = table, tables[table].width, mode
+        self._reader: TableReader | None = None
+        self.pulled: list[PulledRows] = []
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self).__name__} of table {self.table!r}"
+
+    def extra_repr(self) -> str:
+        """For `print`."""
+        return f"table={self.table!r}, width={self.width}, mode={self.mode!r}"
+
+    def attach(self, reader: TableReader) -> None:
+        """Read rows by this reader from now on."""
+        self._reader = reader
+
+    def forward(self, keys: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+        """(bags, width) float32, of keys as `torch.nn.EmbeddingBag` takes them: (bags, n), or (n,) with offsets."""
+        rows, places = self._rows(keys)
+        made: torch.Tensor = functional.embedding_bag(places, rows, offsets, mode=self.mode)
+        return made
+
+    def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of the distinct keys, and of each key which of them is its own."""
+        with located():
+            if self._reader is None:
+                raise UserError(f"{self._name}: make Sync(job, module, optimizer) of the module that it is in first")
+            if keys.is_floating_point() or keys.is_complex() or keys.dtype == torch.bool:
+                raise UserError(f"{self._name}: keys are {keys.dtype}, must be whole numbers")
+        distinct, places = torch.unique(keys.long(), return_inverse=True)
+        own = distinct.cpu().numpy()
+        rows = torch.from_numpy(self._reader.read(self._reader.table(self.table), own)).to(keys.device)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            self.pulled.append(PulledRows(own, rows))
+        return rows, places
+
+    def take(self) -> list[PulledRows]:
+        """What the forward passes since the last step have pulled, with gradients; they are forgotten here."""
+        pulled, self.pulled = self.pulled, []
+        return [one for one in pulled if one.rows.grad is not None]
+
+
+class Embedding(EmbeddingBag):
+    """The row of each key, as `torch.nn.Embedding`; the rows lie on the shards: see `EmbeddingBag`."""
+
+    def __init__(self, job: ScriptJob, table: str) -> None:
+        super().__init__(job, table)
+
+    def forward(self, keys: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+        """(..., width) float32 rows of (...) keys."""
+        rows, places = self._rows(keys)
+        made: torch.Tensor = functional.embedding(places, rows)
+        return made
+
+
+def packed_gradients(modules: Sequence[EmbeddingBag], reader: TableReader, scale: float) -> dict[int, np.ndarray]:
+    """By bucket, the packed gradients of all modules' rows since the last step; a key's gradients are added.
+
+    `scale`: factor of all of them.
+
+    Raises
+    ------
+    NonFinite
+        A gradient is NaN or infinite; names table and key.
+    """
+    packed: dict[int, np.ndarray] = {}
+    pulled: dict[str, list[PulledRows]] = {}
+    for module in modules:
+        pulled.setdefault(module.table, []).extend(module.take())
+    for name, parts in pulled.items():
+        if not parts:
+            continue
+        table = reader.table(name)
+        keys, gradients = _added(parts)
+        if scale != 1.0:
+            gradients = gradients * np.float32(scale)
+        if not (finite := np.isfinite(gradients).all(axis=1)).all():
+            raise NonFinite(f"the gradient of table {name!r} is not finite for key {keys[~finite][0]}")
+        order, ranges = table.split(keys)
+        packed |= {index: pack(keys[order[own]], gradients[order[own]]) for index, own in ranges}
+    return packed
+
+
+def _added(parts: Sequence[PulledRows]) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) keys, each once, and (n, width) gradients: of a key in several parts their sum."""
+    gradients = [_gradient(one) for one in parts]
+    if len(parts) == 1:
+        return parts[0].keys, gradients[0]
+    keys, places = np.unique(np.concatenate([one.keys for one in parts]), return_inverse=True)
+    added = np.zeros((keys.size, gradients[0].shape[1]), np.float32)
+    np.add.at(added, places, np.concatenate(gradients))
+    return keys, added
+
+
+def _gradient(one: PulledRows) -> np.ndarray:
+    assert one.rows.grad is not None
+    found: np.ndarray = one.rows.grad.float().cpu().numpy()
+    return found

@@ -1,0 +1,80 @@
+"""A script with rows of two tables: python rows.py FOLDER [STEP]. It writes losses, and the rows at its end.
+
+At the step it kills itself, or with "nan" has a gradient that is not finite; once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dbelief
+
+SAMPLES, IDS, BATCH = 240, 30, 20
+
+
+class Clicks(nn.Module):
+    """Logits of clicks, from a user's row and the sum of the rows of items."""
+
+    def __init__(self, user: nn.Module, item: nn.Module) -> None:
+        super().__init__()
+        self.user, self.item, self.out = user, item, nn.Linear(6, 1)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        """(samples,) logits."""
+        made: torch.Tensor = self.out(torch.cat([self.user(users), self.item(items)], 1)).squeeze(1)
+        return made
+
+
+def dataset() -> TensorDataset:
+    """Numbers of the samples, users, three items each with repeats among them, and clicks."""
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, IDS, SAMPLES) - 10, rng.integers(0, IDS, (SAMPLES, 3)) * 10**12
+    clicks = (users % 3 == 0) ^ (items[:, 0] % 7 < 3)
+    return TensorDataset(*map(torch.from_numpy, (np.arange(SAMPLES), users, items, clicks.astype(np.float32))))
+
+
+def new_out(module: Clicks) -> Clicks:
+    """The module with the dense parameters that all begin with."""
+    with torch.no_grad():
+        module.out.weight.copy_(torch.linspace(-1, 1, 6))
+        module.out.bias.zero_()
+    return module
+
+
+def main() -> None:
+    """Train."""
+    folder, what = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+    with dbelief.join() as job:
+        module = new_out(
+            Clicks(dbelief.torch.Embedding(job, "user"), dbelief.torch.EmbeddingBag(job, "item", mode="sum"))
+        )
+        sync = dbelief.torch.Sync(job, module, torch.optim.SGD(module.parameters(), lr=0.1))
+        loader = DataLoader(dataset(), batch_sampler=job.sampler(dataset(), batch_size=BATCH))
+        losses = []
+        for number, (own, users, items, clicks) in enumerate(loader, 1):
+            if what == str(number) and not (folder / "died").exists():
+                (folder / "died").touch()
+                os.kill(os.getpid(), 9)
+            logits = module(users, items)
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
+            loss.backward()
+            if what == "nan":
+                module.user.pulled[0].rows.grad[2, 1] = float("nan")
+            sync.step(loss, samples=len(users))
+            losses.append([own.tolist(), loss.item()])
+        with torch.no_grad():
+            rows = [module.user(torch.arange(IDS) - 10), module.item(torch.arange(IDS)[:, None] * 10**12)]
+        found = {"losses": losses, "rows": [one.tolist() for one in rows]}
+        (folder / f"end-{job.replica}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Rows of tables in scripts: as a plain program with dense embeddings, on several workers, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
+
+from dbelief.job import parse_job  # noqa: E402
+from dbelief.sparse.table import number_tables  # noqa: E402  (after the check for torch)
+from tests.script.rows import BATCH, IDS, SAMPLES, Clicks, dataset, new_out  # noqa: E402
+from tests.script.test_whole import launch  # noqa: E402
+
+FIRST_AND_LAST = slice(0, 5), slice(-5, None)
+ROWS = Path(__file__).with_name("rows.py")
+JOB = """
+name: rows
+model: {source: script}
+data: {source: script, train: 240}
+strategy: {name: downpour, batch: 20, lease: 20, rule: {name: sgd, rate: 0.1}, warm_start: null}
+schedule: {kind: step, every: 240, factor: 0.5}
+limits: {epochs: 3}
+shards: 2
+tables:
+  user: {width: 4, rule: {name: adagrad, rate: 0.05}, init: uniform(0.5), buckets: 3}
+  item: {width: 2, rule: {name: lazy-adam, rate: 0.02}, init: uniform(0.5)}
+"""
+
+
+def plain(order: list[list[int]]) -> tuple[list[float], list[np.ndarray]]:
+    """Losses, and rows at the end, of the same job by torch alone, with dense embeddings, for batches in this order."""
+    sections = parse_job(JOB, Path(), "job").tables
+    keys = np.arange(IDS) - 10, np.arange(IDS) * 10**12
+    first = [torch.from_numpy(one.initial(own)) for one, own in zip(number_tables(sections, 0, 1), keys, strict=True)]
+    user = torch.nn.Embedding.from_pretrained(first[0], freeze=False)
+    item = torch.nn.EmbeddingBag.from_pretrained(first[1], freeze=False, mode="sum", sparse=True)
+    module = new_out(Clicks(user, item))
+    optimizers: list[Any] = [
+        torch.optim.SGD(module.out.parameters(), lr=0.1),
+        torch.optim.Adagrad(user.parameters(), lr=0.05, eps=1e-12),
+        torch.optim.SparseAdam(item.parameters(), lr=0.02),
+    ]
+    _, users, items, clicks = dataset().tensors
+    losses = []
+    for number, own in enumerate(order):
+        logits = module(users[own] + 10, items[own] // 10**12)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, clicks[own])
+        for one, rate in zip(optimizers, (0.1, 0.05, 0.02), strict=True):
+            one.zero_grad()
+            one.param_groups[0]["lr"] = rate * 0.5 ** (number * BATCH // SAMPLES)
+        loss.backward()
+        for one in optimizers:
+            one.step()
+        losses.append(loss.item())
+    return losses, [user.weight.detach().numpy(), item.weight.detach().numpy()]
+
+
+def ends(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in folder.glob("end-*.json")]
+
+
+def test_one_worker_is_the_plain_program_with_dense_embeddings(tmp_path: Path) -> None:
+    """Adagrad, and Adam as `SparseAdam` has it, each with a rate of its own that follows the schedule."""
+    launch(tmp_path, JOB, 1, ROWS, str(tmp_path))
+    (end,) = ends(tmp_path)
+    order = [own for own, _ in end["losses"]]
+    assert len(order) == 3 * SAMPLES // BATCH
+    losses, rows = plain(order)
+    assert [loss for _, loss in end["losses"]] == pytest.approx(losses, rel=1e-5)
+    for found, expected in zip(end["rows"], rows, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("strategy", "copies"), [("downpour", 2), ("sync-sgd", 1)])
+def test_two_workers_one_of_which_is_killed(strategy: str, copies: int, tmp_path: Path) -> None:
+    job = JOB.replace("limits: {epochs: 3}", "limits: {epochs: 12}")
+    if strategy == "sync-sgd":
+        made = "{name: sync-sgd, form: shards, batch: 20, rule: {name: sgd, rate: 0.1}}"
+        job = re.sub("strategy: .*", f"strategy: {made}", job)
+    job = job.replace("shards: 2", f"shards: 2\nreplication: {copies}")
+    summary = launch(tmp_path, job.replace("every: 240", "every: 2400"), 2, ROWS, str(tmp_path), "9")
+    assert (tmp_path / "died").exists()
+    assert summary["samples"] == 12 * SAMPLES
+    found = ends(tmp_path)
+    first, last = (np.mean([loss for one in found for _, loss in one["losses"][part]]) for part in FIRST_AND_LAST)
+    assert last < 0.92 * first
+
+
+def test_a_gradient_that_is_not_finite_names_table_and_key(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", str(ROWS), str(tmp_path), "nan"]
+    ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode
+    assert re.search(r"the gradient of table 'user' is not finite for key -?\d+", ended.stderr)
