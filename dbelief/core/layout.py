@@ -388,6 +388,11 @@ class SegmentSpan:
     kind: Kind = Kind.TRAINED
 
     @cached_property
+    def by_key(self) -> bool:
+        """Whether it is a bucket of a table."""
+        return self.kind is Kind.TABLE
+
+    @cached_property
     def stop(self) -> int:
         """One past the last number."""
         return self.start + self.length

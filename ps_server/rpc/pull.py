@@ -52,7 +52,7 @@ class PullHandler:
             raise Rejected(f"{len(bases)} versions in bf16 for {len(indices)} segments")
         self._rows = list(zip(indices, known or [None] * len(indices), strict=True))
         self._bases = dict(zip(indices, bases, strict=True)) if bases else {}
-        self._wanted = [(row.segment, _keys(row)) for row in request.rows]
+        self._wanted = [(row.segment, _keys(row)) for row in request.rows] if request.rows else []
         if self._wanted and request.HasField("shared"):
             raise Rejected("rows of tables are not written to shared memory")
         self._prepared: list[bytes] | Exception | None = None
@@ -82,7 +82,7 @@ class PullHandler:
             The shard's incarnation has ended meanwhile, or its follower may have been promoted.
         """
         request, shard = self._request, self._shard
-        indices = [*request.segments, *(index for index, _ in self._wanted)]
+        indices = [index for rows in (self._rows, self._wanted) for index, _ in rows]
         if shard.staleness is not None and request.HasField("pusher"):
             shard.record_clock(indices, request.pusher.replica, request.clock)
         if self.waits:

@@ -31,8 +31,9 @@ class PushHandler(UploadHandler):
     ) -> None:
         super().__init__(controller, metrics, wait, blocks, message)
         self._staged: list[int] = []
-        self._reply = wire.PushAcknowledgement()
-        self._acknowledged = 0  # segments that the replies sent so far acknowledge
+        self._taken = 0  # segments
+        self._acknowledged = 0  # of these, by the replies sent so far
+        self._duplicates = self._staleness = self._lost = 0  # since the last reply
         self._pull: PullHandler | None = None
         if self.opening.HasField("pull"):
             if not self._count:
@@ -42,11 +43,11 @@ class PushHandler(UploadHandler):
     @property
     def complete(self) -> bool:
         """Whether all segments counted by the opening have arrived; False if the opening has no count."""
-        return 0 < self._count == self._reply.acknowledged
+        return 0 < self._count == self._taken
 
     def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes | None]:
         """See `UploadHandler.answers`."""
-        left = self._count - self._reply.acknowledged if self._count else len(parts)
+        left = self._count - self._taken if self._count else len(parts)
         if len(parts) > left:
             raise Rejected(f"a push of {self._count} segments went on with segment {parts[left].index}")
         if parts and parts[0].shared:
@@ -82,12 +83,12 @@ class PushHandler(UploadHandler):
 
     def _count_in(self, part: bulk.SegmentPayload, taken: SegmentResult) -> None:
         """Add an applied segment to the next acknowledgement, and to the metrics."""
-        shard, push, reply = self._shard, self._push, self._reply
+        shard, push = self._shard, self._push
         self._count_bytes(part)
-        reply.acknowledged += 1
-        reply.duplicates += taken.outcome is Outcome.DUPLICATE
-        reply.staleness += taken.staleness
-        reply.lost = max(reply.lost, taken.lost)
+        self._taken += 1
+        self._duplicates += taken.outcome is Outcome.DUPLICATE
+        self._staleness += taken.staleness
+        self._lost = max(self._lost, taken.lost)
         if shard.staleness == 0 and not push.assign:
             self._staged.append(part.index)
         if taken.outcome is Outcome.DUPLICATE:
@@ -98,12 +99,13 @@ class PushHandler(UploadHandler):
 
     def _replies(self, ended: bool) -> Iterator[wire.PushAcknowledgement | None]:
         """Acknowledgement that is due now: at the end of the push, or after `ACKNOWLEDGE_EVERY` more segments."""
-        due = self._reply.acknowledged - self._acknowledged >= ACKNOWLEDGE_EVERY and not self._staged
+        due = self._taken - self._acknowledged >= ACKNOWLEDGE_EVERY and not self._staged
         if not (ended or due):
             return
+        clock = 0
         if ended and self._staged:  # with staleness bound 0, a push is done when its round is applied
             self._wait("pushes", self._shard, self._staged, self._push.clock + 1)
-            self._reply.clock = self._shard.open_round(self._staged)
+            clock = self._shard.open_round(self._staged)
         if self._controller.replicates:
             records = self._controller.replicate()
             if self._pull is not None and self.complete:
@@ -111,11 +113,16 @@ class PushHandler(UploadHandler):
             yield WAITS
             self._controller.wait_replicated(records=records)
         self.check_incarnation()  # an earlier incarnation's pushes must not be acknowledged under this epoch
-        if ended and self._reply.acknowledged:
+        if ended and self._taken:
             self._record_metrics()
-        yield self._reply
-        self._acknowledged = self._reply.acknowledged
-        self._reply = wire.PushAcknowledgement(acknowledged=self._acknowledged)
+        yield wire.PushAcknowledgement(
+            acknowledged=self._taken,
+            duplicates=self._duplicates,
+            staleness=self._staleness,
+            lost=self._lost,
+            clock=clock,
+        )
+        self._acknowledged, self._duplicates, self._staleness, self._lost = self._taken, 0, 0, 0
 
     def _joined(self, acknowledgement: bytes, pull: PullHandler) -> Iterator[bytes]:
         """An acknowledgement and the replies of a pull, the first of them in one message where it does not wait."""

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dbelief.core.layout import Kind
 from dbelief.errors import Moved, Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
@@ -119,7 +118,7 @@ class UploadHandler(ABC):
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """Numbers of a segment: a view into shared memory, or decoded."""
         if not part.shared:
-            if part.codec and self._shard.segment(part.index).span.kind is Kind.TABLE:
+            if part.codec not in bulk.DTYPES and self._shard.segment(part.index).span.by_key:
                 raise Rejected(f"segment {part.index}: rows of a table in codec {part.codec}; they are not encoded")
             if part.data is None and self._push.absent:
                 return payloads.pushed_numbers(part, self._push, self._shard.segment(part.index).span)

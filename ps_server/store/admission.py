@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from dbelief.core.layout import Kind, SegmentSpan
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, PARAMETERS, Push, Pusher
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
@@ -104,9 +104,7 @@ class PushAdmission:
         dtype = np.dtype(DTYPES.get(push.vector, np.float32))
         if gradient.dtype != dtype:
             raise Rejected(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")
-        if span.kind is Kind.TABLE or push.assign or self._staleness is None:
-            return
-        if len(gradient) != span.length:
+        if len(gradient) != span.length and not (push.assign or self._staleness is None or span.by_key):
             raise Rejected(
                 f"segment {index}: with a staleness bound a push holds all {span.length} numbers, not {len(gradient)}"
             )

@@ -95,9 +95,9 @@ class Bucket(Segment):
         """Refuse: a batch method has no tables."""
         raise Rejected(f"segment {self.span.index}: bundles are not added to a table")
 
-    def rate_of(self, push: Push) -> np.float32:
-        """The table's rate, by the push's factor."""
-        return np.float32(self.rate * push.row_factor)
+    def received(self, push: Push) -> Push:
+        """With the table's rate, by the push's factor."""
+        return replace(push, rate=np.float32(self.rate * push.row_factor))
 
     def absent(self, push: Push, values: np.ndarray) -> Ranges:
         """All of it where nothing of the push took part, rows neither; a row that a push lacks has the gradient 0."""

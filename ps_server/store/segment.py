@@ -190,9 +190,9 @@ class Segment:
             length = self.span.length
             raise Rejected(f"segment {self.span.index}: {len(values)} numbers at {offset} do not fit its {length}")
 
-    def rate_of(self, push: Push) -> np.float32:
-        """Learning rate of a push here."""
-        return push.rate
+    def received(self, push: Push) -> Push:
+        """A push from a replica as it is here, and in the journal."""
+        return push
 
     def absent(self, push: Push, values: np.ndarray) -> Ranges:
         """Ranges of the segment that took no part in a push of these values."""
@@ -312,7 +312,7 @@ class Segment:
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
             )
         # A private copy: the round outlasts the message that holds the gradient.
-        staged = Staged(gradient.copy(), push.samples, self.rate_of(push), self.ledger.row(push.pusher))
+        staged = Staged(gradient.copy(), push.samples, push.rate, self.ledger.row(push.pusher))
         if push.absent:
             self._stage_absent(push, staged)
         waiting[push.pusher] = staged

@@ -244,7 +244,7 @@ class Shard:
             self._check_here(segment)
             if not segment.holds(vector):
                 raise Rejected(f"segment {index}: no vector {vector!r} yet")
-            if segment.span.kind is Kind.TABLE:
+            if segment.span.by_key:
                 raise Rejected(f"segment {index} is a bucket of a table, whose rows are read by key")
             held = newer_than is not None and segment.version <= newer_than
             formed = form(segment.version, None if held else segment.vectors[vector])
@@ -312,7 +312,8 @@ class Shard:
             segment.taken += 1
             self._check_here(segment)
             self._admission.admit(push, segment.span, gradient)
-            version, rate, staleness = segment.version, segment.rate_of(push), 0
+            push = segment.received(push)
+            version, rate, staleness = segment.version, push.rate, 0
             lost = segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
                 outcome = segment.add(push, gradient, self.ordered)
@@ -372,7 +373,7 @@ class Shard:
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:
             segment = self.segment(index)
-            if len(weights) != segment.span.length or segment.span.kind is Kind.TABLE:
+            if len(weights) != segment.span.length or segment.span.by_key:
                 raise Rejected(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
                 segment.taken += 1

@@ -45,6 +45,8 @@ class ClockMembers:
 
     def at(self, clock: int) -> frozenset[int]:
         """Replica numbers of the members of `clock`."""
+        if self.rounds and clock >= self.rounds[-1][0]:
+            return self.rounds[-1][1]
         row = bisect.bisect_right(self.rounds, clock, key=lambda row: row[0]) - 1
         return self.rounds[row][1] if row >= 0 else frozenset()
 
@@ -179,7 +181,7 @@ class StalenessBarrier:
             with segment.lock:
                 late = max(0, segment.rounds - push.clock)
                 self._grace.pushed(segment.span.index, push.pusher.replica, late, runtime.monotonic())
-        if self.staleness == 0:
+        if self.staleness == 0 and (self._grace is not None or self._restored):
             self.record_clock([segment.span.index], push.pusher.replica, push.clock)
         self.close_rounds([segment.span.index])
 
@@ -192,6 +194,8 @@ class StalenessBarrier:
         segments = self._segments
         wakes = wakes or self.staleness != 0 or self._grace is not None  # a quorum's grace period may begin
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
+            if self._lacks_pushes(segment):
+                continue  # without its lock: a push that comes meanwhile looks after it is staged
             with segment.lock:
                 if segment.moved_to:
                     continue  # it migrated before the lock was acquired: its round closes at its new owner
@@ -214,8 +218,8 @@ class StalenessBarrier:
 
         Those that are past it count too: a segment that was restored has rounds that no replica pushes again.
         """
-        if len(segment.staged.get(segment.rounds, ())) < self._fewest(segment.rounds):
-            return False  # at most pushes of a round, and found without a set
+        if self._lacks_pushes(segment):
+            return False
         arrived, expected = segment.arrived(), self._expected(segment)
         missing = expected - arrived
         if not missing or self._grace is None:
@@ -226,9 +230,12 @@ class StalenessBarrier:
             return True
         return self._grace.is_over(index, clock, len(arrived | passed), missing, runtime.monotonic())
 
-    def _fewest(self, clock: int) -> int:
-        """Pushes without which a round is not complete."""
-        return 0 if self._grace is not None or self._restored else len(self._membership.at(clock))
+    def _lacks_pushes(self, segment: Segment) -> bool:
+        """Whether a segment's round has too few pushes to be complete, found without a set; False where unknown."""
+        if self._grace is not None or self._restored:
+            return False
+        clock = segment.rounds
+        return len(segment.staged.get(clock, ())) < len(self._membership.at(clock))
 
     def _expected(self, segment: Segment) -> frozenset[int]:
         """Members of a segment's round that have not passed it."""
@@ -251,8 +258,11 @@ class StalenessBarrier:
             return
         until_s = runtime.monotonic() + timeout_s
         segments = list(segments)
+        due = clock - self.staleness
         for segment in segments:  # sequentially: a clock once reached stays reached, except for new members
-            while not self._wait_until(segment, clock - self.staleness, self._next_s(segments, until_s)):
+            while not (
+                self._reached(segment, due) or self._wait_until(segment, due, self._next_s(segments, until_s))
+            ):
                 if runtime.monotonic() >= until_s:
                     raise Unavailable(f"segment {segment.span.index}: {self._describe_stall(segment, clock)}")
                 self.close_rounds([one.span.index for one in segments])  # a grace period is over

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from dbelief.arrays.push_source import PushSource
-from dbelief.core.layout import Kind, SegmentSpan
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Pusher
 from dbelief.errors import Rejected
@@ -69,6 +69,8 @@ class ShardCall(ABC):
         Bytes of segments' payloads in messages, including messages that were lost.
     shared_sent, shared_received
         Bytes of segments that went through shared memory instead.
+    pull
+        Pull that follows in its stream; None: none does.
     """
 
     method = ""
@@ -91,6 +93,14 @@ class ShardCall(ABC):
         self.arrays: Sequence[np.ndarray | PushSource | None] = ()
         self.locations: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
+        self.pull: PullCall | None = None
+
+    def hand_over(self) -> PullCall:
+        """Leave the stream to `pull`, whose replies are the next ones in it; returns it."""
+        assert self.pull is not None
+        pull, self.pull = self.pull, None
+        pull.stream, pull.route, pull.pool, self.stream = self.stream, self.route, self.pool, None
+        return pull
 
     def share(self, arrays: Sequence[segments.SharedArray | None]) -> None:
         """Let the shard access these arrays in place, until the call is done."""
@@ -303,8 +313,8 @@ class PullCall(ShardCall):
 
     def openings(self) -> Iterator[wire.PullRequest]:
         """One request, for the remaining segments; several where they are in shared memory and very many."""
-        left = [span.index for span in self.run[self.done :] if span.kind is not Kind.TABLE]
-        buckets = [span.index for span in self.run[self.done :] if span.kind is Kind.TABLE]  # of a report: no keys
+        left = [span.index for span in self.run[self.done :] if not span.by_key]
+        buckets = [span.index for span in self.run[self.done :] if span.by_key]  # of a report: no keys
         versions = self._versions[left].tolist()
         known = min(versions, default=0) >= 0
         at_once = len(left) if self._shared[0] is None else _MOST_REQUESTED

@@ -32,7 +32,7 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import QUIET_S, named
 
 from .direct_streams import DirectStreams
-from .shard_call import ShardCall
+from .shard_call import PullCall, ShardCall
 from .shared_buffers import SharedBuffers
 from .socket_stream import SocketStream
 from .stream_pool import StreamPool
@@ -162,14 +162,15 @@ class ShardCalls:
                             self._drop(other)
                             self._begin(other)
                     self._broke(call, trouble)
-                if isinstance(call, PushCall) and call.pull is not None and call.done >= len(call.run):
+                if call.pull is not None and call.done >= len(call.run):
                     call = call.hand_over()
                     calls.append(call)
                 if call.stream is None or call.done < len(call.run):
                     left.append(call)
                 else:
                     self._finished(call)
-            if pushed := [call for call in calls if isinstance(call, PushCall)]:
+            # The comparison spares pulls the check of an abstract class, which takes 400 ns.
+            if pushed := [call for call in calls if call.method != PullCall.method and isinstance(call, PushCall)]:
                 self._pushed[pushed[0].what] = began_in, pushed if pushed[0].what[1] is not None else []
         finally:
             for call in calls:
@@ -193,7 +194,7 @@ class ShardCalls:
 
     def _unshare(self, calls: Sequence[ShardCall], blocks: Collection[Block]) -> list[ShardCall]:
         """Abandon blocks that shards may still access; returns the calls that continue without shared memory."""
-        using = [call for call in calls if any(one.shares for one in call.together())]
+        using = [call for call in calls if any(one.shares for one in call.together())] if blocks else []
         if using:
             for call in using:
                 for one in call.together():

@@ -12,7 +12,7 @@ import numpy as np
 
 from dbelief.arrays.push_source import PushSource
 from dbelief.core.absent import FEW
-from dbelief.core.layout import Kind, SegmentSpan
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResult
 from dbelief.errors import Rejected
@@ -74,7 +74,6 @@ class PushCall(ShardCall):
         self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
         self.arrays = (upload.values if payloads.as_they_are else None,)
         self._first = 0  # segments that were done when the current stream began
-        self.pull: PullCall | None = None
         self.staleness = self.duplicates = self.lost = self.clock = 0
 
     @property
@@ -95,34 +94,30 @@ class PushCall(ShardCall):
     def requests(self) -> Iterator[bytes]:
         """The opening, and all remaining segments; small ones share a message."""
         left = self.run[self.done :]
-        dense = [span for span in left if span.kind is not Kind.TABLE]
         pieces: list[bytes | memoryview] = [bulk.head(self._opening(len(left)).SerializeToString())]
-        numbers = self._encoded(dense) if self._shared[0] is None else self._referred(dense)
-        messages: list[Iterator[Sequence[bytes | memoryview]]] = [numbers] if dense else []
-        for further in itertools.chain(*messages, self._row_messages(left[len(dense) :])):
+        buckets = [span for span in left if span.by_key] if left[-1].by_key else []  # behind all others
+        dense = left[: len(left) - len(buckets)]
+        messages: Iterator[Sequence[bytes | memoryview]] = iter(())
+        if dense:
+            messages = self._encoded(dense) if self._shared[0] is None else self._referred(dense)
+        for further in itertools.chain(messages, self._row_messages(buckets)) if buckets else messages:
             yield b"".join([*pieces, *further])
             pieces = []
 
     @property
     def holds_no_numbers(self) -> bool:
         """See `ShardCall`: rows are never in shared memory."""
-        return super().holds_no_numbers and not any(span.kind is Kind.TABLE for span in self.run)
+        return super().holds_no_numbers and not self.run[-1].by_key
 
     @property
     def size(self) -> int:
         """See `ShardCall`."""
-        return super().size + sum(values.size for values in self._upload.rows.values())
+        rows = self._upload.rows
+        return super().size + (sum(values.size for values in rows.values()) if rows else 0)
 
     def together(self) -> Sequence[ShardCall]:
         """See `ShardCall`."""
         return (self,) if self.pull is None else (self, self.pull)
-
-    def hand_over(self) -> PullCall:
-        """Leave the stream to the pull, whose replies are the next ones in it; returns the pull."""
-        assert self.pull is not None
-        pull, self.pull = self.pull, None
-        pull.stream, pull.route, pull.pool, self.stream = self.stream, self.route, self.pool, None
-        return pull
 
     def _opening(self, count: int) -> wire.PushOpening:
         opening = push_to_wire(self.push, self.target, self._upload.rule, count, self._upload.answers)
@@ -290,8 +285,10 @@ def _adjacent(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[
 
 def result_of(shard_calls: Sequence[ShardCall]) -> PushResult:
     """Result of a push or exchange over all shards; its staleness is a mean over the segments applied."""
-    calls = [call for call in shard_calls if isinstance(call, PushCall)]
-    duplicates = sum(call.duplicates for call in calls)
-    applied = sum(len(call.run) for call in calls) - duplicates
-    lost, clock = (max((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))
-    return PushResult(sum(call.staleness for call in calls) / max(1, applied), duplicates, lost, clock)
+    applied = duplicates = staleness = lost = clock = 0
+    for call in shard_calls:
+        if call.method != PullCall.method and isinstance(call, PushCall):
+            applied += len(call.run) - call.duplicates
+            duplicates, staleness = duplicates + call.duplicates, staleness + call.staleness
+            lost, clock = max(lost, call.lost), max(clock, call.clock)
+    return PushResult(staleness / max(1, applied), duplicates, lost, clock)
