@@ -9,8 +9,9 @@ three workers; a supervisor starts again whatever ends. Plan "a" kills one proce
 plan "b" gives each process an exponential life of mean 30 s; plan "c" gives learners one of 60 s, after which they are
 away for 10 s, and kills leading shards and coordinators (`churn_plan.py`). Job "mnist" is `examples/mnist.yaml`
 (Downpour) with a shorter warm start, "elastic" the same net by elastic averaging. "diloco" has four workers in
-lockstep, "diloco-quorum" ends a round with two of them. Beside them torch's elastic launcher (`churn_torch.py`), with
-as many ranks, which it starts again at once; and torchft's DiLoCo (`churn_torchft.py`), in an interpreter that has it.
+lockstep, "diloco-quorum" ends a round with two of them. Beside them torch's elastic launcher (`churn_torch.py`) with as
+many ranks, which it starts again at once, or, beside DiLoCo, with a host for each rank; and torchft's DiLoCo
+(`churn_torchft.py`), in an interpreter that has it.
 
 Each repeat first runs the job undisturbed for so many seconds, and then, under the plan, the same job until it has as
 many samples. So the accuracies compare. Training begins when every worker has trained, and ends with the last sample.
@@ -227,7 +228,8 @@ def train_peer(case: Case, limits: dict[str, Any], limit_s: float, python: Path 
             job = churn_torchft.TorchftJob(run, {**given, "steps": ROUND_STEPS}, workers_of(case.job))
         else:
             assert python is not None
-            job = churn_torch.TorchJob(run, python, {**given, "checkpoint_s": SNAPSHOT_S}, workers_of(case.job))
+            given["checkpoint_s"] = SNAPSHOT_S
+            job = churn_torch.TorchJob(run, python, given, workers_of(case.job), case.job in LEASED)
         try:
             row = follow(job, case, limit_s)
             row |= job.result() if job.ended() else {"samples": None, "test_accuracy": None}
@@ -261,12 +263,10 @@ def goodput(calm: dict[str, Any], disturbed: dict[str, Any]) -> float | None:
     """Trained samples as a share of those of the living learners; None of other jobs than DiLoCo's.
 
     They train at the median speed of the undisturbed run's, and lose half a round with each death. The time of the last
-    leases does not count, at whose end some learners find no more. All ranks of torchrun live: it starts them again.
+    leases does not count, at whose end some learners find no more.
     """
     if disturbed["job"] not in LEASED or not disturbed["samples"]:
         return None
-    if disturbed["system"] == "torchrun":
-        return speed(disturbed) / speed(calm)
     leased = LEASED[disturbed["job"]] if disturbed["system"] == "dbelief" else 0
     rate = statistics.median(calm["speeds"]) / LEARNERS
     windows = round(leased / rate / recovery_time.STEP_S)

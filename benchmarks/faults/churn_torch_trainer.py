@@ -1,9 +1,11 @@
 """One rank of the DDP job that `torchrun` restarts: MNIST, 784-256-10, gloo, a checkpoint on disk every few seconds.
 
+A group that is formed again may have another number of ranks: the checkpoint counts samples.
+
 It runs in a virtual environment of its own, which has torch and not dbelief. `main` takes its options as one JSON
 object in the environment variable `CHURN`: `folder` (of the checkpoint, the progress, the result and the ranks' pids),
 `data` (of the IDX files), `batch`, `rate`, `seed`, `wait_s` (before each gradient), `checkpoint_s` (between two
-checkpoints), and either `samples` or `seconds`.
+checkpoints), and either `samples` or `seconds`. With `HOST` in the environment the file of its pid has that name.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def main() -> None:
     """Train from the newest checkpoint to the end."""
     given = json.loads(os.environ["CHURN"])
     folder, rank = Path(given["folder"]), int(os.environ["RANK"])
-    (folder / f"rank-{rank}.pid").write_text(str(os.getpid()))
+    (folder / f"{os.environ.get('HOST', f'rank-{rank}')}.pid").write_text(str(os.getpid()))
 
     import torch
 
@@ -45,18 +47,17 @@ def main() -> None:
     torch.manual_seed(given["seed"])
     net = torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     optimizer = torch.optim.Adagrad(net.parameters(), lr=given["rate"])
-    step, file = 0, folder / "checkpoint.pt"
+    samples, file = 0, folder / "checkpoint.pt"
     if file.exists():
         kept = torch.load(file)
-        step = kept["step"]
+        samples = kept["samples"]
         net.load_state_dict(kept["net"])
         optimizer.load_state_dict(kept["optimizer"])
-    step = train(torch, given, net, optimizer, step, rank)
+    samples = train(torch, given, net, optimizer, samples, rank)
     if rank == 0:
         pixels, digits = map(torch.from_numpy, images(Path(given["data"]), "t10k"))
         with torch.no_grad():
             accuracy = float((net(pixels).argmax(1) == digits).float().mean())
-        samples = step * given["batch"] * torch.distributed.get_world_size()
         part = folder / "result.part"
         part.write_text(json.dumps({"test_accuracy": accuracy, "samples": samples}))
         part.replace(folder / "result.json")
@@ -64,35 +65,35 @@ def main() -> None:
     torch.distributed.destroy_process_group()
 
 
-def train(torch: Any, given: dict[str, Any], net: Any, optimizer: Any, step: int, rank: int) -> int:
-    """Train until the limit; the number of steps."""
-    folder, ranks = Path(given["folder"]), torch.distributed.get_world_size()
+def train(torch: Any, given: dict[str, Any], net: Any, optimizer: Any, samples: int, rank: int) -> int:
+    """Train until the limit; the samples of all ranks, with those before."""
+    folder, more = Path(given["folder"]), given["batch"] * torch.distributed.get_world_size()
     model = torch.nn.parallel.DistributedDataParallel(net)
     pixels, digits = map(torch.from_numpy, images(Path(given["data"]), "train"))
-    rng = np.random.default_rng([given["seed"], rank, step])
+    rng = np.random.default_rng([given["seed"], rank, samples])
     progress = os.open(folder / "progress", os.O_RDWR | os.O_CREAT)
-    steps = given.get("samples", 0) // (given["batch"] * ranks)
+    wanted = given.get("samples")
     ends_s = time.monotonic() + given.get("seconds", float("inf"))
     saved_s = time.monotonic()
-    over = torch.zeros(1)
-    while step < steps or not steps:
+    over, step = torch.zeros(1), 0
+    while wanted is None or samples < wanted:
         chosen = torch.from_numpy(rng.integers(0, len(digits), given["batch"]))
         optimizer.zero_grad()
         time.sleep(given["wait_s"])
         torch.nn.functional.cross_entropy(model(pixels[chosen]), digits[chosen]).backward()
         optimizer.step()
-        step += 1
+        samples, step = samples + more, step + 1
         if rank == 0:
-            os.pwrite(progress, (step * given["batch"] * ranks).to_bytes(8, "little"), 0)
+            os.pwrite(progress, samples.to_bytes(8, "little"), 0)
             if time.monotonic() - saved_s >= given["checkpoint_s"]:
                 saved_s = time.monotonic()
-                save(torch, folder, {"step": step, "net": net.state_dict(), "optimizer": optimizer.state_dict()})
-        if not steps and step % LOOK_STEPS == 0:
+                save(torch, folder, {"samples": samples, "net": net.state_dict(), "optimizer": optimizer.state_dict()})
+        if wanted is None and step % LOOK_STEPS == 0:
             over[0] = float(time.monotonic() > ends_s)
             torch.distributed.broadcast(over, 0)
             if over[0]:
                 break
-    return step
+    return samples
 
 
 def save(torch: Any, folder: Path, state: dict[str, Any]) -> None:
