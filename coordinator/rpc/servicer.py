@@ -20,9 +20,10 @@ from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.auth import must_be, must_be_in
 from dbelief.rpc.wire.convert import layout_from_wire, placement_to_wire
 
-from ..core import messages
+from ..core import effects, messages
 from ..core.states import State
 from ..job.machine import JobMachine
+from ..monitoring.tables import FullTables
 from ..runtime.event_loop import EventLoop
 from ..runtime.held_requests import LONGEST_HOLD_S
 from .status import KINDS, STATES, build_status
@@ -41,6 +42,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
 
     def __init__(self, runner: EventLoop) -> None:
         self._event_loop = runner
+        self._full_tables = FullTables()
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered with an error of this kind."""
@@ -118,6 +120,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
         figures = request.shard
         if machine.members.find("shard", request.id, request.incarnation) is not None:  # not a follower
             self._event_loop.throughput.record_shard(request.id, figures)
+            for table in self._full_tables.new(figures):
+                machine.actions.append(effects.LogEvent("table_full", {"table": table, "shard": request.id}))
             machine.follower_reported(request.id, figures.link_epoch, figures.in_sync, figures.follower_error)
 
     @answers

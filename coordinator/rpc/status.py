@@ -12,6 +12,7 @@ from ..core.members import Member
 from ..core.states import State
 from ..job.machine import JobMachine
 from ..monitoring.rounds import round_figures
+from ..monitoring.tables import totals
 from ..runtime.event_loop import EventLoop
 from ..scheduling.batch_method import Sandblaster
 
@@ -30,6 +31,8 @@ def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.Sta
             reply.members.append(_member(event_loop, machine, member, now_s))
         if machine.training.batch is not None:
             reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
+        shards = {member.number for member in machine.members.alive("shard")}
+        reply.tables.extend(totals(event_loop.throughput.shard_reports, shards))
         if (rounds := round_figures(machine)) is not None:
             reply.rounds.CopyFrom(_rounds(rounds))
         if request.placement and machine.placement is not None:

@@ -222,7 +222,7 @@ def _quantity(name: str) -> Callable[[click.Context, click.Parameter, str | None
     """Callback that parses an option by a function of `quantities`; an option that is not given is None."""
 
     def parse(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
-        from dbelief.cli import quantities
+        from dbelief.job.document import quantities
 
         try:
             return None if text is None else getattr(quantities, name)(text)

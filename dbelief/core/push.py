@@ -89,6 +89,8 @@ class Push:
         are 0. `EVERYTHING`: nothing took part.
     row_factor
         Factor of the tables' own learning rates.
+    received_s
+        Whole seconds since 1970 when the leading shard received it, for rows that are removed by their age; else 0.
     """
 
     pusher: Pusher
@@ -104,6 +106,7 @@ class Push:
     position: int = 0
     absent: Ranges = ()
     row_factor: float = 1.0
+    received_s: int = 0
 
     @property
     def row(self) -> LedgerRow:

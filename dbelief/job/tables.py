@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .document.section import Count, Decay, NonNegative, Positive, Section, Whole, refusal
+from .document import quantities
+from .document.section import LARGEST, Count, Decay, NonNegative, Positive, Section, Whole, refusal
 from .models.model import Model, ScriptModel
 from .strategies.asynchronous import Asynchronous
 from .strategies.downpour import Downpour
@@ -46,6 +48,55 @@ def _init(text: str) -> str:
     return text
 
 
+def _parsed(parse: Callable[[str], float]) -> Callable[[object], object]:
+    """A validator that takes text as `parse` does, and all else as it is."""
+
+    def value(given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        try:
+            return parse(given)
+        except ValueError as error:
+            raise refusal("", str(error)) from None
+
+    return value
+
+
+Rows = Annotated[Count, BeforeValidator(_parsed(quantities.count))]
+"""A whole number, also as text: 50M."""
+Age = Annotated[Annotated[float, Field(ge=1, le=LARGEST)], BeforeValidator(_parsed(quantities.seconds))]
+"""A time in seconds, also as text: 7d."""
+
+
+class AdmitSection(Section):
+    """Keys that are rare get no row: what they are pushed is dropped until then."""
+
+    after: Annotated[Whole, Field(ge=2, le=255)] = Field(description="Pushes with a key until it gets a row")
+    counters: Rows = Field(
+        default=1 << 24,
+        description="Bytes in which keys without a row are counted, over all shards: the fewer, the more of them get "
+        "one early",
+    )
+
+
+class EvictSection(Section):
+    """Rows that are removed: their keys read as initial rows again."""
+
+    lru: Rows | None = Field(
+        default=None, description="Rows beyond which those are removed whose last push is the longest ago; null: none"
+    )
+    ttl: Age | None = Field(
+        default=None,
+        description="Seconds, or such as 7d, without a push after which a row is removed; null: never",
+    )
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if self.lru is None and self.ttl is None:
+            raise refusal("", "needs lru or ttl")
+        return self
+
+
 class TableSection(Section):
     """Rows by key on the shards: a row is made by the first push with its key."""
 
@@ -56,6 +107,12 @@ class TableSection(Section):
     )
     buckets: Annotated[Count, Field(le=4096)] = Field(
         default=32, description="Parts that the table is cut into, which shards hold and hand over"
+    )
+
+    admit: AdmitSection | None = Field(default=None, description="When a key gets a row; null: at its first push")
+    evict: EvictSection | None = Field(default=None, description="When rows are removed; null: never")
+    most_rows: Rows | None = Field(
+        default=None, description="Rows beyond which no key gets one; null: as many as its buckets can have"
     )
 
     @property

@@ -41,6 +41,9 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "promoted": lambda event: f"follower of shard {event['shard']} was promoted to leader",
     "followed": lambda event: f"shard {event['shard']} has a follower in sync",
     "unfollowed": lambda event: f"shard {event['shard']} lost its follower: {event['reason']}",
+    "table_full": lambda event: (
+        f"table {event['table']} is full at shard {event['shard']}: keys without a row get none, training goes on"
+    ),
     "shard_back": _restored,
     "shard_taken_in": lambda event: f"shard {event['shard']} is ready to take segments",
     "rolled_back": lambda event: f"rolled back to snapshot {event['set']}: {plural(event['iterations'], 'iteration')}",
@@ -53,7 +56,16 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "bundle_failed": lambda event: f"replica {event['replica']} failed at a bundle: {event['reason']}",
 }
 _TROUBLE = frozenset(
-    {"snapshot_failed", "takeover", "unfollowed", "rolled_back", "not_moved", "bundle_failed", "evaluation_failed"}
+    {
+        "snapshot_failed",
+        "takeover",
+        "unfollowed",
+        "rolled_back",
+        "not_moved",
+        "bundle_failed",
+        "evaluation_failed",
+        "table_full",
+    }
 )
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from dbelief.monitor.format import NONE, duration, loss_text, number, percent, plural
 from dbelief.monitor.rounds import late_word, round_line
 from dbelief.monitor.states import ENDED, member_state
+from dbelief.monitor.tables import table_line
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.log import as_json
 from dbelief.process.printable import printable
@@ -157,11 +158,12 @@ def job_parts(status: Status) -> list[RenderableType]:
 
 
 def _detail(status: Status) -> list[str]:
-    """A line on the pass or the rounds of a job that has them, from the first one on."""
+    """Lines on the pass or the rounds of a job that has them, from the first one on, and one for each table."""
     batch, rounds = status.get("batch"), status.get("rounds")
     if batch and batch.get("pass"):
         return [under_way(batch)]
-    return [round_line(rounds)] if rounds and rounds["rounds"] else []
+    lines = [round_line(rounds)] if rounds and rounds["rounds"] else []
+    return lines + [table_line(one) for one in status.get("tables") or []]
 
 
 def late_columns(status: Status) -> list[str]:

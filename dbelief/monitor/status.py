@@ -60,6 +60,7 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
         "run_folder": status.run_folder,
         "batch": _batch(status.batch) if status.HasField("batch") else None,
         "rounds": _rounds(status.rounds) if status.HasField("rounds") else None,
+        "tables": [_table(one) for one in status.tables],
         "members": _members(status.members),
         "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
         "wanted_shards": status.wanted_shards,
@@ -69,6 +70,10 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
     if status.events:
         fields["events"] = [{"time_s": one.time_s, "text": one.text, "trouble": one.trouble} for one in status.events]
     return fields
+
+
+def _table(one: wire.TableFigures) -> dict[str, Any]:
+    return {"name": one.name, "rows": one.rows, "bytes": one.bytes, "evicted": one.evicted, "refused": one.refused}
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:

@@ -92,6 +92,10 @@ EVENTS: Mapping[str, EventSpec] = {
     "followed": EventSpec(
         "A shard has a follower in sync.", {"shard": "number of the shard", "name": "name of the follower's process"}
     ),
+    "table_full": EventSpec(
+        "A table has as many rows as it may have: keys without a row get none from now on. Once a table.",
+        {"table": "name of the table", "shard": "number of the shard that was full first"},
+    ),
     "unfollowed": EventSpec(
         "A shard has lost its follower.", {"shard": "number of the shard", "reason": "why the follower was removed"}
     ),

@@ -21,6 +21,7 @@ from dbelief.core.layout import Kind, SegmentSpan
 from dbelief.errors import Rejected
 
 from .row_hash import MOST_BUCKETS, buckets, hashes, table_salt, uniform_rows
+from .row_limits import NO_LIMITS, RowLimits
 
 if TYPE_CHECKING:
     from dbelief.job.tables import TableSection  # a shard does not import the job file's module
@@ -42,6 +43,8 @@ class SparseTable:
         Learning rate of its rows.
     first, count
         Index of its first bucket in the segment table, and its buckets, at most `MOST_BUCKETS`.
+    limits
+        When a key gets a row, and when a row is removed.
     """
 
     name: str
@@ -51,6 +54,7 @@ class SparseTable:
     rate: float
     first: int
     count: int
+    limits: RowLimits = NO_LIMITS
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MOST_BUCKETS:
@@ -89,9 +93,16 @@ def number_tables(sections: Mapping[str, TableSection], seed: int, first: int) -
     tables = []
     for name, one in sections.items():
         salt = table_salt(seed, name)
-        tables.append(SparseTable(name, one.width, salt, one.limit, one.rule.rate, first, one.buckets))
+        limits = _limits(one)
+        tables.append(SparseTable(name, one.width, salt, one.limit, one.rule.rate, first, one.buckets, limits))
         first += one.buckets
     return tuple(tables)
+
+
+def _limits(section: TableSection) -> RowLimits:
+    after, counters = (section.admit.after, section.admit.counters) if section.admit else (1, 0)
+    recent, ttl_s = (section.evict.lru, section.evict.ttl) if section.evict else (None, None)
+    return RowLimits(after, counters, section.most_rows, recent, None if ttl_s is None else round(ttl_s))
 
 
 def assign_buckets(tables: Sequence[SparseTable], shards: int) -> list[list[int]]:

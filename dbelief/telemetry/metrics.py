@@ -113,6 +113,10 @@ class Metrics:
     hottest_share: Gauge
     segments: Gauge
     parameters: Gauge
+    table_rows: Gauge
+    table_bytes: Gauge
+    table_rows_evicted_total: Counter
+    table_keys_refused_total: Counter
     snapshot_seconds: Histogram
     snapshot_age_seconds: Gauge
     disk_free_bytes: Gauge

@@ -28,6 +28,7 @@ from dbelief.telemetry.metrics import Metrics
 
 from ..controller import LOOK_AGAIN_S, ShardController
 from ..replication.wire import receive
+from ..store.bucket import held
 from ..store.shard import Shard
 from .exchange import ExchangeHandler
 from .pull import PullHandler
@@ -263,7 +264,7 @@ class ShardService(stubs.ParametersServicer):
             sum(int(self._metrics.read_counter(name, direction=way)) for name in ("bytes_total", "shared_bytes_total"))
             for way in ("received", "sent")
         )
-        return coordination_pb2.ShardFigures(
+        figures = coordination_pb2.ShardFigures(
             pushes=shard.counters.pushes / max(1, len(shard.segments)),
             bytes_received=received,
             bytes_sent=sent,
@@ -273,6 +274,13 @@ class ShardService(stubs.ParametersServicer):
             in_sync=self.controller.link.confirmed,
             follower_error=self.controller.link.why,
         )
+        for name, one in held(shard.tables, list(shard.segments.values())).items():
+            self._metrics.table_rows.labels(name).set(one.rows)
+            self._metrics.table_bytes.labels(name).set(one.nbytes)
+            self._metrics.raise_to("table_rows_evicted_total", one.evicted, table=name)
+            self._metrics.raise_to("table_keys_refused_total", one.refused, table=name)
+            figures.tables.add(name=name, rows=one.rows, bytes=one.nbytes, evicted=one.evicted, refused=one.refused)
+        return figures
 
     @answers
     def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:

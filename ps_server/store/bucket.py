@@ -6,7 +6,7 @@ Ledger, versions, rounds, journal and snapshot views are those of `Segment`. A p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,9 +17,12 @@ from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push
 from dbelief.errors import Rejected
 from dbelief.optim import Rule
+from dbelief.process.runtime import runtime
 from dbelief.sparse.table import SparseTable, pack, packed_mean, rises, table_of, unpack
 
 from ..tables.arena import Arena, RowArrays
+from ..tables.eviction import Eviction
+from ..tables.holdings import TableHoldings, total
 from ..tables.step import form_of, step_rows
 from .segment import Outcome, Segment
 
@@ -30,8 +33,21 @@ def new_bucket(span: SegmentSpan, tables: Mapping[SparseTable, Rule], **fields: 
     """An empty bucket of the table that it belongs to, with the table's rule; `fields`: others of `Segment`."""
     table = table_of(list(tables), span.index)
     rule = tables[table]
-    arena = Arena(form_of(rule, table.width), table.salt, table.initial)
-    return Bucket(**fields | {"span": span, "rule": rule, "lock_free": False}, arena=arena, rate=table.rate)
+    limits = table.limits.of_bucket(table.count)
+    arena = Arena(form_of(rule, table.width), table.salt, table.initial, limits)
+    own = {"span": span, "rule": rule, "lock_free": False, "eviction": Eviction(limits.recent, limits.ttl_s)}
+    return Bucket(**fields | own, arena=arena, rate=table.rate)
+
+
+def held(tables: Iterable[SparseTable], segments: Iterable[Segment]) -> dict[str, TableHoldings]:
+    """By name, what these segments hold of each table. Cost: a call a bucket; no lock is taken."""
+    names, found = list(tables), dict[str, list[TableHoldings]]()
+    for segment in segments:
+        if isinstance(segment, Bucket):
+            arena = segment.arena
+            one = TableHoldings(arena.count, arena.nbytes, segment.evicted, arena.refused)
+            found.setdefault(table_of(names, segment.span.index).name, []).append(one)
+    return {name: total(parts) for name, parts in found.items()}
 
 
 def warm_up(tables: Mapping[SparseTable, Rule]) -> None:
@@ -52,6 +68,10 @@ class Bucket(Segment):
     ----------
     arena
         Its rows. A row's stamp is the number of the last push with its key, modulo 2^32.
+    eviction
+        Which rows are due to be removed.
+    evicted
+        Rows removed in this incarnation.
     rate
         Learning rate of the table's rows.
     loaded
@@ -59,6 +79,8 @@ class Bucket(Segment):
     """
 
     arena: Arena = field(kw_only=True)
+    eviction: Eviction = field(kw_only=True)
+    evicted: int = 0
     rate: float = field(kw_only=True)
     loaded: bool = True
 
@@ -96,8 +118,9 @@ class Bucket(Segment):
         raise Rejected(f"segment {self.span.index}: bundles are not added to a table")
 
     def received(self, push: Push) -> Push:
-        """With the table's rate, by the push's factor."""
-        return replace(push, rate=np.float32(self.rate * push.row_factor))
+        """With the table's rate, by the push's factor; and the time of day, where rows are removed by their age."""
+        now_s = 0 if self.eviction.ttl_s is None else int(runtime.wall())
+        return replace(push, rate=np.float32(self.rate * push.row_factor), received_s=now_s)
 
     def absent(self, push: Push, values: np.ndarray) -> Ranges:
         """All of it where nothing of the push took part, rows neither; a row that a push lacks has the gradient 0."""
@@ -107,9 +130,20 @@ class Bucket(Segment):
         self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32, before: np.ndarray | None = None
     ) -> Outcome:
         """See `Segment.apply`. Memory for new rows is there before the push is counted."""
-        if gradient.size and self.ledger.expect(push):
+        if self.ledger.expect(push):
             self.arena.reserve(gradient.size // (2 + self.arena.form.width))
+            self._at(push)
         return super().apply(push, gradient, offset, rate, before)
+
+    def stage(self, push: Push, gradient: np.ndarray) -> Outcome:
+        """See `Segment.stage`."""
+        outcome = super().stage(push, gradient)
+        if outcome is Outcome.STAGED:
+            self._at(push)
+        return outcome
+
+    def _at(self, push: Push) -> None:
+        self.eviction.clock_s = max(self.eviction.clock_s, push.received_s)
 
     def _step(
         self,
@@ -127,6 +161,10 @@ class Bucket(Segment):
             self._preserve()
             keys, rows = unpack(gradient, self.arena.form.width)
             step_rows(self.arena, self.rule, keys, rows, rate, self.applied, self.applied & _STAMPS)
+        self.eviction.pushed(self.applied)
+        if (gone := self.eviction.due(self.arena.rows().stamps, self.applied)) is not None:
+            self._preserve()
+            self.evicted += self.arena.remove(gone).size
 
     def _mean(self, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) -> tuple[np.ndarray, Ranges]:
         counted = [(packed, weight) for packed, weight, _ in pushed if weight]
@@ -135,9 +173,14 @@ class Bucket(Segment):
         return packed_mean(self.arena.form.width, counted), ()
 
     def parts(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Keys, stamps, and rows with their state, all in the bits of float32; no state beside them."""
+        """Keys, stamps, rows with their state, and what the limits need, in the bits of float32; no state beside."""
         keys, stamps, numbers = (values.reshape(-1).view(np.float32) for values in self.arena.rows())
-        return {"keys": keys, "stamps": stamps, self._rows_name: numbers}, {}
+        arrays = {"keys": keys, "stamps": stamps, self._rows_name: numbers}
+        if self.arena.counters is not None:
+            arrays["counters"] = self.arena.counters.held.view(np.float32)
+        if self.eviction.ttl_s is not None:
+            arrays["times"] = self.eviction.saved().view(np.float32)
+        return arrays, {}
 
     @property
     def _rows_name(self) -> str:
@@ -171,4 +214,8 @@ class Bucket(Segment):
         self._preserve()
         rows = RowArrays(keys.view(np.int64), stamps.view(np.uint32), numbers.reshape(-1, stride))
         self.arena.load(rows)
+        if self.arena.counters is not None:  # what has none was kept without this limit
+            self.arena.counters.load(arrays.get("counters", numbers[:0]).view(np.uint8))
+        if self.eviction.ttl_s is not None and "times" in arrays:
+            self.eviction.load(arrays["times"].view(np.int64))
         self.loaded = True

@@ -312,9 +312,8 @@ class Shard:
             segment.taken += 1
             self._check_here(segment)
             self._admission.admit(push, segment.span, gradient)
-            push = segment.received(push)
-            version, rate, staleness = segment.version, push.rate, 0
-            lost = segment.ledger.rebase(push) if push.bundle is None else 0
+            push, version, staleness = segment.received(push), segment.version, 0
+            rate, lost = push.rate, segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
                 outcome = segment.add(push, gradient, self.ordered)
             elif push.assign:

@@ -260,9 +260,7 @@ class StalenessBarrier:
         segments = list(segments)
         due = clock - self.staleness
         for segment in segments:  # sequentially: a clock once reached stays reached, except for new members
-            while not (
-                self._reached(segment, due) or self._wait_until(segment, due, self._next_s(segments, until_s))
-            ):
+            while not (self._reached(segment, due) or self._wait_until(segment, due, self._next_s(segments, until_s))):
                 if runtime.monotonic() >= until_s:
                     raise Unavailable(f"segment {segment.span.index}: {self._describe_stall(segment, clock)}")
                 self.close_rounds([one.span.index for one in segments])  # a grace period is over

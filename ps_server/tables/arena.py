@@ -1,7 +1,8 @@
 """Rows of one bucket of a table: keys, row numbers and their use, dense and in the order of their first push.
 
 Row i is keys[i], stamps[i] and numbers[i]: the row itself, then the rule's state. A key without a row reads as its
-initial row, which is computed from (seed, table, key) and takes no memory: only a push makes a row.
+initial row, which is computed from (seed, table, key) and takes no memory: only a push makes a row. Which push that is,
+and how many rows there may be, a table's limits say (`dbelief.sparse.row_limits`).
 
 Cost: a row of width w with s numbers of state takes 12 + 4 (w + s) bytes and 5.3 to 10.7 bytes of the index. The
 capacity grows by a quarter at a time, and what is not used yet of it is memory that was never touched.
@@ -18,6 +19,9 @@ import numpy as np
 from dbelief.arrays.row_copies import gather, scatter, stamp_rows
 from dbelief.arrays.row_index import MOST_ROWS, find, insert, slots_for
 from dbelief.sparse.row_hash import hashes
+from dbelief.sparse.row_limits import RowLimits
+
+from .key_counters import KeyCounters
 
 _FIRST_ROWS = 64
 _GROWTH = 1.25
@@ -72,8 +76,8 @@ class Arena:
         Of the table: see `row_hash`.
     initial
         Initial rows of keys.
-    most
-        Rows that it may have; keys beyond get none.
+    limits
+        Limits of its rows; only the number of rows and of pushes until a key gets one are used here.
 
     Attributes
     ----------
@@ -81,18 +85,23 @@ class Arena:
         Its rows.
     refused
         Keys that got no row since it was full, counted at each push.
+    counters
+        Of keys without a row; None where a key gets one at its first push.
     """
 
-    def __init__(self, form: RowForm, salt: int, initial: Initial, most: int = MOST_ROWS) -> None:
-        self.form, self._salt, self._initial, self._most = form, salt, initial, min(most, MOST_ROWS)
+    def __init__(self, form: RowForm, salt: int, initial: Initial, limits: RowLimits) -> None:
+        self.form, self._salt, self._initial = form, salt, initial
+        self._most = MOST_ROWS if limits.most is None else min(limits.most, MOST_ROWS)
+        self.counters = KeyCounters(limits.after, limits.counters) if limits.after > 1 else None
         self.count = self.refused = 0
         self._resize(_FIRST_ROWS, RowArrays(*(values[:0] for values in self._new(0))))
         self._slots = np.zeros(slots_for(_FIRST_ROWS), np.uint32)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, with their keys, stamps and slots."""
-        return sum(values.nbytes for values in self.rows()) + self._slots.nbytes
+        """Bytes of all rows, with their keys, stamps and slots, and of the counters."""
+        counters = 0 if self.counters is None else self.counters.held.nbytes
+        return sum(values.nbytes for values in self.rows()) + self._slots.nbytes + counters
 
     def rows(self) -> RowArrays:
         """All rows, in place."""
@@ -115,12 +124,12 @@ class Arena:
     def touch(self, keys: np.ndarray, stamp: int) -> np.ndarray:
         """(n,) int32 numbers of the rows of (n,) int64 keys, each once, marked as used at `stamp`.
 
-        Rows are made of keys that have none, in their order; -1 is that of a key for which there is no room.
+        Rows are made of keys that have none, in their order; -1 is that of a key that gets none.
         """
         hashed = hashes(keys, self._salt)
         found, missing = self._find(keys, hashed)
         if missing:
-            self._make(keys, hashed, found, missing)
+            self._make(keys, hashed, found)
         stamp_rows(found, stamp, self._held.stamps)
         return found
 
@@ -128,12 +137,15 @@ class Arena:
         found = np.empty(keys.size, np.int32)
         return found, find(keys, hashed, self._held.keys, self._slots, found)
 
-    def _make(self, keys: np.ndarray, hashed: np.ndarray, found: np.ndarray, missing: int) -> None:
-        """Make rows of the keys that have none, as many as there is room for, and write their numbers into `found`."""
-        start, stop = self.count, min(self._most, self.count + missing)
-        self.refused += missing - (stop - start)
-        self.reserve(missing)
-        without = np.flatnonzero(found < 0)[: stop - start]
+    def _make(self, keys: np.ndarray, hashed: np.ndarray, found: np.ndarray) -> None:
+        """Make rows of the keys that have none, where they are due and there is room; their numbers go into `found`."""
+        without = np.flatnonzero(found < 0)
+        if self.counters is not None:
+            without = without[self.counters.reached(hashed[without])]
+        start, stop = self.count, min(self._most, self.count + without.size)
+        self.refused += without.size - (stop - start)
+        self.reserve(stop - start)
+        without = without[: stop - start]
         made = np.arange(start, stop, dtype=np.int32)
         own = keys[without]
         self._held.keys[start:stop] = own

@@ -25,12 +25,10 @@ def step_rows(
 ) -> None:
     """Apply the rule to the rows of (n,) int64 keys, each once, with (n, width) float32 gradients.
 
-    `step`: number of this push to the bucket, from 1; `stamp`: see `Arena.touch`. A key for which there is no room is
-    left out.
+    `step`: number of this push to the bucket, from 1; `stamp`: see `Arena.touch`. A key that gets no row is left out.
     """
-    before = arena.refused
     found = arena.touch(keys, stamp)
-    if arena.refused > before:
+    if found.size and found.min() < 0:
         gradients, found = gradients[found >= 0], found[found >= 0]
     w, *state = parts = arena.parts(found)
     rule.apply(w, gradients.reshape(-1), tuple(state), rate, step)

@@ -98,6 +98,13 @@ function roundTiles(rounds) {
     ["computing", known(rounds.computing) ? percent(rounds.computing, 0) : NONE]];
 }
 
+function tableTiles(tables) {
+  return (tables || []).flatMap((one) => [[`rows of ${one.name}`, count(one.rows)],
+    [`memory of ${one.name}`, `${short(one.bytes, 3, " ")}B`],
+    ...(one.evicted ? [[`evicted of ${one.name}`, count(one.evicted)]] : []),
+    ...(one.refused ? [[`${one.name} is full`, `${count(one.refused)} keys refused`]] : [])]);
+}
+
 function showNumbers(s) {
   const batch = s.batch;
   const validation = known(s.validation_accuracy) ? percent(s.validation_accuracy) : figures(s.validation_loss);
@@ -111,7 +118,8 @@ function showNumbers(s) {
       [`pass ${batch.pass}`, `${batch.portions_done} of ${batch.portions}`], ["bundles", count(batch.bundles)],
       ["backups", count(batch.backups_launched)], ["backups won", count(batch.backups_won)]);
   } else {
-    rows.push([lateName(s), fixed(s.staleness_mean, 2)], ["epoch", fixed(s.epoch, 2)], ...roundTiles(s.rounds));
+    rows.push([lateName(s), fixed(s.staleness_mean, 2)], ["epoch", fixed(s.epoch, 2)], ...roundTiles(s.rounds),
+      ...tableTiles(s.tables));
   }
   rows.push(["elapsed", duration(s.elapsed_s)]);
   if (known(s.eta_s)) rows.push(["left", duration(s.eta_s)]);

@@ -360,6 +360,7 @@ class ShardFigures(_message.Message):
     LINK_EPOCH_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
     FOLLOWER_ERROR_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     pushes: _builtins.float
     """applied pushes of segments, divided by the number of segments"""
     bytes_received: _builtins.int
@@ -376,6 +377,10 @@ class ShardFigures(_message.Message):
     """the follower has all acknowledged changes, and each acknowledgement waits for it"""
     follower_error: _builtins.str
     """failure of the follower; "": none"""
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableFigures]:
+        """of its buckets; none: the job has no tables"""
+
     def __init__(
         self,
         *,
@@ -387,14 +392,53 @@ class ShardFigures(_message.Message):
         link_epoch: _builtins.int = ...,
         in_sync: _builtins.bool = ...,
         follower_error: _builtins.str = ...,
+        tables: _abc.Iterable[Global___TableFigures] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "follower_error", b"follower_error", "in_sync", b"in_sync", "link_epoch", b"link_epoch", "parameters", b"parameters", "pushes", b"pushes", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "follower_error", b"follower_error", "in_sync", b"in_sync", "link_epoch", b"link_epoch", "parameters", b"parameters", "pushes", b"pushes", "segments", b"segments", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardFigures: _TypeAlias = ShardFigures  # noqa: Y015
+
+@_typing.final
+class TableFigures(_message.Message):
+    """Rows of a table, on one shard or on all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    EVICTED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """of the job's table"""
+    rows: _builtins.int
+    """held"""
+    bytes: _builtins.int
+    """of these rows, with their state and index"""
+    evicted: _builtins.int
+    """rows removed in this incarnation"""
+    refused: _builtins.int
+    """keys that got no row as the table was full, counted at each push in this incarnation"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        evicted: _builtins.int = ...,
+        refused: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "evicted", b"evicted", "name", b"name", "refused", b"refused", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableFigures: _TypeAlias = TableFigures  # noqa: Y015
 
 @_typing.final
 class BeatReply(_message.Message):
@@ -1529,6 +1573,7 @@ class StatusReply(_message.Message):
     VALIDATION_METRICS_FIELD_NUMBER: _builtins.int
     TEST_METRICS_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1615,6 +1660,10 @@ class StatusReply(_message.Message):
     def rounds(self) -> Global___RoundStatus:
         """of a job in lockstep; absent: the job has no rounds"""
 
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableFigures]:
+        """sums over the shards that have joined; none: the job has no tables"""
+
     def __init__(
         self,
         *,
@@ -1651,10 +1700,11 @@ class StatusReply(_message.Message):
         validation_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         test_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         rounds: Global___RoundStatus | None = ...,
+        tables: _abc.Iterable[Global___TableFigures] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "rounds", b"rounds", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "rounds", b"rounds", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "test_metrics", b"test_metrics", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "validation_metrics", b"validation_metrics", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "rounds", b"rounds", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "tables", b"tables", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "test_metrics", b"test_metrics", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "validation_metrics", b"validation_metrics", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015

@@ -332,6 +332,11 @@ class Table(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     RATE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    COUNTERS_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    RECENT_FIELD_NUMBER: _builtins.int
+    TTL_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """of the job's table"""
     width: _builtins.int
@@ -346,6 +351,16 @@ class Table(_message.Message):
     """count of its buckets, 1 to 65,536"""
     rate: _builtins.float
     """learning rate of its rows, before the factor of a push"""
+    after: _builtins.int
+    """count of pushes with a key until it gets a row, 1 to 255; 0: 1"""
+    counters: _builtins.int
+    """bytes of counters of keys without a row, over all buckets; used with after > 1"""
+    most: _builtins.int
+    """rows of all buckets, beyond which no key gets one; absent: as many as there is room for"""
+    recent: _builtins.int
+    """rows of all buckets, beyond which the least recently pushed are removed; absent: none"""
+    ttl_s: _builtins.int
+    """seconds since its last push after which a row is removed; 0: never"""
     @_builtins.property
     def rule(self) -> _segments_pb2.Rule:
         """update rule of its rows"""
@@ -361,12 +376,24 @@ class Table(_message.Message):
         buckets: _builtins.int = ...,
         rule: _segments_pb2.Rule | None = ...,
         rate: _builtins.float = ...,
+        after: _builtins.int = ...,
+        counters: _builtins.int = ...,
+        most: _builtins.int | None = ...,
+        recent: _builtins.int | None = ...,
+        ttl_s: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_most", b"_most", "_recent", b"_recent", "most", b"most", "recent", b"recent", "rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "first", b"first", "limit", b"limit", "name", b"name", "rate", b"rate", "rule", b"rule", "salt", b"salt", "width", b"width"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_most", b"_most", "_recent", b"_recent", "after", b"after", "buckets", b"buckets", "counters", b"counters", "first", b"first", "limit", b"limit", "most", b"most", "name", b"name", "rate", b"rate", "recent", b"recent", "rule", b"rule", "salt", b"salt", "ttl_s", b"ttl_s", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__most: _TypeAlias = _typing.Literal["most"]  # noqa: Y015
+    _WhichOneofArgType__most: _TypeAlias = _typing.Literal["_most", b"_most"]  # noqa: Y015
+    _WhichOneofReturnType__recent: _TypeAlias = _typing.Literal["recent"]  # noqa: Y015
+    _WhichOneofArgType__recent: _TypeAlias = _typing.Literal["_recent", b"_recent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most) -> _WhichOneofReturnType__most | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recent) -> _WhichOneofReturnType__recent | None: ...
 
 Global___Table: _TypeAlias = Table  # noqa: Y015
 
@@ -747,6 +774,7 @@ class PushOpening(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
     ROW_FACTOR_FIELD_NUMBER: _builtins.int
+    RECEIVED_S_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -793,6 +821,8 @@ class PushOpening(_message.Message):
     samples do not count. Concerns segments of kind 0, and pushes by the job's rule only
     factor of the learning rates of tables; absent: 1
     """
+    received_s: _builtins.int
+    """between shards: seconds since 1970 when the leading shard received it; 0: of no effect"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and incarnation of the shard"""
@@ -846,10 +876,11 @@ class PushOpening(_message.Message):
         position: _builtins.int = ...,
         absent: _abc.Iterable[_builtins.int] | None = ...,
         row_factor: _builtins.float | None = ...,
+        received_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "row_factor", b"row_factor", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "received_s", b"received_s", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

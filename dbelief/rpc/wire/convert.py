@@ -16,6 +16,7 @@ from dbelief.errors import Rejected
 from dbelief.rpc.pb import coordination_pb2 as coordination
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.sparse.row_limits import RowLimits
 from dbelief.sparse.table import SparseTable
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -76,6 +77,7 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         opening.position,
         _absent(opening) if opening.absent else (),
         opening.row_factor if opening.HasField("row_factor") else 1.0,
+        opening.received_s,
     )
 
 
@@ -113,6 +115,7 @@ def push_to_wire(
         position=push.position,
         absent=push.absent or None,
         row_factor=push.row_factor if push.row_factor != 1.0 else None,
+        received_s=push.received_s,
     )
 
 
@@ -151,6 +154,7 @@ def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[SegmentSpan, 
 
 def table_to_wire(table: SparseTable, rule: segments.Rule) -> parameters.Table:
     """Encode a table with its rule."""
+    limits = table.limits
     return parameters.Table(
         name=table.name,
         width=table.width,
@@ -160,12 +164,21 @@ def table_to_wire(table: SparseTable, rule: segments.Rule) -> parameters.Table:
         first=table.first,
         buckets=table.count,
         rule=rule,
+        after=limits.after,
+        counters=limits.counters,
+        most=limits.most,
+        recent=limits.recent,
+        ttl_s=limits.ttl_s or 0,
     )
 
 
 def table_from_wire(table: parameters.Table) -> SparseTable:
     """Decode a table."""
-    return SparseTable(table.name, table.width, table.salt, table.limit, table.rate, table.first, table.buckets)
+    most = table.most if table.HasField("most") else None
+    recent = table.recent if table.HasField("recent") else None
+    limits = RowLimits(max(1, table.after), table.counters, most, recent, table.ttl_s or None)
+    salt, limit, first, count = table.salt, table.limit, table.first, table.buckets
+    return SparseTable(table.name, table.width, salt, limit, table.rate, first, count, limits)
 
 
 def placement_to_wire(placement: Placement) -> coordination.Placement:

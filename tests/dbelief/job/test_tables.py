@@ -6,6 +6,7 @@ import pytest
 
 from dbelief.errors import JobError
 from dbelief.job import parse_job
+from dbelief.sparse.row_limits import RowLimits
 from dbelief.sparse.table import number_tables
 
 JOB = """
@@ -34,9 +35,21 @@ def test_tables_are_numbered_behind_the_dense_segments() -> None:
     assert again.salt != user.salt, "another seed"
 
 
+def test_limits_of_rows_may_have_units() -> None:
+    given = "width: 16, admit: {after: 3, counters: 2M}, evict: {lru: 50M, ttl: 7d}, most_rows: 1.5G"
+    user, item = number_tables(parse_job(JOB.replace("width: 16", given), Path(), "job").tables, 4, 7)
+    assert user.limits == RowLimits(3, 2_000_000, 1_500_000_000, 50_000_000, 604_800)
+    assert item.limits == RowLimits()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("width: 16", "width: 16, admit: {after: 1}", "user.admit.after: must be a whole number from 2 to 255, not 1"),
+        ("width: 16", "width: 16, evict: {}", "tables.user.evict: needs lru or ttl"),
+        ("width: 16", "width: 16, evict: {ttl: 7x}", "user.evict.ttl: '7x' is no time: wanted seconds, or a unit"),
+        ("width: 16", "width: 16, evict: {lru: 5.5}", "user.evict.lru: must be a whole number"),
+        ("width: 16", "width: 16, most_rows: 1e2x", "user.most_rows: '1e2x' is no number"),
         (
             DOWNPOUR,
             "{name: diloco, batch: 10}",

@@ -251,7 +251,7 @@ def test_a_run_of_a_jobs_own_model(tmp_path: Path) -> None:
     [
         ((), "*the number of parameters is known once the model is built: give --parameters, such as 25M*"),
         (("--parameters", "25"), ""),
-        (("--parameters", "1.5"), "*'1.5' is no number of parameters*"),
+        (("--parameters", "1.5"), "*'1.5' is no number: wanted a whole one*"),
         (("--parameters", "5", "--step", "0"), "*'0' is no time of a mini-batch*"),
         (("--parameters", "5", "--step", "1", "--flops", "1"), "--flops and --step both give*"),
         (("--parameters", "5", "--flops", "1"), "--flops needs the layers of a model, and *job.yaml has none*"),

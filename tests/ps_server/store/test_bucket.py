@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,11 +22,13 @@ from dbelief.errors import Rejected
 from dbelief.optim import make_row_rule, make_rule
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.sparse.row_hash import table_salt
+from dbelief.sparse.row_limits import RowLimits
 from dbelief.sparse.table import SparseTable, pack
 from ps_server import snapshot
 from ps_server.replication.apply import apply
 from ps_server.replication.segment_state import capture, install
 from ps_server.replication.wire import Decoder, encode
+from ps_server.store.bucket import Bucket
 from ps_server.store.journal import JournalRecord
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
@@ -42,9 +45,11 @@ EVERY = np.arange(IDS)
 class Served:
     """Shards that hold the segments in turn, ready, and replicas that push to them."""
 
-    def __init__(self, shards: int, rule: str = "adagrad", staleness: int | None = None) -> None:
+    def __init__(
+        self, shards: int, rule: str = "adagrad", staleness: int | None = None, limits: RowLimits | None = None
+    ) -> None:
         owned = [[span for span in SPANS if span.index % shards == number] for number in range(shards)]
-        tables = {USER: make_row_rule(rule, {})}
+        tables = {replace(USER, limits=limits or RowLimits()): make_row_rule(rule, {})}
         self.shards = [Shard(spans, make_rule("sgd", {}), staleness, tables=tables) for spans in owned]
         self.sequences: dict[Pusher, int] = {}
         self.shards[0].push(Push(Pusher(9, 9), 1, assign=True), 0, np.zeros(4, np.float32))
@@ -258,6 +263,68 @@ def test_a_table_has_buckets_and_no_place_in_the_flat_vector() -> None:
     assert Served(1).shards[0].size == 4
     with pytest.raises(ValueError, match="table 'user': 0 buckets, must be 1 to 65536"):
         replace(USER, count=0)
+
+
+LIMITS = RowLimits(after=2, counters=9 * 1024, recent=27, ttl_s=50)
+
+
+@pytest.mark.parametrize("staleness", [None, 0])
+@pytest.mark.parametrize("way", ["follower", "moved", "set"])
+def test_limits_act_on_a_copy_as_on_the_bucket(
+    way: str, staleness: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each push comes three seconds after the one before it; a follower's come with its leader's times."""
+    now = [0.0]
+    monkeypatch.setattr("ps_server.store.bucket.runtime", SimpleNamespace(wall=lambda: now[0]))
+    one, other = (Served(1, "adagrad", staleness, LIMITS) for _ in range(2))
+    for served in (one, other):
+        served.shards[0].set_membership(1, [(0, [0])])
+    rng, records = np.random.default_rng(11), list[JournalRecord]()
+
+    def push(some: list[Served], first: int) -> None:
+        for clock in range(first, first + 25):
+            now[0] += 3
+            keys, rows = drawn(rng)
+            for served in some:
+                served.push(A, keys, rows, clock=clock)
+
+    push([one], 0)
+    if way == "set":
+        snapshot.save(one.shards[0], tmp_path, 0, "s", "job", 1)
+        snapshot.restore(other.shards[0], tmp_path, "s", "job", 1)
+    else:
+        carried(one.shards[0], other.shards[0], range(len(SPANS)), records if way == "follower" else None)
+    other.sequences = dict(one.sequences)
+    push([one] if way == "follower" else [one, other], 25)
+    now[0] = -1.0
+    for record in records:
+        apply(other.shards[0], other.shards[0].segments[record.index], record)
+    buckets = [[served.shards[0].segments[index] for index in range(1, len(SPANS))] for served in (one, other)]
+    for mine, its in zip(*buckets, strict=True):
+        assert isinstance(mine, Bucket)
+        assert isinstance(its, Bucket)
+        assert 0 < mine.arena.count <= 3
+        assert mine.evicted
+        for name, values in mine.parts()[0].items():
+            np.testing.assert_array_equal(values.view(np.uint32), its.parts()[0][name].view(np.uint32), name)
+    np.testing.assert_array_equal(other.read(), one.read())
+
+
+def test_what_a_key_is_pushed_before_it_has_a_row_is_dropped() -> None:
+    served, keys = Served(2, "sgd", limits=RowLimits(after=3, counters=9 << 10)), np.arange(4)
+    rows = np.ones((4, WIDTH), np.float32)
+    for number, moved in ((1, 0), (2, 0), (3, 0.1), (4, 0.2)):
+        served.push(A, keys, rows)
+        served.send(Push(A, number, np.float32(0.1)), keys, rows)  # a duplicate is not counted
+        np.testing.assert_allclose(served.read(keys), USER.initial(keys) - np.float32(moved), atol=1e-6)
+
+
+def test_rows_kept_without_limits_are_loaded_with_them(tmp_path: Path) -> None:
+    served = some_shard("adagrad")
+    snapshot.save(served.shards[0], tmp_path, 0, "s", "job", 1)
+    limited = Served(1, "adagrad", limits=LIMITS)
+    snapshot.restore(limited.shards[0], tmp_path, "s", "job", 2)
+    np.testing.assert_array_equal(limited.read(), served.read())
 
 
 @pytest.mark.parametrize("piece", [1, 5, 64])

@@ -11,6 +11,7 @@ from dbelief.arrays.row_index import slots_for
 from dbelief.optim import Rule, make_row_rule, make_rule
 from dbelief.optim.rules.row_adagrad import RowAdagrad
 from dbelief.sparse.row_hash import buckets, hashes, table_salt, uniform_rows
+from dbelief.sparse.row_limits import RowLimits
 from ps_server.tables.arena import Arena, RowArrays, RowForm
 from ps_server.tables.step import form_of, step_rows
 from tests.examples import examples
@@ -26,7 +27,7 @@ def initial(keys: np.ndarray) -> np.ndarray:
 
 
 def make(rule: Rule | None = None) -> Arena:
-    return Arena(form_of(rule, WIDTH) if rule else RowForm(WIDTH, {"sum": (1, 2.0)}), SALT, initial)
+    return Arena(form_of(rule, WIDTH) if rule else RowForm(WIDTH, {"sum": (1, 2.0)}), SALT, initial, RowLimits())
 
 
 def rising(keys: set[int]) -> np.ndarray:
@@ -117,7 +118,7 @@ def test_a_row_takes_at_most_16_bytes_beside_key_row_and_state() -> None:
 
 def test_a_full_arena_makes_no_more_rows_and_steps_those_it_has() -> None:
     rule = make_rule("sgd", {})
-    arena = Arena(form_of(rule, WIDTH), SALT, initial, most=5)
+    arena = Arena(form_of(rule, WIDTH), SALT, initial, RowLimits(most=5))
     arena.touch(np.arange(4), 1)
     keys = np.arange(2, 8)
     step_rows(arena, rule, keys, np.ones((6, WIDTH), np.float32), np.float32(0.5), 1, 2)

@@ -1,4 +1,4 @@
-"""Quantities with units, as options of commands give them: rates, times and counts."""
+"""Quantities with units, as options of commands and job files give them: rates, times and counts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import re
 
 _RATE = re.compile(r"([0-9.]+(?:e[-+]?[0-9]+)?) *(?:([kMGT]?)(bit|B)(?:/s)?)?", re.ASCII)
-_TIME = re.compile(r"([0-9.]+(?:e[-+]?[0-9]+)?) *(us|ms|s|min)?", re.ASCII)
+_TIME = re.compile(r"([0-9.]+(?:e[-+]?[0-9]+)?) *(us|ms|s|min|h|d)?", re.ASCII)
 _COUNT = re.compile(r"([0-9.]+(?:e[-+]?[0-9]+)?) *([kMGB]?)", re.ASCII)
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _COUNTS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 
@@ -29,7 +29,7 @@ def bytes_per_s(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A time: seconds, or with a unit: 5ms, 200us, 0.2s, 1min.
+    """A time: seconds, or with a unit: 5ms, 200us, 0.2s, 1min, 12h, 7d.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def count(text: str) -> int:
     number = _number(found)
     exact = 0.0 if found is None or number is None else number * _COUNTS[found[2]]
     if not exact or not math.isclose(exact, round(exact)):
-        raise ValueError(f"{text!r} is no number of parameters: wanted one above 0, such as 356170, 25M or 1.3B")
+        raise ValueError(f"{text!r} is no number: wanted a whole one above 0, such as 356170, 25M or 1.3B")
     return round(exact)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbelief.cli.quantities import bytes_per_s, count, seconds, step_seconds
+from dbelief.job.document.quantities import bytes_per_s, count, seconds, step_seconds
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,17 @@ def test_invalid_rate_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "time_s"), [("0.001", 1e-3), ("5ms", 5e-3), ("200 us", 2e-4), ("0", 0.0), ("1.5s", 1.5), ("2min", 120.0)]
+    ("text", "time_s"),
+    [
+        ("0.001", 1e-3),
+        ("5ms", 5e-3),
+        ("200 us", 2e-4),
+        ("0", 0.0),
+        ("1.5s", 1.5),
+        ("2min", 120.0),
+        ("3h", 10800.0),
+        ("7d", 604800.0),
+    ],
 )
 def test_times(text: str, time_s: float) -> None:
     assert seconds(text) == pytest.approx(time_s)
@@ -49,5 +59,5 @@ def test_counts(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "1.5", "25m", "1e999M", "0.0001k"])
 def test_invalid_count_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no number of parameters"):
+    with pytest.raises(ValueError, match="is no number: wanted a whole one"):
         count(text)

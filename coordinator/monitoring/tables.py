@@ -1,0 +1,34 @@
+"""Rows of the job's tables, from the reports of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from dbelief.rpc.pb import coordination_pb2 as wire
+
+
+def totals(reports: Mapping[int, wire.ShardFigures], shards: Collection[int]) -> list[wire.TableFigures]:
+    """Sums over these shards, by their numbers, in the order of the first report; the newest report of each counts."""
+    found: dict[str, wire.TableFigures] = {}
+    for number, report in reports.items():
+        for one in report.tables if number in shards else ():
+            total = found.setdefault(one.name, wire.TableFigures(name=one.name))
+            total.rows += one.rows
+            total.bytes += one.bytes
+            total.evicted += one.evicted
+            total.refused += one.refused
+    return list(found.values())
+
+
+class FullTables:
+    """Tables that have become full, each once in the life of this process."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def new(self, report: wire.ShardFigures) -> Iterator[str]:
+        """Names of those of which this report is the first with a key that got no row."""
+        for one in report.tables:
+            if one.refused and one.name not in self._known:
+                self._known.add(one.name)
+                yield one.name
