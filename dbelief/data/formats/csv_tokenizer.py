@@ -32,6 +32,7 @@ _WHY = {
 }
 _LF, _CR, _QUOTE = 10, 13, 34
 NO_MARKERS = MissingValues.of(())
+_GAPS = "data.missing: mean or zero fills gaps of inputs"
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def read_cells(
     missing: MissingValues = NO_MARKERS,
     filled: int = 0,
     dtype: type[np.floating[Any]] = np.float32,
+    gaps: str = _GAPS,
 ) -> Cells:
     """Read all rows of a text from a position on; empty lines are skipped.
 
@@ -157,6 +159,8 @@ def read_cells(
         Numbers with a lower index may be missing; the others are targets, or the job fills no gaps.
     dtype : float32 or float64
         Of the numbers.
+    gaps : str
+        What a message says of a missing number where none may be missing.
 
     Raises
     ------
@@ -182,7 +186,7 @@ def read_cells(
             place = f"{where}, line {lines[of_row]}, {names[of_column]}"
             try:
                 fills = bool(roles[of_column] < filled)
-                hint = "a target is never filled" if filled else "data.missing: mean or zero fills gaps of inputs"
+                hint = "a target is never filled" if filled else gaps
                 numbers[of_row, roles[of_column]] = _number(content[start:stop], place, missing, fills, hint)
             except DataError as error:
                 first, odd = first or str(error), odd + 1

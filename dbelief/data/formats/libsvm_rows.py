@@ -97,20 +97,21 @@ class BlockParser:
 
 
 @jit
-def _blank(byte: Any) -> Any:
+def is_blank(byte: Any) -> Any:
+    """Whether `bytes.split()` takes a byte as blank."""
     return byte == _SPACE or _FIRST_BLANK <= byte <= _LAST_BLANK
 
 
 @jit
-def _end(content: Any, at: Any) -> Any:
+def word_end(content: Any, at: Any) -> Any:
     """Where the word that begins at `at` ends."""
-    while at < len(content) and not _blank(content[at]) and content[at] != _HASH:
+    while at < len(content) and not is_blank(content[at]) and content[at] != _HASH:
         at += 1
     return at
 
 
 @jit
-def _is_query(content: Any, at: Any) -> Any:
+def is_query(content: Any, at: Any) -> Any:
     """Whether `qid:` begins here, which names the query that a row is an answer to."""
     if at + 4 > len(content):
         return False
@@ -147,14 +148,14 @@ def _scan(
     at, n = 0, len(content)
     rows, count, held, queries = 0, 0, 0, False
     while at < n:
-        if _blank(content[at]):
+        if is_blank(content[at]):
             at += 1
             continue
         if content[at] == _HASH:
             while at < n and content[at] != _LF:
                 at += 1
             continue
-        stop, colon = _end(content, at), False
+        stop, colon = word_end(content, at), False
         if labelled:
             plain, labels[rows] = _label(content, at, stop)
             if not plain:
@@ -167,10 +168,10 @@ def _scan(
             at = stop
         last, begins = first - 1, True
         while True:
-            while at < n and content[at] != _LF and _blank(content[at]):
+            while at < n and content[at] != _LF and is_blank(content[at]):
                 at += 1
-            if begins and _is_query(content, at):
-                at, begins, queries = _end(content, at), False, True
+            if begins and is_query(content, at):
+                at, begins, queries = word_end(content, at), False, True
                 continue
             begins = False
             if at == n or content[at] == _LF or content[at] == _HASH:
@@ -182,7 +183,7 @@ def _scan(
             if at in (start, n) or content[at] != _COLON or not last < index < _INDICES:
                 return -1, 0, 0, False
             at += 1
-            stop = _end(content, at)
+            stop = word_end(content, at)
             plain, values[count] = decimal_number(content, at, stop)
             if not plain:
                 if held == len(hard):
