@@ -103,10 +103,20 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         """Read rows by this reader from now on."""
         self._reader = reader
 
-    def forward(self, keys: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-        """(bags, width) float32, of keys as `torch.nn.EmbeddingBag` takes them: (bags, n), or (n,) with offsets."""
+    def forward(
+        self,
+        keys: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(bags, width) float32, of keys as `torch.nn.EmbeddingBag` takes them: (bags, n), or (n,) with offsets.
+
+        `per_sample_weights`: of the shape of the keys, float32, factors of their rows in a sum.
+        """
         rows, places = self._rows(keys)
-        made: torch.Tensor = functional.embedding_bag(places, rows, offsets, mode=self.mode)
+        made: torch.Tensor = functional.embedding_bag(
+            places, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights
+        )
         return made
 
     def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,7 +146,9 @@ class Embedding(EmbeddingBag):
     def __init__(self, job: ScriptJob, table: str) -> None:
         super().__init__(job, table)
 
-    def forward(self, keys: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(  # type: ignore[override]
+        self, keys: torch.Tensor, offsets: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """(..., width) float32 rows of (...) keys."""
         rows, places = self._rows(keys)
         made: torch.Tensor = functional.embedding(places, rows)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch.utils.data import default_collate
 
+from dbelief.data.bags.batch import SparseBatch
 from dbelief.errors import DataError
 
 
@@ -82,5 +84,11 @@ class UnitDataset:
 
     @staticmethod
     def collate(units: Iterable[list[Any]]) -> Any:
-        """The samples of several units as one batch, for `DataLoader(..., collate_fn=UnitDataset.collate)`."""
-        return default_collate(list(chain.from_iterable(units)))
+        """The samples of several units as one batch, for `DataLoader(..., collate_fn=UnitDataset.collate)`.
+
+        Those of a stream of `dbelief.data.bags` are one SparseBatch, of tensors.
+        """
+        samples = list(chain.from_iterable(units))
+        if isinstance(samples[0], SparseBatch):
+            return SparseBatch.joined(samples).mapped(torch.from_numpy)
+        return default_collate(samples)
