@@ -13,8 +13,9 @@ have. Of continuous scores the order within a bin is almost random, so that erro
 as that (10,000 samples of each class, standard deviation 1).
 
 All sums are whole numbers: weights, predictions and losses in units of 2^-24. Their order does not matter, to the bit,
-and they may be a buffer of a module, of which a job adds up the changes of all replicas; or takes their mean, where
-replicas wait for each other, so that weights are a replica's, and the measures those of all.
+and they may be a buffer of a module, of which a job adds up the changes of all replicas (or takes their mean, where
+replicas wait for each other: weights are those of one, measures those of all). A push has 16 bytes for each number of
+it: with 2,048 bins 66 KB.
 """
 
 from __future__ import annotations
