@@ -23,6 +23,7 @@ NUMERIC = (
     "tests/portable/test_bounds.py",
     "tests/dbelief/codec",
     "tests/dbelief/optim",
+    "tests/dbelief/sparse",
     "tests/dbelief/arrays/test_lanes.py",
     "tests/dbelief/optim/test_powers.py",
     "tests/ps_server/store/test_accumulator.py",
