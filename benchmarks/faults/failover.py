@@ -1,7 +1,7 @@
 """Failover of replicated shards under load: the pause of pushes, and whether any push is lost or counts twice.
 
-    python -m benchmarks.faults.failover [--strategy downpour|diloco] [--kills 20] [--shards 2] [--clients 3]
-        [--parameters 200_000] [--seed 0] [--settles 2]
+    python -m benchmarks.faults.failover [--strategy downpour|diloco|tables] [--kills 20] [--shards 2] [--clients 3]
+        [--parameters 200_000] [--seed 0] [--settles 2] [--scale 30:5,70:3]
 
 A coordinator, two processes for each shard, and clients with custom loops that push gradients of small whole numbers as
 fast as they can, by plain SGD at rate 1: so the parameters, whatever the order, are minus the sum of all pushes,
@@ -14,7 +14,10 @@ where a leader is killed); and in the end how many numbers of the parameters dif
 logs of acknowledged pushes.
 
 With --strategy diloco two learners train in place of the clients, which count their samples (`counting.py`): how many
-numbers differ from the counts, and how many samples these lack or have twice, over all rows of the model.
+numbers differ from the counts, and how many samples these lack or have twice, over all rows of the model. With
+--strategy tables two replicas of a script push the rows of a table (`row_counting.py`, which needs torch).
+
+--scale 30:5,70:3 scales the job to five shards after 30 kills, and to three after 70, while it trains.
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from rich.table import Table
 
 import dbelief
-from benchmarks.faults import counting
+from benchmarks.faults import counting, row_counting
 from benchmarks.harness import options, report, runs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
@@ -129,6 +133,23 @@ class Servers:
         running = [address for address, process in self.processes.items() if process.poll() is None]
         return leaders, [address for address in running if address not in leaders]
 
+    def scale(self, shards: int) -> None:
+        """Have so many shards from now on: more processes are started, or those that the job does without end."""
+        before = self._client.call("Scale", wire.ScaleRequest(shards=shards)).before
+        for _ in range(2 * (shards - before)):
+            self.start()
+        runs.wait_for(lambda: self._ended(2 * max(0, before - shards)), f"{shards} shards", LIMIT_S)
+        runs.wait_for(lambda: len((self.standing() or [()])[0]) == shards or None, f"{shards} shards", LIMIT_S)
+
+    def _ended(self, count: int) -> bool | None:
+        """Whether so many processes have ended by themselves; they are forgotten then."""
+        ended = [address for address, process in self.processes.items() if process.poll() == 0]
+        if len(ended) < count:
+            return None
+        for address in ended:
+            del self.processes[address]
+        return True
+
     def kill(self, address: str) -> None:
         """Kill one, and start another in its place."""
         process = self.processes.pop(address)
@@ -181,19 +202,20 @@ class Clients:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
     shards, parameters, seed = arguments.shards, arguments.parameters, arguments.seed
-    diloco = arguments.strategy == "diloco"
+    scale = dict(arguments.scale)
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
     with runs.temporary_run("failover") as run:
-        job = run.own_loops(parameters, {"name": "sgd", "rate": 1.0})
-        job = counting.job_of(run, parameters, seed) if diloco else job
+        job, begin = load_of(arguments, run)
         coordinator, address = run.coordinator({**job, "shards": shards, "replication": 2}, LIMIT_S)
         servers = Servers(run, address, shards)
         load: Load | None = None
         try:
-            load = counting.Learners(run, address, seed) if diloco else Clients(address[1], arguments.clients, seed)
+            load = begin(address)
             runs.wait_for(load.trains, "the first pushes", LIMIT_S)
-            for _ in range(arguments.kills):
+            for kill in range(arguments.kills):
+                if kill in scale:
+                    servers.scale(scale[kill])
                 leaders, followers = runs.wait_for(servers.standing, "all shards to be followed", LIMIT_S)
                 time.sleep(arguments.settles)
                 role = rng.choice(ROLES)
@@ -216,11 +238,29 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "kills": rows,
         "strategy": arguments.strategy,
         "shards": shards,
-        "clients": counting.LEARNERS if diloco else arguments.clients,
+        "scaled": list(scale.values()),
+        "clients": arguments.clients if arguments.strategy == "downpour" else counting.LEARNERS,
         "parameters": parameters,
         **found,
         "left": left,
     }
+
+
+def load_of(arguments: argparse.Namespace, run: runs.Run) -> tuple[dict[str, Any], Callable[[list[str]], Load]]:
+    """The job of a strategy, and what starts its load with the options of a member."""
+    seed = arguments.seed
+    if arguments.strategy == "diloco":
+        return counting.job_of(run, arguments.parameters, seed), lambda given: counting.Learners(run, given, seed)
+    if arguments.strategy == "tables":
+        return row_counting.job_of(run, seed), lambda given: row_counting.Replicas(run, given, seed)
+    job = run.own_loops(arguments.parameters, {"name": "sgd", "rate": 1.0})
+    return job, lambda given: Clients(given[1], arguments.clients, seed)
+
+
+def scaled(text: str) -> list[tuple[int, int]]:
+    """Kills and shards of --scale."""
+    pairs = [part.split(":") for part in text.split(",") if part]
+    return [(int(kills), int(shards)) for kills, shards in pairs]
 
 
 def by_role(role: str, longest: list[float | None]) -> dict[str, Any]:
@@ -251,12 +291,13 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = options.new_parser(__doc__)
-    parser.add_argument("--strategy", choices=("downpour", "diloco"), default="downpour")
+    parser.add_argument("--strategy", choices=("downpour", "diloco", "tables"), default="downpour")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scale", type=scaled, default=[], help="KILLS:SHARDS,...: scale after so many kills")
     parser.add_argument("--settles", type=float, default=2.0, help="seconds of undisturbed pushes before each kill")
     found = measure(parser.parse_args())
     show(found)

@@ -65,6 +65,7 @@ def job_of(rows: int, width: int, batch: int) -> dict[str, Any]:
     table = {"width": width, "rule": {"name": "row-adagrad", "rate": 0.05}, "buckets": BUCKETS}
     return {
         "name": "rows",
+        "output": ".",
         "model": {"source": "script"},
         "data": {"source": "script", "train": rows},
         "strategy": {
@@ -120,7 +121,7 @@ def measure(rows: int, width: int, batch: int, minutes: float) -> dict[str, Any]
             time.sleep(LOOK_S)
             watch.resident()
             found = watch.table()
-            return found if found["samples"] >= rows else None
+            return found if found.get("rows", 0) >= rows else None
 
         filled = runs.wait_for(full, "a table with all rows", FILL_S)
         fill_s, resident = time.monotonic() - began_s, watch.resident()
