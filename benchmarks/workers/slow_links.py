@@ -135,6 +135,7 @@ def job_of(model: str, way: str, count: int) -> dict[str, Any]:
         "strategy": strategy_of(model, way),
         "limits": {"wall_s": 36_000},
         "evaluate": {"every": 10**12, "keep": "last"},
+        "deadlines": {"beat_s": 20},  # a heartbeat waits behind a push of seconds
         "shards": count,
         "replicas": count,
     }
