@@ -36,8 +36,11 @@ tables:
 """
 
 
-def plain(order: list[list[int]]) -> tuple[list[float], list[np.ndarray]]:
-    """Losses, and rows at the end, of the same job by torch alone, with dense embeddings, for batches in this order."""
+def plain(order: list[list[int]], every: int) -> tuple[list[float], list[np.ndarray]]:
+    """Losses, and rows at the end, of the same job by torch alone, with dense embeddings, for batches in this order.
+
+    Rates are halved each `every` samples.
+    """
     sections = parse_job(JOB, Path(), "job").tables
     keys = np.arange(IDS) - 10, np.arange(IDS) * 10**12
     first = [torch.from_numpy(one.initial(own)) for one, own in zip(number_tables(sections, 0, 1), keys, strict=True)]
@@ -56,7 +59,7 @@ def plain(order: list[list[int]]) -> tuple[list[float], list[np.ndarray]]:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, clicks[own])
         for one, rate in zip(optimizers, (0.1, 0.05, 0.02), strict=True):
             one.zero_grad()
-            one.param_groups[0]["lr"] = rate * 0.5 ** (number * BATCH // SAMPLES)
+            one.param_groups[0]["lr"] = rate * 0.5 ** (number * BATCH // every)
         loss.backward()
         for one in optimizers:
             one.step()
@@ -68,16 +71,18 @@ def ends(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text()) for file in folder.glob("end-*.json")]
 
 
-def test_one_worker_is_the_plain_program_with_dense_embeddings(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("epochs", "every"), [(3, 240), pytest.param(84, 5_000, marks=pytest.mark.long)])
+def test_one_worker_is_the_plain_program_with_dense_embeddings(epochs: int, every: int, tmp_path: Path) -> None:
     """Adagrad, and Adam as `SparseAdam` has it, each with a rate of its own that follows the schedule."""
-    launch(tmp_path, JOB, 1, ROWS, str(tmp_path))
+    job = JOB.replace("epochs: 3", f"epochs: {epochs}").replace("every: 240", f"every: {every}")
+    launch(tmp_path, job, 1, ROWS, str(tmp_path))
     (end,) = ends(tmp_path)
     order = [own for own, _ in end["losses"]]
-    assert len(order) == 3 * SAMPLES // BATCH
-    losses, rows = plain(order)
+    assert len(order) == epochs * SAMPLES // BATCH
+    losses, rows = plain(order, every)
     assert [loss for _, loss in end["losses"]] == pytest.approx(losses, rel=1e-5)
     for found, expected in zip(end["rows"], rows, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("strategy", "copies"), [("downpour", 2), ("sync-sgd", 1)])
