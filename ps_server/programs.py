@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dbelief.arrays.vector_kernels import compiled
+from dbelief.core.absent import Ranges, pairs, present, within
 from dbelief.core.vector_program import Operation, together, validate
 from dbelief.errors import Rejected
 
@@ -98,7 +100,8 @@ def run(program: Sequence[Operation], segment: Segment) -> list[float]:
             segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
         arrays = [segment.vectors[name] for name in operation.vectors]
         segment.before_write(*(segment.vectors[name] for name in operation.writes))
-        answers += _LOOPS[operation.name](arrays, operation.scalars)
+        exempt = within(operation.exempt, segment.span.start, segment.span.stop)
+        answers += _LOOPS[operation.name](arrays, operation.scalars, exempt)
         segment.mark_written(operation.writes)
     return answers
 
@@ -106,7 +109,7 @@ def run(program: Sequence[Operation], segment: Segment) -> list[float]:
 # -- operations on one segment -------------------------------------------------------------------------------
 
 
-def _lincomb(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
+def _lincomb(arrays: list[np.ndarray], factors: Sequence[float], exempt: Ranges = ()) -> list[float]:
     target, *terms = arrays
     if len(terms) == 1:
         compiled("one")(target, factors[0], terms[0])
@@ -124,8 +127,36 @@ def _lincomb(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
     return []
 
 
-_LOOPS: dict[str, Callable[[list[np.ndarray], Sequence[float]], list[float]]] = {
-    "copy": lambda v, c: _lincomb(v, (1.0,)),
+def _dots(arrays: list[np.ndarray], factors: Sequence[float], exempt: Ranges) -> list[float]:
+    return [compiled("dot")(a, b) for a, b in zip(arrays[::2], arrays[1::2], strict=True)]
+
+
+def _norm1(arrays: list[np.ndarray], factors: Sequence[float], exempt: Ranges) -> list[float]:
+    parts = [compiled("norm1")(arrays[0][part]) for part in present(exempt, 0, len(arrays[0]))]
+    return [functools.reduce(operator.add, parts, 0.0)]
+
+
+def _pseudo(arrays: list[np.ndarray], factors: Sequence[float], exempt: Ranges) -> list[float]:
+    target, _, gradient = arrays
+    for start, stop in pairs(exempt):
+        compiled("one")(target[start:stop], 1.0, gradient[start:stop])
+    return _penalised("pseudo", arrays, factors, exempt)
+
+
+def _penalised(name: str, arrays: list[np.ndarray], factors: Sequence[float], exempt: Ranges) -> list[float]:
+    """Run a loop on what is not exempt."""
+    for part in present(exempt, 0, len(arrays[0])):
+        compiled(name)(*(array[part] for array in arrays), *factors)
+    return []
+
+
+_LOOPS: dict[str, Callable[[list[np.ndarray], Sequence[float], Ranges], list[float]]] = {
+    "copy": lambda v, c, exempt: _lincomb(v, (1.0,)),
     "lincomb": _lincomb,
-    "dots": lambda v, c: [compiled("dot")(a, b) for a, b in zip(v[::2], v[1::2], strict=True)],
+    "dots": _dots,
+    "norm1": _norm1,
+    "pseudo": _pseudo,
+    "opposed": functools.partial(_penalised, "opposed"),
+    "orthant": functools.partial(_penalised, "orthant"),
 }
+"""Each gets a segment's slices of the vectors, the factors, and the exempt ranges within the segment."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.core.absent import pairs
 from dbelief.core.vector_program import Operation, validate
 
 
@@ -44,10 +45,13 @@ class LocalSpace:
         for name in operation.writes:
             self.vectors.setdefault(name, np.empty(self._length, self._dtype))
         arrays = [self.vectors[name] for name in operation.vectors]
-        return _FORMULAS[operation.name](arrays, operation.scalars) or []
+        penalised = np.ones(self._length, bool)
+        for start, stop in pairs(operation.exempt):
+            penalised[start:stop] = False
+        return _FORMULAS[operation.name](arrays, operation.scalars, penalised) or []
 
 
-def _lincomb(v: list[np.ndarray], c: tuple[float, ...]) -> None:
+def _lincomb(v: list[np.ndarray], c: tuple[float, ...], on: np.ndarray) -> None:
     v[0][:] = sum(factor * x.astype(np.float64) for factor, x in zip(c, v[1:], strict=True))
 
 
@@ -55,10 +59,30 @@ def _put(target: np.ndarray, values: Any) -> None:
     target[:] = values
 
 
-_FORMULAS: dict[str, Callable[[list[np.ndarray], tuple[float, ...]], list[float] | None]] = {
-    "copy": lambda v, c: _put(v[0], v[1]),
-    "dots": lambda v, c: [
+def pseudo_gradient(w: np.ndarray, gradient: np.ndarray, c: Any) -> np.ndarray:
+    """Andrew and Gao 2007, equation 4: from the one-sided derivatives of the loss and c |w|_1."""
+    left, right = (gradient + c * np.where(w == 0, side, np.sign(w)) for side in (-1.0, 1.0))
+    return np.where(left > 0, left, np.where(right < 0, right, 0.0))
+
+
+def projected(values: np.ndarray, signs: np.ndarray, on: Any = True) -> np.ndarray:
+    """The paper's pi: 0 where the sign is not the wanted one."""
+    return np.where(on & (np.sign(values) != signs), 0.0, values)
+
+
+def _pseudo(v: list[np.ndarray], c: tuple[float, ...], on: np.ndarray) -> None:
+    _, w, gradient = (x.astype(np.float64) for x in v)
+    v[0][:] = np.where(np.isnan(gradient), gradient, pseudo_gradient(w, gradient, np.where(on, c[0], 0.0)))
+
+
+_FORMULAS: dict[str, Callable[[list[np.ndarray], tuple[float, ...], np.ndarray], list[float] | None]] = {
+    "copy": lambda v, c, on: _put(v[0], v[1]),
+    "dots": lambda v, c, on: [
         float(np.vdot(a.astype(float), b.astype(float))) for a, b in zip(v[::2], v[1::2], strict=True)
     ],
     "lincomb": _lincomb,
+    "norm1": lambda v, c, on: [float(np.abs(v[0][on].astype(float)).sum())],
+    "pseudo": _pseudo,
+    "opposed": lambda v, c, on: _put(v[0], projected(v[0], -np.sign(v[1]), on)),
+    "orthant": lambda v, c, on: _put(v[0], projected(v[0], np.where(v[1] == 0, -np.sign(v[2]), np.sign(v[1])), on)),
 }

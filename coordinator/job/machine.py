@@ -246,6 +246,7 @@ class JobMachine:
             if layout is None:
                 raise Rejected("a replica joins with its model's layout")
             self.initialization.check_model(layout, source_digest, train_samples, samples)
+            self.training.policy.set_layout(layout)
         before = self.members.named(kind, name, token) if restarted else None
         if before is not None:
             self._member_lost(before, "died", "its process was restarted", now_s)

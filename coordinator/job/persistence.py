@@ -318,6 +318,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
     form = parts["layout"]["samples"]
     samples = SampleForm.parse(form) if form else None
     machine.initialization.restore(layout, parts["layout"]["source"], placement, samples)
+    machine.training.policy.set_layout(layout)
     machine.shutdown.restore(state["ending"])
     machine.actions += machine.replication.restore(state["chains"])
     machine.recovery.restore(state["set"], state["set_best"], state["holders"], state["back_to"])

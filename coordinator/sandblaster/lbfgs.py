@@ -38,9 +38,12 @@ class Lbfgs:
         A pair is used if y.s > curvature |s| |y|: below, the difference of the gradients is not informative.
     gram
         (2k + 1, 2k + 1) float64: inner products of the k vectors s, from the newest to the oldest, of the k vectors y,
-        and of the gradient.
+        and of the vector `descends`.
     slots
         Slots of the k pairs, from the newest to the oldest.
+    descends
+        Name of the vector whose negative the direction is made of: the gradient, or with an L1 penalty another one. The
+        vectors y are differences of the gradient in any case.
     skipped
         Pairs that were not used.
     """
@@ -50,10 +53,11 @@ class Lbfgs:
     gram: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
     slots: list[int] = field(default_factory=list)
     skipped: int = 0
+    descends: str = GRADIENT
 
     @property
     def gradient_norm(self) -> float:
-        """Euclidean length of the gradient."""
+        """Euclidean length of the gradient, or of what `descends` names."""
         return math.sqrt(self.gram[-1, -1])
 
     @property
@@ -62,7 +66,12 @@ class Lbfgs:
         return len(self.slots)
 
     def _basis(self) -> list[str]:
-        return [*(f"s.{slot}" for slot in self.slots), *(f"y.{slot}" for slot in self.slots), GRADIENT]
+        return [*(f"s.{slot}" for slot in self.slots), *(f"y.{slot}" for slot in self.slots), self.descends]
+
+    @property
+    def new_step(self) -> str:
+        """Name of the vector for the next s, which no program reads before `products_with_new_pair`."""
+        return f"s.{self._free}"
 
     @property
     def _free(self) -> int:
@@ -80,11 +89,14 @@ class Lbfgs:
             samples; None where there is no such pair: at the start, and where the samples have changed.
         """
         if step is None:
-            return [dots(*((GRADIENT, name) for name in self._basis()))]
-        new = [f"s.{self._free}", f"y.{self._free}", GRADIENT]
+            return [dots(*((self.descends, name) for name in self._basis()))]
+        return [lincomb(self.new_step, (step, DIRECTION)), *self.products_with_new_pair()]
+
+    def products_with_new_pair(self) -> list[Operation]:
+        """As `inner_products`, where `new_step` holds the step already."""
+        new = [self.new_step, f"y.{self._free}", self.descends]
         others = self._basis()[:-1]
         return [
-            lincomb(new[0], (step, DIRECTION)),
             lincomb(new[1], (1.0, GRADIENT), (-1.0, PREVIOUS)),
             dots(*((a, b) for i, a in enumerate(new) for b in (*others, *new[i:]))),
         ]
@@ -107,7 +119,7 @@ class Lbfgs:
             self.gram[-1, :] = self.gram[:, -1] = answers
 
     def direction(self) -> tuple[list[Operation], float]:
-        """The program that makes the direction, and the slope along it, gradient . direction."""
+        """The program that makes the direction, and the slope along it, `descends` . direction."""
         coefficients = self._coefficients()
         terms = [(float(c), name) for c, name in zip(coefficients, self._basis(), strict=True)]
         return [lincomb(DIRECTION, *terms), copy(PREVIOUS, GRADIENT)], float(self.gram[-1] @ coefficients)

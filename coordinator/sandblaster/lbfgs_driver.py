@@ -4,6 +4,8 @@
     TRIAL pass --gradient, slope--> accepted? no: another TRIAL pass
                                     yes: ACCEPT --w = trial, new pair--> DIRECTION, or with other samples START
 
+With an L1 penalty the same phases make the steps of OWL-QN (`orthant.py`), by another search (`backtracking.py`).
+
 A pass leaves the sum of all samples' gradients at `trial` in `accrued`. Beside the passes and the trials of a search
 an iteration is two programs: the pair with its products, and the direction with the first trial. All trials of an
 iteration, and both gradients of a pair, use the same samples. The state is a few numbers; no clock, no socket.
@@ -23,8 +25,10 @@ from typing import Any
 from dbelief.core.push import ACCRUED, PARAMETERS, TRIAL
 from dbelief.core.vector_program import Operation, copy, dots, lincomb
 
+from .backtracking import Backtracking
 from .lbfgs import DIRECTION, GRADIENT, PREVIOUS, Lbfgs
 from .line_search import LinePoint, LineSearch
+from .orthant import PSEUDO, OrthantPenalty
 
 
 class Phase(Enum):
@@ -53,6 +57,8 @@ class StoppingRules:
     ----------
     l2
         lambda: the loss has lambda / 2 |w|^2 on top of the samples' mean.
+    l1
+        The loss has l1 |w|_1 on top, but for biases.
     same_batch
         Whether every iteration uses the same samples.
     gradient_norm
@@ -62,6 +68,7 @@ class StoppingRules:
     """
 
     l2: float = 0.0
+    l1: float = 0.0
     same_batch: bool = True
     gradient_norm: float | None = None
     relative_decrease: float | None = None
@@ -83,17 +90,20 @@ class LbfgsDriver:
         The loss at the parameters, on the current batch; NaN before the first.
     ended
         Why it has ended; "" before. `failed`: whether because of a failure.
+    penalty
+        None where l1 is 0.
     """
 
     def __init__(self, rules: StoppingRules, history: int = 10) -> None:
         self.rules = rules
-        self.method = Lbfgs(history)
+        self.penalty = OrthantPenalty(rules.l1) if rules.l1 else None
+        self.method = Lbfgs(history, descends=PSEUDO if rules.l1 else GRADIENT)
         self.phase = Phase.START
         self.batch = self.number = self.iterations = self.evaluations = 0
         self.value = math.nan
         self.ended, self.failed = "", False
         self._next = Phase.START  # the phase to continue with, had it not ended
-        self.search: LineSearch | None = None
+        self.search: LineSearch | Backtracking | None = None
         self._last_pass = 0.0, 1  # sum of losses and samples of the last pass
         self._slope = 0.0
         self._before = math.nan
@@ -113,27 +123,36 @@ class LbfgsDriver:
         if self.phase is Phase.START:
             return [copy(TRIAL, PARAMETERS)]
         if self.phase is Phase.GRADIENT:
-            return [*self._mean_gradient(), *self.method.inner_products(None)]
+            return [*self._objective(), *self._pseudo_gradient(), *self.method.inner_products(None)]
         if self.phase is Phase.DIRECTION:
             program, self._slope = self.method.direction()
-            return [*program, self._trial(self._first_step())]
+            aligned = [self.penalty.align()] if self.penalty is not None else []
+            return [*program, *aligned, *self._trial(self._first_step())]
         if self.phase is Phase.SLOPE:
-            return [*self._mean_gradient(), dots((GRADIENT, DIRECTION))]
+            if self.penalty is not None:
+                return [*self._objective(), *self.penalty.step_taken(self.method.new_step)]
+            return [*self._objective(), dots((GRADIENT, DIRECTION))]
         if self.phase is Phase.RESTART:
             return [copy(GRADIENT, PREVIOUS), *self.method.inner_products(None)]
         assert self.search is not None
         if self.phase is Phase.MOVE:
-            return [self._trial(self.search.t)]
+            return self._trial(self.search.t)
+        if self.penalty is not None:
+            return [copy(PARAMETERS, TRIAL), *self._pseudo_gradient(), *self.method.products_with_new_pair()]
         return [copy(PARAMETERS, TRIAL), *self.method.inner_products(self.search.t)]
 
-    def _mean_gradient(self) -> list[Operation]:
-        """The gradient of the loss at the trial, from the sum that the pass has left."""
+    def _objective(self) -> list[Operation]:
+        """The gradient of the loss at the trial, from the sum that the pass has left; and the trial's norms."""
         _, samples = self._last_pass
-        return [lincomb(GRADIENT, (1 / samples, ACCRUED), (self.rules.l2, TRIAL)), dots((TRIAL, TRIAL))]
+        norms = [dots((TRIAL, TRIAL)), *([self.penalty.norm()] if self.penalty is not None else [])]
+        return [lincomb(GRADIENT, (1 / samples, ACCRUED), (self.rules.l2, TRIAL)), *norms]
 
-    @staticmethod
-    def _trial(t: float) -> Operation:
-        return lincomb(TRIAL, (1.0, PARAMETERS), (t, DIRECTION))
+    def _pseudo_gradient(self) -> list[Operation]:
+        return [self.penalty.pseudo_gradient()] if self.penalty is not None else []
+
+    def _trial(self, t: float) -> list[Operation]:
+        there = lincomb(TRIAL, (1.0, PARAMETERS), (t, DIRECTION))
+        return [there, self.penalty.project()] if self.penalty is not None else [there]
 
     def _first_step(self) -> float:
         """First step of a search: 1 where pairs scale the direction; else at most 1, and no further than length 1."""
@@ -153,12 +172,12 @@ class LbfgsDriver:
             self._begin_pass(Phase.FIRST_PASS)
             self.batch += 1
         elif self.phase is Phase.GRADIENT:
-            self.value = self._loss(scalars[0])
-            self._absorb(scalars[1:])
+            self.value, products = self._loss(scalars)
+            self._absorb(products)
         elif self.phase is Phase.DIRECTION:
             self._begin_search()
         elif self.phase is Phase.SLOPE:
-            self._evaluate_trial(*scalars)
+            self._evaluate_trial(scalars)
         elif self.phase is Phase.MOVE:
             self._begin_pass(Phase.TRIAL_PASS)
         elif self.phase is Phase.ACCEPT:
@@ -170,9 +189,11 @@ class LbfgsDriver:
         self.phase = phase
         self.number += 1
 
-    def _loss(self, square: float) -> float:
+    def _loss(self, scalars: Sequence[float]) -> tuple[float, Sequence[float]]:
+        """The loss at the trial, by the norms that `_objective` gives first; and the scalars after them."""
         loss_sum, samples = self._last_pass
-        return loss_sum / samples + self.rules.l2 / 2 * square
+        value = loss_sum / samples + self.rules.l2 / 2 * scalars[0]
+        return (value, scalars[1:]) if self.penalty is None else (value + self.penalty.l1 * scalars[1], scalars[2:])
 
     def _absorb(self, scalars: Sequence[float]) -> None:
         """Take in the products with the gradient at the parameters, and continue unless they are not finite."""
@@ -204,12 +225,15 @@ class LbfgsDriver:
         if not self._slope < 0:  # rounding has corrupted the history
             self._restart(f"the slope is {self._slope:.3g}")
             return
-        self.search = LineSearch(LinePoint(0.0, self.value, self._slope), self._first_step())
+        if self.penalty is not None:
+            self.search = Backtracking(self.value, self._first_step(), 0.5 if self.method.pairs else 0.1)
+        else:
+            self.search = LineSearch(LinePoint(0.0, self.value, self._slope), self._first_step())
         self._begin_pass(Phase.TRIAL_PASS)
 
-    def _evaluate_trial(self, square: float, slope: float) -> None:
+    def _evaluate_trial(self, scalars: Sequence[float]) -> None:
         assert self.search is not None
-        value = self._loss(square)
+        value, (slope,) = self._loss(scalars)
         self.search.update(value, slope)
         if self.search.accepted:
             self.phase = Phase.ACCEPT
@@ -250,6 +274,8 @@ class LbfgsDriver:
         may be incomplete, so a phase that uses such a sum repeats its pass.
         """
         number, iterations = self.number, self.iterations
+        if state.get("l1", 0.0) != self.rules.l1:  # a resumed job's file was changed: begin again at the parameters
+            state = {**state, **_at_start()}
         self.restore(state)
         self.number = max(number, self.number)
         again = {Phase.GRADIENT: Phase.FIRST_PASS, Phase.SLOPE: Phase.TRIAL_PASS}
@@ -266,6 +292,7 @@ class LbfgsDriver:
         """The complete state, JSON-serialisable."""
         return {
             "step": self.phase.value,
+            "l1": self.rules.l1,
             "counts": [self.batch, self.number, self.iterations, self.evaluations],
             "value": self.value if math.isfinite(self.value) else None,
             "before": self._before if math.isfinite(self._before) else None,
@@ -286,6 +313,14 @@ class LbfgsDriver:
         self._last_pass = float(state["told"][0]), int(state["told"][1])
         self._slope = float(state["slope"])
         self.method.restore(state["method"])
-        self.search = LineSearch(**state["search"]) if state["search"] is not None else None
+        search = LineSearch if self.penalty is None else Backtracking
+        self.search = search(**state["search"]) if state["search"] is not None else None
         self.ended, self.failed = state["ended"]
         self._next = Phase(state["next"])
+
+
+def _at_start() -> dict[str, Any]:
+    """The state between two events, but for what is counted, at the parameters and without pairs."""
+    start = Phase.START.value
+    unknown = {"value": None, "before": None, "search": None, "ended": ["", False]}
+    return {"step": start, "next": start, "method": Lbfgs().state(), **unknown}

@@ -13,11 +13,13 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+from dbelief.core.layout import Layout
 from dbelief.job import Sandblaster as Settings
 
 from ..core.effects import Action, LogEvent, RunProgram
 from ..core.messages import BundleLease, BundleResult, WorkRequest
 from ..sandblaster.lbfgs_driver import PASSES, LbfgsDriver, Phase, StoppingRules
+from ..sandblaster.orthant import unpenalised
 from ..sandblaster.pass_scheduler import ATTEMPTS, Bundle, PassScheduler
 from .sync_policy import SyncPolicy
 
@@ -49,6 +51,7 @@ class Sandblaster(SyncPolicy):
         self.method = LbfgsDriver(
             StoppingRules(
                 settings.l2,
+                settings.l1,
                 settings.batch == "all",
                 gradient_norm=settings.gradient_norm,
                 relative_decrease=settings.relative_decrease,
@@ -90,6 +93,11 @@ class Sandblaster(SyncPolicy):
     def gradient_norm(self) -> float:
         """Length of the gradient at the parameters; NaN before the first."""
         return math.nan if math.isnan(self.method.value) else self.method.method.gradient_norm
+
+    def set_layout(self, layout: Layout) -> None:
+        """See `SyncPolicy.set_layout`: the layout shows which numbers are biases."""
+        if self.method.penalty is not None:
+            self.method.penalty.exempt = unpenalised(layout)
 
     # -- programs ----------------------------------------------------------------------------------------
 

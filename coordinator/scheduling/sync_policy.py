@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from dbelief.core.layout import Layout
 from dbelief.core.lease import DataLease
 
 from ..core.effects import Action, SetMembership
@@ -67,6 +68,9 @@ class SyncPolicy(ABC):
     clock: int = 0
     member_epoch: int = 0
     ended_generation: int = 0
+
+    def set_layout(self, layout: Layout) -> None:
+        """Set the model's layout, before the first action; repeated with each replica that joins, and at a takeover."""
 
     # -- leases ------------------------------------------------------------------------------------------
 

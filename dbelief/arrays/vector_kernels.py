@@ -26,6 +26,9 @@ def compiled(name: str) -> Callable[..., Any]:
         "four": _four,
         "dot": lanes.dot,
         "norm1": lanes.norm1,
+        "pseudo": _pseudo,
+        "opposed": _opposed,
+        "orthant": _orthant,
     }
     return jit(loops[name], error_model="numpy")
 
@@ -53,3 +56,29 @@ def _four(
 ) -> None:
     for i in range(total.size):
         total[i] = total[i] + a * np.float64(x[i]) + b * np.float64(y[i]) + c * np.float64(z[i]) + d * np.float64(u[i])
+
+
+def _pseudo(target: np.ndarray, w: np.ndarray, g: np.ndarray, c: float) -> None:
+    for i in range(target.size):
+        x, slope = np.float64(w[i]), np.float64(g[i])
+        if x > 0.0 or (x == 0.0 and slope < -c):
+            target[i] = slope + c
+        elif x < 0.0 or slope > c:
+            target[i] = slope - c
+        else:
+            target[i] = 0.0 * slope  # nan where the slope is
+
+
+def _opposed(target: np.ndarray, v: np.ndarray) -> None:
+    for i in range(target.size):
+        if np.float64(target[i]) * np.float64(v[i]) >= 0.0:
+            target[i] = 0.0
+
+
+def _orthant(target: np.ndarray, w: np.ndarray, v: np.ndarray) -> None:
+    for i in range(target.size):
+        sign = np.float64(w[i])
+        if sign == 0.0:
+            sign = -np.float64(v[i])
+        if np.float64(target[i]) * sign <= 0.0:
+            target[i] = 0.0

@@ -44,7 +44,7 @@ HALF = 2
 which are shorter than the numbers."""
 METHOD = 5
 """Vectors that a batch method has on the shards besides its pairs: parameters, trial, gradient, the previous gradient,
-direction. There is one more pair than the history holds, for the next one."""
+direction. One more with an L1 penalty, the pseudo-gradient; and one more pair than the history holds, for the next."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     strategy, vector = job.strategy, numbers * FLOAT32
     if isinstance(strategy, Sandblaster):
         return {
-            "parameters and the method's vectors": (METHOD + 2 * (strategy.history + 1)) * vector,
+            "parameters and the method's vectors": (METHOD + bool(strategy.l1) + 2 * (strategy.history + 1)) * vector,
             "sum of gradients, float64": numbers * np.dtype(np.float64).itemsize,
             SET: numbers * np.dtype(np.float64).itemsize,  # no program runs then, but bundles may be accumulated
         }

@@ -83,7 +83,9 @@ def test_the_model_is_that_of_the_same_rows_in_an_array(
         np.testing.assert_allclose(sparse[name], values, rtol=0, atol=1e-6)
 
 
-def test_the_optimum_is_that_of_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("l1", [0.0, 0.02])
+def test_the_optimum_is_that_of_scipy(l1: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a penalty w is the difference of two vectors that are not negative, and biases have none."""
     x, labels = write(tmp_path)
     rows, truth = csr_array(x.astype(np.float64)), np.eye(CLASSES)[labels]
 
@@ -93,15 +95,25 @@ def test_the_optimum_is_that_of_scipy(tmp_path: Path, monkeypatch: pytest.Monkey
         slope = (np.exp(logs) - truth) / ROWS
         return -float((truth * logs).sum()) / ROWS, np.r_[(rows.T @ slope).ravel(), slope.sum(axis=0)]
 
+    size = (FEATURES + 1) * CLASSES
+    factors = np.r_[np.full(size - CLASSES, l1), np.zeros(CLASSES)]
+
+    def split(both: np.ndarray) -> tuple[float, np.ndarray]:
+        up, down = both[:size], both[size:]
+        value, gradient = loss_and_gradient(up - down)
+        return value + factors @ (up + down), np.r_[gradient + factors, factors - gradient]
+
     best = minimize(
-        loss_and_gradient, np.zeros((FEATURES + 1) * CLASSES), jac=True, method="L-BFGS-B",
+        split, np.zeros(2 * size), jac=True, method="L-BFGS-B", bounds=[(0, None)] * (2 * size),
         options={"ftol": 0.0, "gtol": 1e-10, "maxiter": 10_000},
     )  # fmt: skip
-    strategy = "{name: sandblaster, portion: 90, iterations: 80, relative_decrease: 1.0e-9}"
+    strategy = f"{{name: sandblaster, portion: 90, l1: {l1}, iterations: 80, relative_decrease: 1.0e-9}}"
     more = "evaluate: {every: null, keep: last}"
     run = whole_job(JOB.format(layers="", data=LIBSVM, strategy=strategy, more=more), tmp_path, monkeypatch)
     model = load_file(run / "model.safetensors")
     flat = np.concatenate([model["dense1.weight"].ravel(), model["dense1.bias"]]).astype(np.float64)
-    assert loss_and_gradient(flat)[0] == pytest.approx(best.fun, rel=1e-7)
+    assert loss_and_gradient(flat)[0] + factors @ np.abs(flat) == pytest.approx(best.fun, rel=1e-7)
+    assert (flat[-CLASSES:] != 0).all()
+    assert ((flat == 0).sum() > size // 4) == (l1 > 0)
     reported = [event["loss"] for event in read_events(run / "events.jsonl") if event["event"] == "iteration"]
     assert reported[-1] == pytest.approx(best.fun, rel=1e-6)

@@ -25,7 +25,7 @@ from dbelief.codec import bfloat16_difference, make_codec
 from dbelief.codec.bfloat16 import BFloat16
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
-from dbelief.core.vector_program import copy, dots, lincomb
+from dbelief.core.vector_program import copy, dots, lincomb, norm1, opposed, orthant, pseudo
 from dbelief.optim import Rule, make_rule
 from dbelief.optim.rules.elastic import ElasticMove
 from dbelief.optim.rules.row_adagrad import RowAdagrad
@@ -183,6 +183,10 @@ PROGRAM = (
     lincomb("d", (0.1, "w"), (0.2, "a"), (0.3, "b"), (0.4, "c"), (0.5, "a"), (0.6, "b")),
     lincomb("accrued", (1e-3, "d"), (1.1, "w")),
     dots(("a", "b"), ("c", "d"), ("accrued", "w")),
+    pseudo("e", "w", "a", 0.2, (900, 1100)),
+    opposed("b", "e", (900, 1100)),
+    orthant("c", "w", "e"),
+    norm1("c", (900, 1100)),
 )
 
 
@@ -204,7 +208,7 @@ def programs() -> Iterator[tuple[str, str]]:
         yield "scalars", digest(*runner.run(PROGRAM))
     finally:
         runner.close()
-    for name in ("w", "a", "b", "c", "d", "accrued"):
+    for name in ("w", "a", "b", "c", "d", "e", "accrued"):
         yield name, digest(*(shard.segments[span.index].vectors[name] for span in spans))
 
 

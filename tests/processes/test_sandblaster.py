@@ -47,11 +47,15 @@ def assert_reported(operator: Operator, summary: dict[str, Any], iterations: lis
 
 
 @pytest.mark.long
-def test_the_result_does_not_depend_on_shards_and_replicas(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("l1", [0.0, 0.001])
+def test_the_result_does_not_depend_on_shards_and_replicas(
+    l1: float, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DBELIEF_PICTURES", "1")
     found = []
     for shards, replicas in ((2, 1), (2, 3), (3, 2)):
-        job = operator.write_job(DIGITS.format(shards=shards, replicas=replicas, strategy="bundle: 3, ordered: true"))
+        strategy = f"bundle: 3, ordered: true, l1: {l1}"
+        job = operator.write_job(DIGITS.format(shards=shards, replicas=replicas, strategy=strategy))
         summary, iterations = operator.trained("batch", job), operator.events("batch", "iteration")
         assert summary["reason"] == "20 iterations done"
         found.append((iterations, load_file(operator.folder / "runs" / "batch" / "model.safetensors")))

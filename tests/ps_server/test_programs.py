@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.core.push import Push
-from dbelief.core.vector_program import Operation, copy, dots, lincomb, validate
+from dbelief.core.vector_program import Operation, copy, dots, lincomb, norm1, opposed, orthant, pseudo, validate
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire.convert import program_to_wire
@@ -38,12 +38,22 @@ FACTORS = st.floats(-4, 4, width=32)
 def operations(draw: Any) -> Operation:
     """Any operation on some of the names, right or reading what is not there."""
     name = st.sampled_from(NAMES)
-    kind = draw(st.sampled_from(["copy", "dots", "lincomb"]))
+    kind = draw(st.sampled_from(["copy", "dots", "lincomb", "norm1", "pseudo", "opposed", "orthant"]))
     if kind == "dots":
         return dots(*draw(st.lists(st.tuples(name, name), min_size=1, max_size=4)))
     if kind == "lincomb":
         return lincomb(draw(name), *draw(st.lists(st.tuples(FACTORS, name), min_size=1, max_size=5)))
-    return copy(draw(name), draw(name))
+    if kind == "copy":
+        return copy(draw(name), draw(name))
+    exempt = tuple(sorted(draw(st.sets(st.integers(0, 100), max_size=6))))
+    exempt = exempt[: len(exempt) // 2 * 2]
+    if kind == "norm1":
+        return norm1(draw(name), exempt)
+    if kind == "pseudo":
+        return pseudo(draw(name), draw(name), draw(name), draw(st.floats(0, 2)), exempt)
+    if kind == "opposed":
+        return opposed(draw(name), draw(name), exempt)
+    return orthant(draw(name), draw(name), draw(name), exempt)
 
 
 @pytest.fixture
@@ -113,6 +123,13 @@ def test_non_finite_result_is_returned(make: Make, run: Callable[..., list[float
     assert np.isnan(run(subject, dots(("w", "w")))).all()
 
 
+def test_a_gradient_that_is_no_number_shows_in_the_pseudo_gradient(make: Make, run: Callable[..., list[float]]) -> None:
+    subject = make((2, 2), initial=np.array([0, 0, 1, -1]))
+    subject.assign(np.array([np.nan, 1, np.nan, np.nan]), "g")
+    run(subject, pseudo("d", "w", "g", 2.0))
+    np.testing.assert_array_equal(subject.read("d"), [np.nan, 0, np.nan, np.nan])
+
+
 def test_a_shard_without_segments_adds_nothing(make: Make, run: Callable[..., list[float]]) -> None:
     subject = make((), initial=None)
     assert run(subject, copy("a", "w"), dots(("a", "a"), ("x", "y"))) == [0, 0]
@@ -142,12 +159,15 @@ def test_where_memory_is_short_nothing_has_changed(make: Make, run: Callable[...
 @pytest.mark.parametrize(
     ("operation", "reason"),
     [
-        (Operation("sort", ("w",)), "operation 2, sort w: there is no such operation; there are copy, lincomb, dots"),
+        (Operation("sort", ("w",)), "operation 2, sort w: there is no such operation; there are copy, lincomb, dots, "),
         (Operation("copy", ("w",)), "1 vectors are not what it takes"),
         (Operation("dots", ("w", "w", "w")), "3 vectors are not what it takes"),
         (Operation("lincomb", ("w", "w"), (1.0, 2.0)), "takes 1 factors, got 2"),
         (lincomb("w", (float("nan"), "w")), "a factor is not finite"),
         (lincomb("w", (1.0, "x")), "reads 'x', which holds nothing"),
+        (opposed("x", "w"), "reads 'x', which holds nothing"),
+        (norm1("w", (3, 1)), "2 numbers that are no rising starts and stops of ranges"),
+        (Operation("copy", ("w", "w"), (), (0, 1)), "exempts nothing"),
     ],
 )
 def test_a_wrong_program_is_refused_whole(

@@ -26,6 +26,10 @@ class Sandblaster(StrategySection):
     l2: NonNegative = Field(
         default=0.0, description="lambda: the loss gets lambda / 2 times the squared norm of all parameters on top"
     )
+    l1: NonNegative = Field(
+        default=0.0,
+        description="The loss gets l1 times the sum of |w| of all parameters but biases on top: many become exactly 0",
+    )
     iterations: Count | None = Field(default=None, description="Iterations after which it ends; null for any number")
     gradient_norm: Positive | None = Field(
         default=None, description="Ends where the gradient is no longer than this; loss units per parameter unit"

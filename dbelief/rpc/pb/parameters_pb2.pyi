@@ -1260,8 +1260,9 @@ class Operation(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VECTORS_FIELD_NUMBER: _builtins.int
     SCALARS_FIELD_NUMBER: _builtins.int
+    EXEMPT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"copy", "lincomb", "dots": defined in dbelief/core/vector_program.py"""
+    """"copy", "lincomb", "dots", ...: defined in dbelief/core/vector_program.py"""
     @_builtins.property
     def vectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """destination first"""
@@ -1270,16 +1271,21 @@ class Operation(_message.Message):
     def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """factors, in the order of the operation's definition"""
 
+    @_builtins.property
+    def exempt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranges of the flat vector that it leaves out: start, stop, ..., strictly rising"""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         vectors: _abc.Iterable[_builtins.str] | None = ...,
         scalars: _abc.Iterable[_builtins.float] | None = ...,
+        exempt: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "scalars", b"scalars", "vectors", b"vectors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exempt", b"exempt", "name", b"name", "scalars", b"scalars", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,12 +24,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:
     """Encode a program over named vectors."""
-    return [parameters.Operation(name=o.name, vectors=o.vectors, scalars=o.scalars) for o in program]
+    return [parameters.Operation(name=o.name, vectors=o.vectors, scalars=o.scalars, exempt=o.exempt) for o in program]
 
 
 def program_from_wire(rows: Iterable[parameters.Operation]) -> tuple[Operation, ...]:
     """Decode a program; `dbelief.core.vector_program.validate` checks it."""
-    return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars)) for row in rows)
+    return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars), tuple(row.exempt)) for row in rows)
 
 
 @functools.lru_cache(maxsize=256)

@@ -101,8 +101,9 @@ def test_a_curved_valley_is_followed_to_its_end() -> None:
     assert problem.method.value < 1e-14 or problem.method.value == pytest.approx(3.98657, rel=1e-4)  # its other minimum
 
 
-def test_an_iteration_is_two_programs_beside_its_trials() -> None:
-    problem = Problem(logistic(), np.zeros(12), StoppingRules(iterations=12))
+@pytest.mark.parametrize("l1", [0.0, 0.01])
+def test_an_iteration_is_two_programs_beside_its_trials(l1: float) -> None:
+    problem = Problem(logistic(), np.zeros(12), StoppingRules(l1=l1, iterations=12))
     steps = []
     while problem.method.phase is not Phase.ENDED:
         steps.append(problem.method.phase)
@@ -114,8 +115,9 @@ def test_an_iteration_is_two_programs_beside_its_trials() -> None:
     assert len(steps) == 3 + 2 * trials + (trials - 12) + 2 * 12
 
 
-def test_state_restores_at_any_phase() -> None:
-    rules = StoppingRules(l2=1e-3, iterations=9)
+@pytest.mark.parametrize("l1", [0.0, 0.01])
+def test_state_restores_at_any_phase(l1: float) -> None:
+    rules = StoppingRules(l2=1e-3, l1=l1, iterations=9)
     alone = Problem(logistic(), np.zeros(12), rules).run()
     handed = Problem(logistic(), np.zeros(12), rules)
     rng = handed.twice = random.Random(3)  # a program may have run before its coordinator died
@@ -152,7 +154,8 @@ def test_gradient_pairs_use_the_same_samples() -> None:
         np.testing.assert_allclose(vectors[f"y.{i}"], scales * vectors[f"s.{i}"], rtol=1e-9, atol=1e-12)
 
 
-def test_failed_search_drops_history_then_ends() -> None:
+@pytest.mark.parametrize("l1", [0.0, 1e-3])
+def test_failed_search_drops_history_then_ends(l1: float) -> None:
     """The gradient points the wrong way after a while: no point is better than the one at hand."""
     calls = [0]
 
@@ -160,25 +163,26 @@ def test_failed_search_drops_history_then_ends() -> None:
         calls[0] += 1
         return float(w @ w) / 2 + calls[0], w if calls[0] < 4 else -w
 
-    problem = Problem(loss, np.ones(3), StoppingRules()).run()
+    problem = Problem(loss, np.ones(3), StoppingRules(l1=l1)).run()
     assert problem.method.ended.startswith("no better point is found: ")
     assert not problem.method.failed
 
 
+@pytest.mark.parametrize("l1", [0.0, 0.1])
 @pytest.mark.parametrize(("value", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)])
-def test_non_finite_start_is_a_failure(value: float, gradient: float) -> None:
-    problem = Problem(lambda w: (value, np.full(3, gradient)), np.ones(3), StoppingRules()).run()
+def test_non_finite_start_is_a_failure(value: float, gradient: float, l1: float) -> None:
+    problem = Problem(lambda w: (value, np.full(3, gradient)), np.zeros(3), StoppingRules(l1=l1)).run()
     assert problem.method.failed
     assert "after 0 iterations" in problem.method.ended
 
 
-def test_a_trial_that_is_not_finite_was_too_far() -> None:
-    problem = Problem(
-        lambda w: (-float(np.log(w).sum()) + w.sum(), 1 - 1 / w), np.full(3, 5.0), StoppingRules(iterations=30)
-    )
+@pytest.mark.parametrize("l1", [0.0, 0.25])
+def test_a_trial_that_is_not_finite_was_too_far(l1: float) -> None:
+    rules = StoppingRules(l1=l1, iterations=30)
+    problem = Problem(lambda w: (-float(np.log(w).sum()) + w.sum(), 1 - 1 / w), np.full(3, 5.0), rules)
     with np.errstate(invalid="ignore", divide="ignore"):
         problem.run()
-    assert np.allclose(problem.space.vectors["w"], 1.0, atol=1e-4)
+    assert np.allclose(problem.space.vectors["w"], 1 / (1 + l1), atol=1e-4)
 
 
 def test_end_request_ends_the_method() -> None:

@@ -192,11 +192,11 @@ def test_shard_memory_includes_strategy_state() -> None:
     assert sum(waiting.values()) - plain == 5 * 4000
 
 
-@pytest.mark.parametrize("history", [1, 4])
-def test_a_batch_method_has_so_many_vectors(history: int) -> None:
+@pytest.mark.parametrize(("history", "l1"), [(1, 0.0), (4, 0.0), (4, 0.1)])
+def test_a_batch_method_has_so_many_vectors(history: int, l1: float) -> None:
     start = np.linspace(-1.2, 1.5, 6)
     space = LocalSpace({"w": start, "accrued": np.zeros(6)})
-    method = LbfgsDriver(StoppingRules(iterations=10), history)
+    method = LbfgsDriver(StoppingRules(l1=l1, iterations=10), history)
     while method.phase is not Phase.ENDED:
         if method.phase in PASSES:
             space.vectors["accrued"][:] = rosen_der(space.vectors["trial"])
@@ -204,8 +204,8 @@ def test_a_batch_method_has_so_many_vectors(history: int) -> None:
         else:
             method.record_scalars(space.run(method.program()))
     numbers = sum(len(values) for values in space.vectors.values()) // 6
-    planned = shard_memory(job({**SANDBLASTER, "history": history}), 6)
-    assert numbers == METHOD + 2 * (history + 1) + 1
+    planned = shard_memory(job({**SANDBLASTER, "history": history, "l1": l1}), 6)
+    assert numbers == METHOD + (l1 > 0) + 2 * (history + 1) + 1
     assert planned.pop(SET) == 6 * 8, "of the sum"
     assert sum(planned.values()) == 6 * (4 * (numbers - 1) + 8)
 
