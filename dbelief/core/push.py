@@ -91,6 +91,9 @@ class Push:
         Factor of the tables' own learning rates.
     received_s
         Whole seconds since 1970 when the leading shard received it, for rows that are removed by their age; else 0.
+    packed
+        Of a bundle: whether each segment's numbers are packed (`dbelief.sparse.table`): keys are positions within it,
+        and rows have one number. Its other numbers are 0.
     """
 
     pusher: Pusher
@@ -107,6 +110,7 @@ class Push:
     absent: Ranges = ()
     row_factor: float = 1.0
     received_s: int = 0
+    packed: bool = False
 
     @property
     def row(self) -> LedgerRow:

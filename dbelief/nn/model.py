@@ -182,6 +182,19 @@ class ReadsSparse(Protocol):
 
 
 @runtime_checkable
+class ReadsColumns(Protocol):
+    """What a model may have besides, where rows of one tensor belong to columns of the inputs, as of a linear layer.
+
+    Then it computes the same on some columns of sparse rows (`SparseRows.of`), with those rows of the tensor alone.
+    """
+
+    @property
+    def column_tensor(self) -> str | None:
+        """Name of the tensor whose row j is read, and has a gradient, where column j is not 0; None: there is none."""
+        ...
+
+
+@runtime_checkable
 class GivesOutputs(Protocol):
     """Optional part of a model, for predictions on new samples."""
 

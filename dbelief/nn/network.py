@@ -144,6 +144,13 @@ class Network:
         """Whether the first layer is dense: see `ReadsSparse`."""
         return isinstance(self.stages[0].layer, Dense)
 
+    @property
+    def column_tensor(self) -> str | None:
+        """See `ReadsColumns`: the weight of a first layer dense; None with dropout, whose masks depend on inputs."""
+        if not self.reads_sparse or any(isinstance(stage.layer, Dropout) for stage in self.stages):
+            return None
+        return self.stages[0].parameters[0]
+
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`.
 

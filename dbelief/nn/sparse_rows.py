@@ -22,12 +22,15 @@ class SparseRows:
     values : float32, shape (k,)
     features : int
         Numbers of a row.
+    of : int or None
+        Where these are some columns of wider rows, numbered anew: numbers of such a row.
     """
 
     indptr: np.ndarray
     columns: np.ndarray
     values: np.ndarray
     features: int
+    of: int | None = None
 
     def __len__(self) -> int:
         """Number of rows m."""
@@ -35,8 +38,8 @@ class SparseRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(m, features), as of the same rows in an array."""
-        return len(self), self.features
+        """(m, features), as of the same rows in an array; of chosen columns that of all."""
+        return len(self), self.features if self.of is None else self.of
 
     @property
     def dtype(self) -> np.dtype:
@@ -77,7 +80,7 @@ class SparseRows:
         float32, shape (m, features)
             `out`, or a new array.
         """
-        made = np.empty(self.shape, np.float32) if out is None else out
+        made = np.empty((len(self), self.features), np.float32) if out is None else out
         made.fill(0)
         first, last = int(self.indptr[0]), int(self.indptr[-1])
         of_row = np.repeat(np.arange(len(self)), np.diff(self.indptr))

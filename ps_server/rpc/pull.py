@@ -123,7 +123,7 @@ class PullHandler:
                 form = functools.partial(_encode_difference, index, pulled, self._bases[index])
             yield self._shard.read(vector, index, newer_than, form)
         for index, keys in self._wanted:
-            version, rows = self._shard.read_rows(index, keys)
+            version, rows = self._shard.read_rows(index, keys, vector)
             yield _encode(index, codec, version, rows.reshape(-1))
 
     def _listed(self, start: bytes) -> Iterator[bytes]:
@@ -154,7 +154,7 @@ class PullHandler:
 
 
 def _keys(row: wire.RowKeys) -> np.ndarray:
-    """(n,) int64 keys of a bucket's rows."""
+    """(n,) int64 keys of a bucket's rows, or positions of numbers."""
     if len(row.keys) % 8 or len(row.keys) > 8 * MOST_KEYS:
         most = f"; at most {MOST_KEYS:,} keys" if len(row.keys) > 8 * MOST_KEYS else ""
         raise Rejected(f"segment {row.segment}: {len(row.keys)} bytes are no keys of rows{most}")

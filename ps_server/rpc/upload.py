@@ -118,12 +118,12 @@ class UploadHandler(ABC):
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """Numbers of a segment: a view into shared memory, or decoded."""
         if not part.shared:
-            if part.codec not in bulk.DTYPES and self._shard.segment(part.index).span.by_key:
-                raise Rejected(f"segment {part.index}: rows of a table in codec {part.codec}; they are not encoded")
+            if part.codec not in bulk.DTYPES and (self._push.packed or self._shard.segment(part.index).span.by_key):
+                raise Rejected(f"segment {part.index}: packed numbers in codec {part.codec}; they are not encoded")
             if part.data is None and self._push.absent:
                 return payloads.pushed_numbers(part, self._push, self._shard.segment(part.index).span)
             return payloads.numbers(part)
-        if self._area is None:
+        if self._area is None or self._push.packed:
             raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         span = self._shard.segment(part.index).span
         part.length = span.length  # always a complete segment

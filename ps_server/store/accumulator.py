@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dbelief.arrays.positions import add_at
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.push import MOST_AHEAD
+from dbelief.sparse.table import unpack
 
 from .admission import check_limit
+from .packed import whole
 
 
 @dataclass
@@ -33,7 +36,9 @@ class BundleAccumulator:
     waiting: dict[int, np.ndarray] = field(default_factory=dict)
     next: int = 1
 
-    def add(self, total: np.ndarray, number: int, bundle: int, gradient: np.ndarray, ordered: bool) -> bool:
+    def add(
+        self, total: np.ndarray, number: int, bundle: int, gradient: np.ndarray, ordered: bool, packed: bool = False
+    ) -> bool:
         """Add a bundle's gradient to `total`; False where it is a duplicate or belongs to an earlier pass.
 
         Parameters
@@ -42,6 +47,8 @@ class BundleAccumulator:
             (length,) float64; set to 0 where this bundle is the first of its pass.
         ordered
             Add bundles by rising number, from 1 without gaps, in whatever order they arrive.
+        packed
+            Whether the gradient is packed: see `Push`. The sum has the same bits: what is left out are zeros.
 
         Raises
         ------
@@ -58,11 +65,16 @@ class BundleAccumulator:
         if ordered and bundle != self.next:
             check_limit("bundles that wait for their turn", bundle, self.waiting, MOST_AHEAD)
         self.added.add(bundle)
-        if not ordered:
-            _add(total, gradient)
+        if ordered and bundle != self.next:  # a private copy: the message's buffer does not stay
+            self.waiting[bundle] = whole(gradient, total.size) if packed else gradient.copy()
             return True
-        # A private copy where it has to wait: the message's buffer does not stay.
-        self.waiting[bundle] = gradient if bundle == self.next else gradient.copy()
+        if packed:
+            positions, values = unpack(gradient, 1)
+            add_at(total, positions, values.reshape(-1))
+        else:
+            _add(total, gradient)
+        if ordered:
+            self.next += 1
         while self.next in self.waiting:
             _add(total, self.waiting.pop(self.next))
             self.next += 1

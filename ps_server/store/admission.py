@@ -114,7 +114,7 @@ class PushAdmission:
         index = span.index
         if push.assign or push.vector != ACCRUED:
             raise Rejected(f"segment {index}: bundles are added to {ACCRUED!r}, not to {push.vector!r}")
-        if len(gradient) != span.length:
+        if len(gradient) != span.length and not push.packed:
             raise Rejected(f"segment {index}: a bundle has all {span.length} numbers, not {len(gradient)}")
         if push.clock < 1:
             raise Rejected(f"segment {index}: bundle {push.bundle} of pass {push.clock}; passes count from 1")

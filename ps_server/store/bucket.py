@@ -93,14 +93,14 @@ class Bucket(Segment):
         """Whether it is the parameters, or an array of them: complete from the beginning, unless it is to be loaded."""
         return self.loaded and (vector == PARAMETERS or vector in self.parts()[0])
 
-    def check(self, values: np.ndarray, offset: int) -> None:
+    def check(self, values: np.ndarray, offset: int, packed: bool = False) -> None:
         """See `Segment.check`."""
         if offset or values.size % (2 + self.arena.form.width):
             raise Rejected(f"segment {self.span.index}: {values.size} numbers at {offset} are no rows of its table")
         if not rises(unpack(values, self.arena.form.width)[0]):
             raise Rejected(f"segment {self.span.index}: keys of rows that are not strictly rising")
 
-    def read(self, keys: np.ndarray) -> np.ndarray:
+    def read(self, keys: np.ndarray, vector: str = PARAMETERS) -> np.ndarray:
         """(n, width) float32 rows of (n,) int64 keys."""
         return self.arena.read(keys)
 

@@ -43,6 +43,7 @@ from .concurrency import TimedLock
 from .copy_on_write import SnapshotView
 from .journal import DropStagedRecord, ForgetRecord, JournalRecord, RoundRecord
 from .ledger import PushLedger
+from .packed import check_packed, numbers_at
 
 VERSIONS_PER_INCARNATION = 1 << 40
 """Versions reserved for each incarnation of a shard: enough for four months at 100,000 pushes per second."""
@@ -178,7 +179,7 @@ class Segment:
         """Whether all of a named vector's numbers were assigned here."""
         return self.filled.get(vector, 0) == self.span.length
 
-    def check(self, values: np.ndarray, offset: int) -> None:
+    def check(self, values: np.ndarray, offset: int, packed: bool = False) -> None:
         """Check what a push brings, before any of it is used.
 
         Raises
@@ -186,9 +187,17 @@ class Segment:
         Rejected
             It does not fit the segment.
         """
-        if offset + len(values) > self.span.length or not len(values):
+        if packed:
+            check_packed(self.span, values)
+        elif offset + len(values) > self.span.length or not len(values):
             length = self.span.length
             raise Rejected(f"segment {self.span.index}: {len(values)} numbers at {offset} do not fit its {length}")
+
+    def read(self, positions: np.ndarray, vector: str) -> np.ndarray:
+        """(n,) numbers of a named vector at (n,) int64 positions; raises Rejected where it has none there."""
+        if not self.holds(vector):
+            raise Rejected(f"segment {self.span.index}: no vector {vector!r} yet")
+        return numbers_at(self.span, self.vectors[vector], positions)
 
     def received(self, push: Push) -> Push:
         """A push from a replica as it is here, and in the journal."""
@@ -338,7 +347,7 @@ class Segment:
         if ACCRUED not in self.vectors:
             self.vectors[ACCRUED] = np.zeros(self.span.length, np.float64)
         self.before_write(self.vectors[ACCRUED])
-        if not self.sum.add(self.vectors[ACCRUED], push.clock, push.bundle, gradient, ordered):
+        if not self.sum.add(self.vectors[ACCRUED], push.clock, push.bundle, gradient, ordered, push.packed):
             return Outcome.DUPLICATE
         self.mark_written([ACCRUED])
         return Outcome.APPLIED

@@ -27,7 +27,7 @@ from dbelief.process.runtime import runtime
 from dbelief.sparse.table import SparseTable
 
 from .admission import PushAdmission
-from .bucket import Bucket, new_bucket
+from .bucket import new_bucket
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
 from .pulled_numbers import PulledNumbers
@@ -251,15 +251,13 @@ class Shard:
         self.counters.pulls += 1
         return formed
 
-    def read_rows(self, index: int, keys: np.ndarray) -> tuple[int, np.ndarray]:
-        """Version of a bucket, and the (n, width) float32 rows of (n,) int64 keys; raises Rejected where it is none."""
+    def read_rows(self, index: int, keys: np.ndarray, vector: str = PARAMETERS) -> tuple[int, np.ndarray]:
+        """Version of a bucket, and the (n, width) float32 rows of (n,) int64 keys; see `Segment.read` of others."""
         segment = self.segment(index)
-        if not isinstance(segment, Bucket):
-            raise Rejected(f"segment {index} is no bucket of a table")
         with segment.lock:
             self._check_here(segment)
             self.counters.pulls += 1
-            return segment.version, segment.read(keys)
+            return segment.version, segment.read(keys, vector)
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`; see `StalenessBarrier.wait`. Without a bound: no wait."""
@@ -307,7 +305,7 @@ class Shard:
             Fenced incarnation, sequence gap, wrong length, unknown segment, or a push before all initial values.
         """
         segment = self.segment(index)
-        segment.check(gradient, offset)
+        segment.check(gradient, offset, push.packed)
         with segment.lock:
             segment.taken += 1
             self._check_here(segment)

@@ -17,6 +17,7 @@ from scipy.special import log_softmax
 from dbelief.rundir.events import read_events
 
 from .in_process import whole_job
+from .test_batch_cost import Trace
 
 ROWS, FEATURES, CLASSES = 400, 30, 3
 JOB = """
@@ -117,3 +118,47 @@ def test_the_optimum_is_that_of_scipy(l1: float, tmp_path: Path, monkeypatch: py
     assert ((flat == 0).sum() > size // 4) == (l1 > 0)
     reported = [event["loss"] for event in read_events(run / "events.jsonl") if event["event"] == "iteration"]
     assert reported[-1] == pytest.approx(best.fun, rel=1e-6)
+
+
+WIDE = 6_000
+"""Columns of rows that touch few of them."""
+
+
+def write_wide(folder: Path) -> None:
+    rng = np.random.default_rng(12)
+    lines = []
+    for label in rng.integers(0, 2, 120):
+        columns = np.unique((WIDE ** rng.random(6)).astype(int))  # some are frequent, and most are rare
+        lines.append(f"{label} " + " ".join(f"{column}:{rng.standard_normal():.3f}" for column in columns))
+    (folder / "rows.txt").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("layers", "l1"), [("", 0.0), ("{dense: 2}, tanh, ", 0.001)], ids=["linear", "hidden, with l1"]
+)
+def test_only_touched_rows_travel_and_the_bits_are_the_same(
+    layers: str, l1: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = f"{{name: sandblaster, portion: 10, bundle: 2, iterations: 5, l1: {l1}, ordered: true, backups: false}}"
+    data = f"{{source: libsvm, train: rows.txt, features: {WIDE}, validation: 0}}"
+    text = JOB.format(layers=layers, data=data, strategy=strategy, more="evaluate: {every: null, keep: last}")
+    text = text.replace("{dense: 3}", "{dense: 2}").replace("replicas: 1", "replicas: 2")
+    monkeypatch.setattr("dbelief.rpc.client.shared_buffers.make_block", lambda size: None)
+    monkeypatch.setattr("dbelief.rpc.client.shard_calls.DIRECT_SIZE", -1)  # all of it is to be seen on the wire
+    models, pushed, pulled = [], [], []
+    for name in ("touched", "whole"):
+        folder, trace = tmp_path / name, Trace()
+        folder.mkdir()
+        write_wide(folder)
+        run = whole_job(text, folder, monkeypatch, lambda trace=trace: trace)  # type: ignore[misc]
+        models.append(load_file(run / "model.safetensors"))
+        bundles = sum(event["bundles"] for event in read_events(run / "events.jsonl") if event["event"] == "pass")
+        pushed.append((trace.bytes["Push", "in"] - 8 * WIDE) / bundles)  # without the initial values
+        pulled.append((trace.bytes["Pull", "out"] - 8 * WIDE) / bundles)  # without the export
+        monkeypatch.setattr("worker.strategies.factory.column_tensor", lambda *of: None)
+    for tensor, values in models[1].items():
+        assert np.abs(values).max() > 0.01, "it was trained"
+        assert values.tobytes() == models[0][tensor].tobytes()
+    assert 8 * WIDE < pushed[1] < 9 * WIDE
+    assert pushed[0] < pushed[1] / 8
+    assert pulled[0] < pulled[1] / 8

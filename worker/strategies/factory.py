@@ -27,6 +27,7 @@ from .elastic import Elastic, ElasticSettings
 from .group import GroupTrainer, ShardAccess
 from .group_methods import AllreduceEasgd, AllreduceSgd
 from .sandblaster import BundleReporter, BundleWorker
+from .touched import column_tensor
 
 
 def pushing(
@@ -130,6 +131,7 @@ def sandblaster(
         phases,
         reporter,
         session.ranks,
+        column_tensor(model, session.part, train, strategy.bundle * portion) if session.ranks.size == 1 else None,
     )
 
 

@@ -1,7 +1,9 @@
 """Batch-method worker: computes bundles of portions at one point, and pushes each bundle as one sum.
 
-Parameters are fetched once for each pass. While a portion is computed, the samples of the next one are gathered. While
-the last portion of a bundle is computed, the next bundle is requested. A bundle's push overlaps with what follows.
+Parameters are fetched once for each pass; or, where bundles of sparse rows touch few of them, these for each bundle
+(`touched.py`). While a portion is computed, the samples of the next one are gathered. While the last portion of a
+bundle is computed, the next bundle is requested. A bundle's push overlaps with what follows.
+
 Nothing is checked for being finite: a trial step may be too long, and the optimization method detects that by the loss.
 
 Source: DistBelief section 4.2 and Algorithm 7.2 of its appendix (`ProcessPortion`).
@@ -13,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from dbelief.core.push import ACCRUED, TRIAL, Push, Pusher, PushResult
 from dbelief.core.ranks import RankGroup, SingleRank, all_or_none
 from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch, Model
+from dbelief.nn.model import Tensors
 from dbelief.process.runtime import runtime
 from dbelief.process.terminal.console import format_error
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -32,12 +35,13 @@ from dbelief.training.phases import PhaseTimer
 
 from ..pipeline.buffers import GradientBuffer
 from ..pipeline.push_thread import PushThread
+from .touched import TouchedNumbers, owned, touched_by
 
 Gather = Callable[[int, int, int], Batch]
 """Returns the samples of (epoch, start, stop) of an epoch's permutation; they are valid until the next call."""
 
-_Prefetched = tuple[wire.Bundle, Batch] | tuple[None, None]
-"""The next bundle and the samples of its first portion, or (None, None)."""
+_Prefetched = tuple[wire.Bundle | None, "Batch | FetchedNumbers | None"]
+"""The next bundle, if there is one; and the samples of its first portion, or what it touches, where shards have it."""
 
 SLOTS = 2
 """Number of sum buffers: one being computed, one being sent."""
@@ -59,6 +63,13 @@ class BundleReporter(Protocol):
         """Report a bundle that could not be computed."""
 
 
+class FetchedNumbers(NamedTuple):
+    """What a bundle touches, and (n,) float32 numbers of the trial there."""
+
+    touched: TouchedNumbers
+    trial: np.ndarray
+
+
 class BundleWorker:
     """Computes bundles, one after another.
 
@@ -68,6 +79,9 @@ class BundleWorker:
         Two functions, used alternately.
     ranks
         Ranks of the replica, which compute every bundle together; None: there is one.
+    tensor
+        The tensor of which only the rows that a bundle touches are fetched and pushed: see `touched.column_tensor`.
+        None: whole vectors are.
     """
 
     def __init__(
@@ -81,6 +95,7 @@ class BundleWorker:
         phases: PhaseTimer,
         reporter: BundleReporter,
         ranks: RankGroup | None = None,
+        tensor: str | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -90,17 +105,20 @@ class BundleWorker:
         self._phases = phases
         self._reporter = reporter
         self._ranks = ranks or SingleRank()
-        segments, allocate = len(parameters.placement.spans), parameters.array
-        self._trial = ParameterBuffer.make(part, segments, backend, allocate)
-        self._gradient = backend.zeros(part.size, aligned_float32)
-        self._views = part.views(self._gradient)
+        self._part, self._tensor = part, tensor
+        whole, allocate = (part, parameters.array) if tensor is None else (RankPart((), 0), aligned_float32)
+        segments = len(parameters.placement.spans)
+        self._trial = ParameterBuffer.make(whole, segments, backend, allocate)
+        self._gradient = backend.zeros(whole.size, aligned_float32)
+        self._views = whole.views(self._gradient)
         self._sender = PushThread(
             self._push,
-            [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)],
+            [GradientBuffer.make(whole, segments, backend, allocate) for _ in range(SLOTS)],
             self._acknowledged,
         )
         self._helper = runtime.executor(1, "gather")
         self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None
+        self._fetched: tuple[wire.Bundle, FetchedNumbers] | None = None  # ahead
         self.pass_number = 0
         self._holds: dict[tuple[int, int], float] = {}  # by pass and number: seconds of computing
 
@@ -123,10 +141,11 @@ class BundleWorker:
         began = runtime.monotonic()
         try:
             if bundle.pass_number != self.pass_number:
-                all_or_none(self._ranks, partial(self._fetch, bundle.placement_epoch))
+                if self._tensor is None:
+                    all_or_none(self._ranks, partial(self._fetch, bundle.placement_epoch))
                 self.pass_number = bundle.pass_number  # where one rank was rejected, all fetch again
                 self._phases.end("fetch")
-            following = self._sum(bundle, slot)
+            following = self._sum(bundle, slot) if self._tensor is None else self._sum_touched(bundle, slot)
         except Unavailable:
             raise
         except Exception as error:  # any error of a model's code: another machine may succeed
@@ -140,10 +159,13 @@ class BundleWorker:
             return None
         self._holds[bundle.pass_number, bundle.bundle] = runtime.monotonic() - began
         slot.sequence, slot.clock, slot.samples = bundle.bundle, bundle.pass_number, bundle.stop - bundle.start
-        slot.sent = self._backend.push_source(slot.gradient)
+        if self._tensor is None:
+            slot.sent = self._backend.push_source(slot.gradient)
         self._sender.submit(slot)
         assigned, first = following.result()
-        if assigned is not None and first is not None:
+        if isinstance(first, FetchedNumbers) and assigned is not None:
+            self._fetched = assigned, first
+        elif isinstance(first, Batch) and assigned is not None:
             self._gathered = (assigned.epoch, *next(_portions(assigned))), first
         self._phases.end("wait")
         return assigned
@@ -160,16 +182,37 @@ class BundleWorker:
             else:
                 following = self._helper.submit(self._ask_ahead, bundle.pass_number)
             self._phases.end("data")
-            gradient, views = (slot.gradient, slot.views) if place == 0 else (self._gradient, self._views)
-            loss = float(self._model.loss_and_gradient(self._trial.views, batch, views))
-            gradient *= np.float32(len(batch))
-            if place > 0:
-                slot.gradient += gradient
-            slot.loss_sum += loss * len(batch)
-            self._phases.end("compute")
-            self._reporter.report_alive()
+            self._add(slot, self._trial.views, batch, place == 0)
         assert following is not None, "a bundle has a portion"
         return following
+
+    def _sum_touched(self, bundle: wire.Bundle, slot: GradientBuffer) -> Future[_Prefetched]:
+        """As `_sum`, in a short vector of what the bundle touches."""
+        ahead, self._fetched = self._fetched, None
+        if ahead is not None and ahead[0] == bundle:
+            fetched = ahead[1]
+        else:
+            fetched = self._helper.submit(self._touch, bundle).result()
+        self._phases.end("fetch")
+        touched, part = fetched.touched, fetched.touched.part
+        self._gradient, slot.gradient = aligned_float32(part.size), aligned_float32(part.size)
+        self._views, slot.views = part.views(self._gradient), part.views(slot.gradient)
+        slot.sent, slot.loss_sum = touched.positions, 0.0
+        following = self._helper.submit(self._ask_ahead, bundle.pass_number)
+        for place, batch in enumerate(touched.batches):
+            self._add(slot, part.views(fetched.trial), batch, place == 0)
+        return following
+
+    def _add(self, slot: GradientBuffer, trial: Tensors, batch: Batch, first: bool) -> None:
+        """Add a portion's gradient and loss to a slot."""
+        gradient, views = (slot.gradient, slot.views) if first else (self._gradient, self._views)
+        loss = float(self._model.loss_and_gradient(trial, batch, views))
+        gradient *= np.float32(len(batch))
+        if not first:
+            slot.gradient += gradient
+        slot.loss_sum += loss * len(batch)
+        self._phases.end("compute")
+        self._reporter.report_alive()
 
     # -- prefetching, on the helper thread ---------------------------------------------------------------
 
@@ -189,8 +232,21 @@ class BundleWorker:
         bundle = self._reporter.next_bundle(turn, self.holds)
         if bundle is None:
             return None, None
+        if self._tensor is not None:
+            try:
+                return bundle, self._touch(bundle)
+            except Rejected:  # shards go back to a set, for example: the bundle is reported as failed where it begins
+                return bundle, None
         start, stop = next(_portions(bundle))
         return bundle, next(self._gather)(bundle.epoch, start, stop)
+
+    def _touch(self, bundle: wire.Bundle) -> FetchedNumbers:
+        """Gather a bundle's samples, and fetch the numbers of the trial that they touch."""
+        assert self._tensor is not None
+        batches = [owned(next(self._gather)(bundle.epoch, *portion)) for portion in _portions(bundle)]
+        touched = touched_by(batches, self._part, self._tensor)
+        self._parameters.locate(bundle.placement_epoch)
+        return FetchedNumbers(touched, self._parameters.pull_at(touched.positions, TRIAL))
 
     # -- shards ------------------------------------------------------------------------------------------
 
@@ -200,7 +256,18 @@ class BundleWorker:
         self._trial.to_device()
 
     def _push(self, slot: GradientBuffer) -> PushResult:
-        push = Push(self._pusher, 0, samples=slot.samples, vector=ACCRUED, clock=slot.clock, bundle=slot.sequence)
+        packed = self._tensor is not None
+        push = Push(
+            self._pusher,
+            0,
+            samples=slot.samples,
+            vector=ACCRUED,
+            clock=slot.clock,
+            bundle=slot.sequence,
+            packed=packed,
+        )
+        if packed:
+            return self._parameters.push_at(slot.sent, slot.gradient, slot.versions, push)
         return self._parameters.push(slot.sent, slot.versions, push)
 
     def _acknowledged(self, slot: GradientBuffer, _: PushResult) -> None:

@@ -1,4 +1,4 @@
-"""A pull of rows of tables from one shard, by key."""
+"""A pull of rows of tables from one shard, by key; or of numbers of a vector, by position."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from .shard_call import ShardCall
 
 @dataclass(frozen=True)
 class WantedRows:
-    """Rows of one bucket: (n,) int64 keys, and (n width,) float32 that receive their rows, in the order of the keys."""
+    """Rows of one bucket: (n,) int64 keys, and (n width,) float32 that receive their rows, in the order of the keys.
+
+    Of another segment: positions within it, and (n,) float32 that receive the numbers there.
+    """
 
     keys: np.ndarray
     out: np.ndarray
 
 
 class RowsCall(ShardCall):
-    """A pull of rows from one shard, one bucket after the other; rows are encoded by `codec`."""
+    """A pull of rows from one shard, one bucket after the other; or of numbers of `vector`. Encoded by `codec`."""
 
     method = "Pull"
 
@@ -41,8 +44,10 @@ class RowsCall(ShardCall):
         clock: int = 0,
         pusher: Pusher | None = None,
         codec: segments.Codec.ValueType = segments.CODEC_FP32,
+        vector: str = PARAMETERS,
     ) -> None:
         super().__init__(job, place, run)
+        self._vector = vector
         none = WantedRows(np.zeros(0, np.int64), np.zeros(0, np.float32))
         self._wanted = {span.index: wanted.get(span.index, none) for span in run}
         self._versions, self._clock, self._codec = versions, clock, codec
@@ -63,7 +68,7 @@ class RowsCall(ShardCall):
         left = [(span.index, self._wanted[span.index].keys) for span in self.run[self.done :]]
         yield wire.PullRequest(
             target=self.target,
-            vector=PARAMETERS,
+            vector=self._vector,
             rows=[wire.RowKeys(segment=index, keys=keys.tobytes()) for index, keys in left],
             pusher=self._pusher,
             clock=self._clock,

@@ -45,7 +45,8 @@ class VectorUpload:
     within
         See `Parameters.push`.
     rows
-        By bucket, packed rows of tables; buckets that are not named get none. Not of an exchange.
+        By bucket, packed rows of tables; of a packed push by segment. Those that are not named get none. Not of an
+        exchange.
     """
 
     values: np.ndarray | PushSource
@@ -72,7 +73,7 @@ class PushCall(ShardCall):
     ) -> None:
         super().__init__(job, place, run)
         self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
-        self.arrays = (upload.values if payloads.as_they_are else None,)
+        self.arrays = (upload.values if payloads.as_they_are and not self.push.packed else None,)
         self._first = 0  # segments that were done when the current stream began
         self.staleness = self.duplicates = self.lost = self.clock = 0
 
@@ -96,11 +97,12 @@ class PushCall(ShardCall):
         left = self.run[self.done :]
         pieces: list[bytes | memoryview] = [bulk.head(self._opening(len(left)).SerializeToString())]
         buckets = [span for span in left if span.by_key] if left[-1].by_key else []  # behind all others
-        dense = left[: len(left) - len(buckets)]
+        packed = left if self.push.packed else buckets
+        dense = left[: len(left) - len(packed)]
         messages: Iterator[Sequence[bytes | memoryview]] = iter(())
         if dense:
             messages = self._encoded(dense) if self._shared[0] is None else self._referred(dense)
-        for further in itertools.chain(messages, self._row_messages(buckets)) if buckets else messages:
+        for further in itertools.chain(messages, self._row_messages(packed)) if packed else messages:
             yield b"".join([*pieces, *further])
             pieces = []
 
@@ -112,8 +114,8 @@ class PushCall(ShardCall):
     @property
     def size(self) -> int:
         """See `ShardCall`."""
-        rows = self._upload.rows
-        return super().size + (sum(values.size for values in rows.values()) if rows else 0)
+        rows = sum(values.size for values in self._upload.rows.values()) if self._upload.rows else 0
+        return rows if self.push.packed else super().size + rows
 
     def together(self) -> Sequence[ShardCall]:
         """See `ShardCall`."""
@@ -147,7 +149,7 @@ class PushCall(ShardCall):
             yield pieces
 
     def _row_messages(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
-        """Packed rows of each bucket, or none; small ones share a message."""
+        """Packed rows of each bucket, or numbers of each segment, or none; small ones share a message."""
         pieces: list[bytes | memoryview] = []
         filled = 0
         for span in left:

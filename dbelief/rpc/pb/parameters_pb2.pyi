@@ -626,7 +626,7 @@ class PullRequest(_message.Message):
         """version that this client has in bf16 from this incarnation, 0: none. The
         reply may then be CODEC_BF16_DIFFERENCE. A shard that does not read this
         field replies in CODEC_BF16
-        rows of tables, replied after the segments, in the order wanted: a segment
+        rows of tables, or single numbers, replied after the segments, in the order
         """
 
     def __init__(
@@ -655,14 +655,14 @@ Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
 @_typing.final
 class RowKeys(_message.Message):
-    """Keys of one bucket of a table."""
+    """Keys of one bucket of a table; of another segment: positions of numbers within it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
-    """index of the bucket in the job's segment table"""
+    """index in the job's segment table"""
     keys: _builtins.bytes
     """signed whole numbers of 64 bits, little-endian, in any order"""
     def __init__(
@@ -775,6 +775,7 @@ class PushOpening(_message.Message):
     ABSENT_FIELD_NUMBER: _builtins.int
     ROW_FACTOR_FIELD_NUMBER: _builtins.int
     RECEIVED_S_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -823,6 +824,8 @@ class PushOpening(_message.Message):
     """
     received_s: _builtins.int
     """between shards: seconds since 1970 when the leading shard received it; 0: of no effect"""
+    packed: _builtins.bool
+    """of a bundle: the numbers of each segment are n positions within it, as a bucket's keys,"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and incarnation of the shard"""
@@ -877,10 +880,11 @@ class PushOpening(_message.Message):
         absent: _abc.Iterable[_builtins.int] | None = ...,
         row_factor: _builtins.float | None = ...,
         received_s: _builtins.int = ...,
+        packed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "row_factor", b"row_factor", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "received_s", b"received_s", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "packed", b"packed", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "received_s", b"received_s", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

@@ -229,7 +229,8 @@ Global___SharedSegments: _TypeAlias = SharedSegments  # noqa: Y015
 @_typing.final
 class Segment(_message.Message):
     """One segment, or a portion of one. Of a bucket of a table: rows, in a push n keys before n rows: 2 n numbers have the bits
-    of the keys, signed whole numbers of 64 bits, little-endian and strictly rising, the others are the rows.
+    of the keys, signed whole numbers of 64 bits, little-endian and strictly rising, the others are the rows. So are the
+    numbers of a `packed` push, with positions as keys and rows of one number.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

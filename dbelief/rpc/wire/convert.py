@@ -56,13 +56,15 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
     ------
     Rejected
         Its rate is negative, or not finite in float32; or it names absent ranges that are none, or of another kind of
-        push.
+        push; or it is packed, and no bundle.
     """
     rate = opening.rate
     if not 0 <= rate <= _LARGEST:
         raise Rejected(f"a push by the rate {rate:g}")
     if not 0 <= opening.row_factor <= _LARGEST:
         raise Rejected(f"a push by {opening.row_factor:g} times the rates of tables")
+    if opening.packed and not opening.HasField("bundle"):
+        raise Rejected("packed numbers in a push that is no bundle")
     return Push(
         pusher_from_wire(opening.pusher),
         opening.sequence,
@@ -78,6 +80,7 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         _absent(opening) if opening.absent else (),
         opening.row_factor if opening.HasField("row_factor") else 1.0,
         opening.received_s,
+        opening.packed,
     )
 
 
@@ -116,6 +119,7 @@ def push_to_wire(
         absent=push.absent or None,
         row_factor=push.row_factor if push.row_factor != 1.0 else None,
         received_s=push.received_s,
+        packed=push.packed,
     )
 
 

@@ -31,6 +31,7 @@ from ps_server.rpc.servicer import ShardService
 from ps_server.store.journal import JournalRecord, PushRecord, RoundRecord
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
+from tests.ps_server.packed import packed
 from tests.ps_server.replication.chained import Chained
 from tests.ps_server.replication.test_migration import rows_before
 from tests.ps_server.servers import A, B, leased, status, wait_until
@@ -144,8 +145,9 @@ def _push(
 ) -> None:
     values = rng.standard_normal((len(SPANS), LENGTH), dtype=np.float32)
     if what == "bundle":
+        push = Push(pusher, 0, vector=ACCRUED, clock=1, bundle=bundle, packed=bundle % 2 == 0)
         for span in SPANS:
-            shard.push(Push(pusher, 0, vector=ACCRUED, clock=1, bundle=bundle), span.index, values[span.index])
+            shard.push(push, span.index, packed(values[span.index]) if push.packed else values[span.index])
         return
     numbers[pusher] += 1
     push = leased(Push(pusher, numbers[pusher], np.float32(0.25), samples=3, clock=numbers[pusher] - 1))

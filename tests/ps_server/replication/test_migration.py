@@ -27,6 +27,7 @@ from ps_server.replication.segment_state import SegmentState
 from ps_server.replication.wire import Decoder, encode
 from ps_server.store.segment import Outcome, Segment
 from ps_server.store.shard import Shard
+from tests.ps_server.packed import packed
 from tests.ps_server.servers import A, B, Job, leased, status
 
 LENGTH = 5
@@ -79,8 +80,8 @@ class Pushers:
         """One act, to be done to each segment wherever it is."""
         values = self.rng.standard_normal((len(SPANS), LENGTH), dtype=np.float32)
         if what == "bundle":
-            push = Push(pusher, 0, vector=ACCRUED, clock=1, bundle=bundle)
-            return lambda shard, index: shard.push(push, index, values[index])
+            push = Push(pusher, 0, vector=ACCRUED, clock=1, bundle=bundle, packed=bundle % 2 == 0)
+            return lambda shard, index: shard.push(push, index, packed(values[index]) if push.packed else values[index])
         self.numbers[pusher] += 1
         push = leased(Push(pusher, self.numbers[pusher], np.float32(0.25), samples=3, clock=self.numbers[pusher] - 1))
         if what == "push" and self.rule != "elastic":

@@ -144,7 +144,7 @@ def test_a_restored_shard_goes_on_with_the_rows_of_its_set(start: Start, tmp_pat
     ("request_", "match"),
     [
         ({"rows": [{"segment": USER.first, "keys": b"12345"}]}, "segment 8: 5 bytes are no keys of rows"),
-        ({"rows": [{"segment": 0, "keys": bytes(8)}]}, "segment 0 is no bucket of a table"),
+        ({"rows": [{"segment": 0, "keys": bytes([8, *bytes(7)])}]}, "segment 0: positions outside of its 8 numbers"),
         ({"segments": [USER.first]}, "segment 8 is a bucket of a table, whose rows are read by key"),
         ({"rows": [{"segment": USER.first}], "shared": {}}, "rows of tables are not written to shared memory"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Rejected
+from dbelief.sparse.table import pack
+from tests.ps_server.packed import packed
 from tests.ps_server.servers import A, B, Job
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ ONE, TWO = Pusher(1, 11), Pusher(2, 12)
 
 def bundle(number: int, turn: int = 1, pusher: Pusher = ONE, vector: str = "accrued") -> Push:
     return Push(pusher, 1, samples=5, vector=vector, clock=turn, bundle=number)
+
+
+PACKED = replace(bundle(1), packed=True)
 
 
 def accrued(subject: Subject) -> np.ndarray:
@@ -74,12 +80,40 @@ def test_a_repeated_bundle_is_a_duplicate_and_not_counted(make: Make) -> None:
     assert subject.shard.ledgers().keys() == {("w", Pusher(0, 1_000_000))}, "bundles have no ledger"
 
 
+@given(st.integers(0, 10_000), st.booleans())
+def test_packed_bundles_give_the_bits_of_whole_ones(make: Make, seed: int, ordered: bool) -> None:
+    """Any of the bundles, in any segments, in any order: what they leave out is 0."""
+    rng = random.Random(seed)
+    whole, short = make((4, 3, 2), initial=0.0), make((4, 3, 2), initial=0.0)
+    whole.shard.ordered = short.shard.ordered = ordered
+    gradients = np.random.default_rng(seed).standard_normal((6, 9), dtype=np.float32)
+    sends = [(number, span) for number in range(1, 7) for span in whole.spans]
+    for number, span in rng.sample(sends, len(sends)):
+        values = np.maximum(gradients[number - 1][span.start : span.stop], 0)
+        push = bundle(number)
+        whole.shard.push(push, span.index, values)
+        if rng.random() < 0.7:
+            push, values = replace(push, packed=True), packed(values)
+        short.shard.push(push, span.index, values)
+    assert accrued(short).tobytes() == accrued(whole).tobytes()
+    assert not short.shard.segments[0].sum.waiting
+
+
 @pytest.mark.parametrize(
     ("push", "values", "reason"),
     [
         (bundle(1, vector="w"), np.ones(4, np.float32), "segment 0: bundles are added to 'accrued', not to 'w'"),
         (bundle(1), np.ones(3, np.float32), "segment 0: a bundle has all 4 numbers, not 3"),
         (bundle(1, turn=0), np.ones(4, np.float32), "segment 0: bundle 1 of pass 0; passes count from 1"),
+        (PACKED, np.ones(4, np.float32), "segment 0: 4 numbers of float32 are no positions and numbers"),
+        (PACKED, np.ones(3, np.float64), "segment 0: 3 numbers of float64 are no positions and numbers"),
+        (
+            PACKED,
+            pack(np.array([0, 4]), np.ones(2, np.float32)),
+            "segment 0: positions that do not rise strictly within",
+        ),
+        (PACKED, pack(np.array([-1, 0]), np.ones(2, np.float32)), "segment 0: positions that do not rise strictly"),
+        (PACKED, pack(np.array([2, 1, 3]), np.ones(3, np.float32)), "segment 0: positions that do not rise strictly"),
     ],
 )
 def test_invalid_bundle_is_refused(make: Make, push: Push, values: np.ndarray, reason: str) -> None:
