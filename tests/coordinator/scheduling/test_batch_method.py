@@ -20,6 +20,7 @@ from coordinator.sandblaster.lbfgs_driver import Phase
 from coordinator.scheduling.batch_method import Sandblaster
 from dbelief.core.push import Push, Pusher
 from dbelief.job import Sandblaster as Settings
+from dbelief.sparse.table import pack
 from tests.coordinator.cluster.test_recovery import restart_shard
 from tests.local_vectors import pseudo_gradient
 
@@ -84,9 +85,10 @@ class Batch:
     def push(self, replica: Replica, index: int) -> None:
         work, _, gradient, _ = self.holds[replica.incarnation]
         pusher = Pusher(replica.number, replica.incarnation)
-        push = Push(pusher, 0, vector="accrued", clock=work.pass_number, bundle=work.bundle)
+        packed, values = work.bundle % 2 == 0, gradient[index]
+        push = Push(pusher, 0, vector="accrued", clock=work.pass_number, bundle=work.bundle, packed=packed)
         shard = next(shard for shard in self.world.shards if index in shard.segments)
-        shard.push(push, index, gradient[index])
+        shard.push(push, index, pack(np.arange(len(values)), values) if packed else values)
 
     def tell(self, replica: Replica, work: BundleLease, loss: float) -> None:
         number, life, samples = replica.number, replica.incarnation, work.stop - work.start
