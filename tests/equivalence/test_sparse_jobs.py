@@ -134,7 +134,7 @@ def write_wide(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "l1"), [("", 0.0), ("{dense: 2}, tanh, ", 0.001)], ids=["linear", "hidden, with l1"]
+    ("layers", "l1"), [pytest.param("", 0.0, marks=pytest.mark.long), ("{dense: 2}, tanh, ", 0.001)]
 )
 def test_only_touched_rows_travel_and_the_bits_are_the_same(
     layers: str, l1: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

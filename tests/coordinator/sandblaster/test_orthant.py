@@ -208,7 +208,7 @@ def test_biases_and_what_is_not_trained_have_no_penalty() -> None:
     assert unpenalised(Layout.of({"w": np.zeros(9)})) == ()
 
 
-def test_another_coordinator_knows_the_biases(a_world: Callable[..., World]) -> None:
+def test_biases_are_exempt_after_a_takeover_too(a_world: Callable[..., World]) -> None:
     layout = Layout.of({"weight": np.zeros((3, SLOTS), np.float32), "bias": np.zeros(SLOTS, np.float32)})
     strategy = {**STRATEGY, "l1": 0.1}
     world = a_world(SHAPE, strategy=strategy, limits={"epochs": 500}, shards=2, replicas=1).all_shards()
