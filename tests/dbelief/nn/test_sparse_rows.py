@@ -87,7 +87,11 @@ def test_masks_depend_on_the_rows_alone() -> None:
     ],
 )
 def test_inconsistent_rows_are_refused(change: dict[str, Any], words: str) -> None:
-    fields = {"indptr": np.array([0, 1, 3]), "columns": np.array([0, 1, 2], np.int32), "values": np.ones(3, np.float32)}
+    fields: dict[str, Any] = {
+        "indptr": np.array([0, 1, 3]),
+        "columns": np.array([0, 1, 2], np.int32),
+        "values": np.ones(3, np.float32),
+    }
     SparseRows(**fields, features=5).check()
     with pytest.raises(ValueError, match=words):
         SparseRows(**{**fields, **change}, features=5).check()
