@@ -14,7 +14,8 @@ push
 exchange
     The client's own number x in what it sends; its other numbers are 0. The rate is 2: the centre w becomes 2 x - w.
 read
-    The numbers of all clients that the call returned, from before its own effect; null where it returned none.
+    The numbers of all clients that the call returned, from before its own effect; null where it returned none. Of a
+    bucket of a table, which is a segment too, those of each row; -1 for a number that its rows do not have alike.
 clock
     Of a push or pull under a bound on staleness, which `guarantees.py` checks; not needed here.
 

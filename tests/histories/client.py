@@ -1,12 +1,16 @@
 """A program that calls a job's segments and records a history: `python client.py OPTIONS`, as JSON (`Options`).
 
 Segment s is numbers 1024 s to 1024 s + 1023 of the job's only tensor. The first of them are the object of the history,
-one number for each client. A line is written before each call and after it: a killed program leaves its last call. The
-calls are those of a worker: the program has its session, and with a bound on staleness also its leases.
+one number for each client. Where the job has a table, each of its buckets is an object too, behind the segments: rows
+of `KEYS` keys, all alike, with a number for each client. A push adds to all of them, and a pull reads them by key.
+
+A line is written before each call and after it: a killed program leaves its last call. The calls are those of a worker:
+the program has its session, and with a bound on staleness also its leases.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -19,12 +23,19 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.core.layout import Layout
 from dbelief.core.push import PARAMETERS, Push
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.training.session import JobContext, Session
+from dbelief.sparse.table import number_tables, pack
+from dbelief.training.initial_values import HeldTensors, InitialValues
+from dbelief.training.session import JobContext, OwnModel, Session
 
 SEGMENT = 1024
 """Numbers of a segment: the least that a shard makes one of."""
+KEYS = 2
+"""Keys of each bucket of a table."""
+TORN = -1
+"""What is recorded of a number that rows of one bucket do not have alike: no order of calls explains it."""
 LARGEST = 1000
 """Largest number that an exchange sends: after 10,000 exchanges the centre is still exact in float32."""
 RATE = np.float32(2.0)
@@ -53,6 +64,8 @@ class Options:
         Whether it exchanges and pulls; else it pushes and pulls.
     staleness
         The job's bound on staleness, at least 1; the client is a replica then, with leases. None: none.
+    segments
+        Of the tensor that the program brings to a job with a table; 0: the job has a model and no table.
     """
 
     address: str
@@ -64,6 +77,32 @@ class Options:
     pulls: float = 0.5
     exchanges: bool = False
     staleness: int | None = None
+    segments: int = 0
+
+
+class Buckets:
+    """The job's table: reads rows of all of its buckets, and has what a push adds to them."""
+
+    def __init__(self, options: Options, session: Session) -> None:
+        self._parameters = session.parameters
+        (self._table,) = number_tables(session.job.tables, session.job.seed, session.parameters.placement.dense)
+        assert self._table.width == options.clients, "a number for each client"
+        candidates = np.arange(-50 * self._table.count, 50 * self._table.count)
+        order, parts = self._table.split(candidates)
+        own = {index: candidates[order[part]][:KEYS] for index, part in parts}
+        assert [keys.size for keys in own.values()] == [KEYS] * self._table.count, "so many keys are in every bucket"
+        gradient = np.zeros((KEYS, options.clients), np.float32)
+        gradient[:, options.client] = -1.0
+        self._keys = np.concatenate(list(own.values()))
+        self.added = {index: pack(keys, gradient) for index, keys in own.items()}
+
+    def read(self, versions: np.ndarray, clock: int) -> list[list[int]]:
+        """Numbers of each bucket."""
+        (rows,) = self._parameters.pull_rows({self._table: self._keys}, versions, clock)
+        alike = rows.reshape(self._table.count, KEYS, -1)
+        same = (alike == alike[:, :1]).all(axis=1)
+        read: list[list[int]] = np.where(same, alike[:, 0], TORN).astype(np.int64).tolist()
+        return read
 
 
 class Program:
@@ -72,7 +111,9 @@ class Program:
     def __init__(self, options: Options, session: Session, record: int) -> None:
         self._options, self._session, self._record = options, session, record
         parameters, size = session.parameters, session.layout.size
-        assert {span.length for span in parameters.placement.spans} == {SEGMENT}, parameters.placement.spans
+        dense = parameters.placement.spans[: parameters.placement.dense]
+        assert {span.length for span in dense} == {SEGMENT}, dense
+        self._buckets = Buckets(options, session) if options.segments else None
         self._segments = size // SEGMENT
         self._values, self._gradient = parameters.array(size), parameters.array(size)
         self._versions = np.full(len(parameters.placement.spans), -1, np.int64)
@@ -104,7 +145,8 @@ class Program:
 
         def call() -> dict[str, Any]:
             self._session.parameters.pull(self._values, self._versions, clock=clock or 0)
-            return {"read": self._read()}
+            rows = self._buckets.read(self._versions, clock or 0) if self._buckets is not None else []
+            return {"read": self._read() + rows}
 
         self._call(call, **_clocked(clock, self._options.staleness))
 
@@ -113,9 +155,10 @@ class Program:
         session, progress = self._session, self._progress
         sequence = session.sequences[PARAMETERS] = session.next_sequence()
         push = Push(session.pusher, sequence, np.float32(1), 1, clock=clock or 0, lease=lease, position=position)
+        rows = self._buckets.added if self._buckets is not None else None
 
         def call() -> dict[str, Any]:
-            pushed = session.parameters.push(self._gradient, self._versions, push)
+            pushed = session.parameters.push(self._gradient, self._versions, push, rows=rows)
             progress.lease, progress.position, progress.sequence = lease, position, sequence
             progress.pushes, progress.samples = progress.pushes + 1, progress.samples + 1
             progress.steps, progress.lost = progress.steps + 1, progress.lost + pushed.lost
@@ -174,13 +217,21 @@ def _clocked(clock: int | None, staleness: int | None) -> dict[str, int | None]:
     return {} if clock is None else {"clock": clock, "staleness": staleness}
 
 
+def _brought(segments: int) -> OwnModel:
+    """The tensor that a script brings: so many segments of zeros."""
+    tensors = {"w": np.zeros(segments * SEGMENT, np.float32)}
+    layout = Layout.of(tensors)
+    return OwnModel(InitialValues(layout, lambda: HeldTensors(layout, tensors)), hashlib.sha256(b"zeros").hexdigest())
+
+
 def main(options: Options) -> None:
     """Join the job, and make calls until there are enough."""
     record = os.open(
         str(Path(options.folder) / f"client-{options.client}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
     )
     role = wire.ROLE_CLIENT if options.staleness is None else wire.ROLE_REPLICA
-    session = Session.open(JobContext.fetch(options.address, 60.0), role, shares_memory=options.shared_memory)
+    task, brought = JobContext.fetch(options.address, 60.0), _brought(options.segments) if options.segments else None
+    session = Session.open(task, role, shares_memory=options.shared_memory, brought=brought)
     try:
         Program(options, session, record).run()
     finally:

@@ -52,6 +52,11 @@ class Plan:
         return cls(number, kind, transport, number % 2 == 1 and kind is not Kind.STALENESS)
 
     @property
+    def tables(self) -> bool:
+        """Whether the job has a table, whose buckets are objects of the history too."""
+        return self.number % 4 == 0
+
+    @property
     def random(self) -> random.Random:
         """The source of the moments and lengths of its faults."""
         return random.Random(self.number)
@@ -67,4 +72,5 @@ class Plan:
         return 1 + self.number % 3 if self.kind is Kind.STALENESS else None
 
     def __str__(self) -> str:
-        return f"{self.kind.value}; {self.transport.value}; {'exchange' if self.exchanges else 'push'} and pull"
+        calls = f"{'exchange' if self.exchanges else 'push'} and pull{', with rows' * self.tables}"
+        return f"{self.kind.value}; {self.transport.value}; {calls}"

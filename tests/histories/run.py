@@ -27,6 +27,8 @@ READER = 0.97
 """Share of pulls among the calls of the first client: it is the last to find out that a leader was replaced."""
 SEGMENTS = 3 * SHARDS
 """As many as a small model's shards have, so that each is of `SEGMENT` numbers."""
+BUCKETS = 2 * SHARDS
+"""Of a table, which follow the segments."""
 UNPLANNED_S = 30.0
 """How long before the event of a promotion that no fault asked for its leader may have been unreachable, in seconds."""
 
@@ -42,8 +44,9 @@ class Counters:
 """
 JOB = """
 name: recorded
-model: {{python: "{folder}/counters.py:Counters"}}
-data: {{source: {data}}}
+model: {{{model}}}
+data: {{{data}}}
+tables: {{{tables}}}
 strategy: {strategy}
 limits: {{samples: 1000000000}}
 evaluate: {{every: 1000000000}}
@@ -54,6 +57,7 @@ snapshots: {{every_s: null}}
 deadlines: {{beat_s: 4, lease_s: 2}}
 """
 DOWNPOUR = "{{name: downpour, batch: 1, staleness: {staleness}, rule: {{name: sgd, rate: 1.0}}, warm_start: {warm}}}"
+TABLE = f"counts: {{width: {MOST_CLIENTS}, rule: {{name: sgd, rate: 1.0}}, init: zeros, buckets: {BUCKETS}}}"
 ELASTIC = "{name: async-easgd, batch: 1, rate: 0.1, rho: 1.0}"
 
 
@@ -125,6 +129,7 @@ class Run:
             READER if number == 0 else 0.5,
             self.plan.exchanges,
             self.plan.staleness,
+            SEGMENTS if self.plan.tables else 0,
         )
         launcher = ["env", "-C", str(Path(__file__).parents[2])]
         if self.plan.transport is Transport.TLS:
@@ -146,10 +151,14 @@ class Run:
         staleness = "null" if plan.staleness is None else str(plan.staleness)
         strategy = DOWNPOUR.format(staleness=staleness, warm="{samples: 0}" if plan.staleness else "null")
         job = folder / "job.yaml"
+        model, data = f'python: "{folder}/counters.py:Counters"', f"source: {'digits' if plan.staleness else 'none'}"
+        if plan.tables:
+            model, data = "source: script", "source: script, train: 1000"
         job.write_text(
             JOB.format(
-                folder=folder,
-                data="digits" if plan.staleness else "none",
+                model=model,
+                data=data,
+                tables=TABLE if plan.tables else "",
                 strategy=ELASTIC if plan.exchanges else strategy,
                 shards=SHARDS,
                 replication=1 + plan.followers,
@@ -258,7 +267,8 @@ class Run:
         (self.operator.folder / "stop").touch()
         for client in self.clients:
             assert client.ends() == 0, client.log.read_text()
-        lines, calls, lost = merge(sorted(self.operator.folder.glob("client-*.jsonl")), SEGMENTS)
+        segments = SEGMENTS + BUCKETS * self.plan.tables
+        lines, calls, lost = merge(sorted(self.operator.folder.glob("client-*.jsonl")), segments)
         return Recorded(lines + self._promotions(), calls, self.faults, lost)
 
     def close(self) -> None:
@@ -275,10 +285,11 @@ class Run:
                 at_s = datetime.fromisoformat(row["time"]).timestamp() - behind_s
                 windows[row["shard"]] = at_s - UNPLANNED_S, at_s + 1.0
                 self.faults["unplanned promotion"] += 1
-        share = SEGMENTS // SHARDS
+        of_each = SEGMENTS // SHARDS, BUCKETS // SHARDS * self.plan.tables
         return [
-            {"promotion": True, "segment": segment, "start": start, "end": end}
+            {"promotion": True, "segment": first + segment, "start": start, "end": end}
             for shard, (start, end) in windows.items()
+            for first, share in zip((0, SEGMENTS), of_each, strict=True)
             for segment in range(shard * share, (shard + 1) * share)
         ]
 
@@ -291,7 +302,7 @@ def record(plan: Plan, folder: Path, calls: int) -> Recorded:
     folder
         An empty one, for the processes' files.
     calls
-        Calls of clients, at least; each is an operation on each of 16 segments.
+        Calls of clients, at least; each is an operation on each segment, and on each bucket of a table.
 
     Raises
     ------

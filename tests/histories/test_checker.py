@@ -22,6 +22,7 @@ from .anomalies import (
     unread_own_push,
 )
 from .checker import check, read_history
+from .client import TORN
 from .guarantees import violations
 from .reference import atomic, bounded, effect, replicated
 
@@ -94,6 +95,12 @@ def test_an_anomaly_is_found(plant: Plant) -> None:
         (verdict,) = check(lines)
         assert not verdict.linearizable, seed
         assert json.loads(verdict.stuck_at)["segment"] == 0
+
+
+def test_rows_of_a_bucket_that_are_not_alike_are_an_anomaly() -> None:
+    lines = atomic(400, 3, 1)
+    reads_of(lines)[100]["read"][1] = TORN
+    assert not passes(lines)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,21 @@ import pytest
 from .checker import check
 from .guarantees import violations
 from .plan import Plan
-from .run import SEGMENTS, record
+from .run import BUCKETS, SEGMENTS, record
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 CALLS = 1600
 
 
-@pytest.mark.parametrize("number", [*range(7), 11], ids=lambda number: str(Plan.of(number)).replace(" ", "-"))
+@pytest.mark.parametrize("number", [*range(7), 8, 11, 16], ids=lambda number: str(Plan.of(number)).replace(" ", "-"))
 def test_no_anomaly(number: int, tmp_path: Path) -> None:
-    recorded = record(Plan.of(number), tmp_path, CALLS)
+    plan = Plan.of(number)
+    recorded = record(plan, tmp_path, CALLS)
     verdicts = check(recorded.lines)
+    assert len(verdicts) == SEGMENTS + BUCKETS * plan.tables
+    last = [line["read"] for line in recorded.lines if line.get("read") and line["segment"] == len(verdicts) - 1][-1]
+    assert max(last) > 0
     assert all(verdict.linearizable for verdict in verdicts), verdicts
     assert violations(recorded.lines) == []
     assert recorded.lost == 0
