@@ -41,6 +41,7 @@ from .world.programs import (
     run_coordinator,
     run_reader,
     run_scale,
+    run_script,
     run_shard,
     run_worker,
 )
@@ -172,7 +173,7 @@ class Cluster:
             stack.enter_context(operating_system(scheduler, self._registry, self._groups, self._job.report_s))
             stack.enter_context(torn_pushes(scheduler))
             stack.enter_context(observer.watching())
-            sets = StoredSets(self._job, lambda: not observer.restored, observer.violation)
+            sets = StoredSets(self._job, lambda: not observer.restored, observer.violation, observer.rows)
             stack.enter_context(sets.watching())
             leads = lambda: self._find("coordinator") is runtime.process  # noqa: E731
             trajectory = TrajectoryWatch(observer.copies, leads, observer.violation)
@@ -180,7 +181,7 @@ class Cluster:
             stack.callback(scheduler.close)
             scheduler.failed = self._task_failed
             marker.process = lambda: runtime.process.number
-            marker.compute, marker.evaluate = self._compute, self._evaluate
+            marker.compute, marker.evaluate, marker.pushed = self._compute, self._evaluate, observer.rows.pushed
             for name in self._programs:
                 self._start(name)
             self._begin_faults()
@@ -211,6 +212,8 @@ class Cluster:
         shards = (3 if any(fault.target == "3" for fault in self._plan.faults) else 2) * self._job.replication
         ways = self._plan.ways
         trains = partial(run_client if self._job.clients else run_worker, ways=ways)
+        if self._job.tables:
+            trains = partial(run_script, ways=ways, tables=self._job.tables)
         coordinator = partial(run_coordinator, job=job, folder=run)
         self._programs |= {
             COORDINATORS[0]: partial(coordinator, resumes=lambda: self._power.resumes(self._behind)),

@@ -1,4 +1,4 @@
-"""Checks of the simulation: exact sums in any order, torn pushes, stored sets, the bound, and one trajectory."""
+"""Checks of the simulation: exact sums in any order, torn pushes, stored sets, the bound, tables, a trajectory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from coordinator.sandblaster.lbfgs_driver import Phase, StoppingRules
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
-from dbelief.optim import make_rule
+from dbelief.job import parse_job
+from dbelief.optim import Rule, make_row_rule, make_rule
 from dbelief.process.runtime import use_runtime
+from dbelief.sparse.table import SparseTable, number_tables, pack
 from ps_server.store.admission import PushAdmission
+from ps_server.store.bucket import new_bucket
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 from ps_server.store.staleness import StalenessBarrier
 
 from .checks.lead import LeadWatch
 from .checks.rounds import RoundWatch, Sent
+from .checks.rows import RowWatch
 from .checks.stored_sets import StoredSets
 from .checks.trajectory import trajectory
 from .models.basin import basin, sums
@@ -85,7 +89,8 @@ def test_only_a_push_without_the_lock_is_torn(lock_free: bool) -> None:
 def test_a_set_counts_a_gradient_of_a_later_round_only_where_it_was_lost(base: int | None) -> None:
     """A restored segment waits for round 1; a pusher's gradients 1 and 2 are of rounds 1 and 2, or 1 was lost."""
     violations, pusher = list[str](), Pusher(0, 1)
-    sets = StoredSets(JOBS["synchronous"], lambda: False, violations.append)
+    buckets = RowWatch(JOBS["synchronous"], violations.append, lambda: False, lambda: False)
+    sets = StoredSets(JOBS["synchronous"], lambda: False, violations.append, buckets)
     shard, gradient = Shard([SegmentSpan(0, 0, 4)], make_rule("sgd", {}), staleness=0), np.ones(4, np.float32)
     shard.push(Push(Pusher(9, 9), 1, assign=True), 0, gradient)
     shard.make_ready()
@@ -161,3 +166,74 @@ def test_a_round_is_the_outer_step_of_all_that_replicas_have_sent(wrong: str) ->
         "member": "segment 0 lacks the pushes of replicas [2] in round 0, which were acknowledged",
     }
     assert violations == ([texts[wrong]] if wrong in texts else [])
+
+
+class Buckets:
+    """All buckets of a job, followed by a watch."""
+
+    def __init__(self, job: str) -> None:
+        self.violations: list[str] = []
+        self.watch, self.job = RowWatch(JOBS[job], self.violations.append, lambda: True, lambda: False), JOBS[job]
+        parsed = parse_job(self.job.text(Path("data.npz"), None), Path(), "job")
+        tables = number_tables(parsed.tables, parsed.seed, ROWS)
+        rules = [one.rule.model_dump(exclude={"name", "rate"}) for one in parsed.tables.values()]
+        named = zip(tables, parsed.tables.values(), rules, strict=True)
+        self.rules: dict[SparseTable, Rule] = {one: make_row_rule(own.rule.name, rule) for one, own, rule in named}
+        spans = [span for table in tables for span in table.spans(ROWS * LENGTH)]
+        self.held = {span.index: new_bucket(span, self.rules) for span in spans}
+        self.sequence = 0
+
+    def push(self, samples: np.ndarray) -> Push:
+        """Push the rows of a mini-batch to all buckets."""
+        self.sequence += 1
+        push = Push(Pusher(0, 1), self.sequence, np.float32(1), len(samples))
+        rows = {own.name: own.pushed(samples, 3) for own in self.job.tables}
+        self.watch.pushed(push, rows)
+        packed: dict[int, np.ndarray] = {}
+        for table in self.rules:
+            keys, gradients = rows[table.name]
+            order, parts = table.split(keys)
+            packed |= {index: pack(keys[order[own]], gradients[order[own]]) for index, own in parts}
+        for index, bucket in self.held.items():
+            bucket.apply(push, packed.get(index, np.zeros(0, np.float32)), 0, bucket.rate_of(push))
+        return push
+
+
+@pytest.mark.parametrize("job", [name for name, job in JOBS.items() if job.tables])
+def test_buckets_have_what_the_reference_gives(job: str) -> None:
+    """Rules, initial rows, buckets of keys, and an index that grows, against formulas and whole numbers of Python."""
+    buckets, rng = Buckets(job), np.random.default_rng(0)
+    with buckets.watch.watching():
+        for _ in range(60):
+            buckets.push(rng.choice(SAMPLES, 4, replace=False))
+    assert buckets.violations == []
+    assert all(bucket.arena.count for bucket in buckets.held.values())
+
+
+@pytest.mark.parametrize("wrong", ["twice", "missing", "read", "state", "index"])
+def test_a_bucket_that_differs_from_its_pushes_is_a_violation(wrong: str) -> None:
+    buckets, rng = Buckets("tables"), np.random.default_rng(0)
+    with buckets.watch.watching():
+        push = buckets.push(rng.choice(SAMPLES, 4, replace=False))
+        bucket = buckets.held[ROWS + 2]  # of the table with a state
+        if wrong == "twice":
+            bucket.ledger.last.clear()
+            bucket.apply(push, np.zeros(0, np.float32), 0, np.float32(1))
+        elif wrong == "missing":
+            lost = replace(push, sequence=2)
+            buckets.watch.pushed(lost, {own.name: own.pushed(np.arange(4), 3) for own in buckets.job.tables})
+            for one in buckets.held.values():
+                one.ledger.skip(lost)
+            buckets.sequence = 2
+        elif wrong == "read":
+            bucket.arena.touch(np.array([7]), 0)
+        elif wrong == "state":
+            bucket.arena.rows().numbers[:, -1] += 1
+        else:
+            bucket.arena._slots[:] = 0
+        if wrong != "twice":
+            buckets.push(np.arange(4))
+    texts = {"twice": "has push 1 of", "missing": "has 2 of the first 3 pushes", "read": "keys [7] differ"}
+    expected = texts.get(wrong, "bucket 5 at version 2")
+    assert buckets.violations
+    assert all(expected in text for text in buckets.violations if "bucket 5" in text)

@@ -39,6 +39,11 @@ def test_no_invariant_is_violated(part: int) -> None:
 
 
 @pytest.mark.processes
+def test_no_invariant_of_tables_is_violated() -> None:
+    assert re.search(r"^all +1 .* 0$", simulate("--job=tables", "--seeds=1", "--processes=1"), re.MULTILINE)
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_no_invariant_is_violated_where_messages_go_another_way(way: str) -> None:
     first = SEEDS + APART * WAYS.index(way)

@@ -17,8 +17,8 @@ knows no rule of the protocol but these:
 * a sample is computed in every epoch, and trained once, unless it is counted as trained twice or lost
 * the result has the loss that its test reports
 
-Beside it, `lead` checks the staleness bound, `rounds` and `local_steps` check DiLoCo, `trajectory` compares L-BFGS with
-a run without failures, and `stored_sets` checks each snapshot set.
+Beside it, `rows` checks tables, `lead` the staleness bound, `rounds` and `local_steps` DiLoCo, and `stored_sets` each
+snapshot set; `trajectory` compares L-BFGS with a run without failures.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from coordinator.scheduling.leases import Outstanding
+from dbelief.core.layout import Kind
 from dbelief.core.lease import DataLease
 from dbelief.core.placement import Fetch
 from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
@@ -57,6 +58,7 @@ from .copies import Copies
 from .lead import LeadWatch
 from .local_steps import LocalStepWatch
 from .rounds import RoundWatch
+from .rows import RowWatch
 
 TOLERANCE = 1e-3
 
@@ -80,6 +82,8 @@ class Observer:
         Of replicas, at a staleness bound.
     rounds
         Of DiLoCo.
+    rows
+        Of tables.
     computed
         How often each sample was computed.
     failed, left
@@ -94,6 +98,7 @@ class Observer:
         self.copies = Copies(process_at)
         self.lead = LeadWatch(self.violation, lambda: not self.restored)
         self.rounds = RoundWatch(self.violation, lambda: not self.restored, self._is_detached, "quorum" in job.strategy)
+        self.rows = RowWatch(job, self.violation, lambda: not self.restored, self._is_detached)
         self.violations: list[str] = []
         self.pushes = self.begun = 0
         self.restored = 0
@@ -141,6 +146,8 @@ class Observer:
             if self._job.local_steps:
                 stack.enter_context(self.rounds.watching())
                 stack.enter_context(LocalStepWatch(self.rounds, self.violation).watching())
+            if self._job.tables:
+                stack.enter_context(self.rows.watching())
             for owner, name, wrapper in (
                 (CoordinatorClient, "call", self._call),
                 (ShardedParameterClient, "pull", self._pull),
@@ -242,9 +249,10 @@ class Observer:
         fetch: Fetch | None = None,
         *,
         within: frozenset[int] | None = None,
+        **rows: Any,
     ) -> Any:
         if push.assign or push.vector != PARAMETERS or push.bundle is not None:
-            result = real(client, values, versions, push)
+            result = real(client, values, versions, push, **rows)
             self.pushes += push.bundle is not None
             self._initialised += push.assign and push.vector == PARAMETERS
             return result
@@ -257,8 +265,9 @@ class Observer:
         restored, placed = self.restored, client.placement.epoch
         reads = nullcontext() if fetch is None else self._reading(fetch.out, fetch.versions, push.samples, within)
         with reads:
-            result = real(client, values, versions, push, fetch, within=within)
+            result = real(client, values, versions, push, fetch, within=within, **rows)
         self.acknowledged[number] += push.samples
+        self.rows.acknowledged(push)
         self.pushes += 1
         self._lost[number] += result.lost
         self._check_copies()
@@ -280,7 +289,7 @@ class Observer:
     def _apply(self, real: Callable[..., Any], segment: Segment, push: Push, *rest: Any) -> Any:
         """After a push, the ledger and the parameters of a segment agree, at its leader and at its follower."""
         outcome = real(segment, push, *rest)
-        if self._job.counts and not segment.lock_free and not self._is_detached():
+        if self._job.counts and not (segment.lock_free or self._is_bucket(segment) or self._is_detached()):
             row = segment.ledger.last[PARAMETERS, push.pusher]
             counted = self._sums.get((push.pusher, row.sequence), 0.0)
             found = -float(segment.vectors[PARAMETERS][PROCESSES + self._pushers[push.pusher]])
@@ -305,7 +314,7 @@ class Observer:
     def _count(self, real: Callable[..., Any], segment: Segment) -> None:
         """All copies of a version of a segment are the same bits."""
         real(segment)
-        if not segment.lock_free and not self._is_detached():
+        if not (segment.lock_free or self._is_bucket(segment) or self._is_detached()):
             content = zlib.crc32(segment.vectors[PARAMETERS].data)
             if self._contents.setdefault((segment.span.index, segment.version), content) != content:
                 self.violation(
@@ -315,8 +324,9 @@ class Observer:
 
     def _check_copies(self) -> None:
         """Each copy that may lead has every push that was acknowledged."""
-        if self._job.counts and not self.restored:
-            for text in self.copies.lacking(self.acknowledged):
+        if not self.restored:
+            lacking = self.copies.lacking(self.acknowledged) if self._job.counts else ()
+            for text in (*lacking, *self.rows.lacking(self.copies)):
                 self.violation(text)
 
     def _check_losses(self, number: int) -> None:
@@ -335,6 +345,7 @@ class Observer:
     def _withdraw(self, real: Callable[..., None], ledger: PushLedger, pusher: Pusher, before: LedgerRow) -> None:
         """Gradients that wait for their rounds are dropped with their pusher: acknowledged, and not trained again."""
         self._withdrawn += ledger.row(pusher).sequence - before.sequence
+        self.rows.withdrawn(pusher)
         real(ledger, pusher, before)
 
     def _controller(self, real: Callable[..., None], controller: Any, *rest: Any) -> None:
@@ -361,6 +372,10 @@ class Observer:
         if command.address:
             self._attached[controller.index, command.shard_epoch] = controller.link, command.epoch
         real(controller, command)
+
+    @staticmethod
+    def _is_bucket(segment: Segment) -> bool:
+        return segment.span.kind is Kind.TABLE
 
     def _is_detached(self) -> bool:
         """Whether this is a follower's task and its leader has another one, or none, since.
@@ -427,6 +442,7 @@ class Observer:
         reply = real(controller, request)
         self._restoring -= 1
         self._check_set(controller.shard)
+        self.rows.restored(controller.shard, request.set)
         return reply
 
     def outage(self, new_run: bool) -> None:
@@ -435,6 +451,7 @@ class Observer:
         self.leaders.clear()
         self.followers.clear()
         self.rounds.outage()
+        self.rows.outage(new_run)
         if new_run:
             self._versions[:] = -1
             self._versions_of.clear()
@@ -446,7 +463,7 @@ class Observer:
         for segment in shard.segments.values():
             first = segment.span.index not in self._had_losses
             self._had_losses.add(segment.span.index)
-            if not first or not self._job.counts or segment.lock_free:
+            if not first or not self._job.counts or segment.lock_free or self._is_bucket(segment):
                 continue
             for (vector, pusher), row in segment.ledger.last.items():
                 if vector == PARAMETERS and pusher in self._pushers:
@@ -475,6 +492,7 @@ class Observer:
             self.violation(f"{summary['pushes_lost']} pushes are counted as lost, and no shard was restored")
         if self.violations or summary["state"] != "done":
             return
+        self.rows.check_end(self._job, summary["pushes_lost"], summary["pushes_trained_twice"])
         marks = load_file(folder / "model.safetensors")["marks"]
         if not self._job.clients and (self.computed < self._job.epochs).any() and not self._job.exact:
             sample = int(self.computed.argmin())
@@ -485,7 +503,7 @@ class Observer:
             and (-marks[:, :SAMPLES] < self._job.epochs - TOLERANCE).any()
         ):
             self.violation(f"the result has {(-marks[:, :SAMPLES]).min():g} of {self._job.epochs} epochs of a sample")
-        if not (self._job.counts or self._job.averages or self._job.exact):
+        if not (self._job.counts or self._job.averages or self._job.exact or self._job.tables):
             loss, tested = bowl_loss(marks, inputs(TEST_SAMPLES)), summary["test_loss"]
             if tested is not None and abs(loss - tested) > TOLERANCE * loss:
                 self.violation(f"the result has loss {loss:g}, and its test reports {tested:g}")

@@ -2,6 +2,7 @@
 
 A resume is rare, and each set must allow one. So each is read when it is complete, and these are checked:
 
+* its buckets of tables have what their pushes give (`rows`)
 * the samples in its parameters are those that its state, with the ledgers in its files, counts as trained
 * with staleness 0, its ledgers count no gradient of a round that its parameters do not have, unless it is one of those
   that were lost with an earlier incarnation of the shard: a restored segment counts them from the pusher's next push on
@@ -26,10 +27,12 @@ from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from ps_server.store.shard import SegmentResult, Shard
 from tests.simulation.models.jobs import WORKERS, SimulatedJob
-from tests.simulation.models.marks import ROWS, SAMPLES
+from tests.simulation.models.marks import SAMPLES
+
+from .rows import RowWatch
 
 Row = dict[str, Any]
-"""A segment in a set: as in its manifest, with "trained", the samples in its parameters."""
+"""A segment in a set: as in its manifest, with "arrays" by name; and, of no bucket, "trained", the samples in them."""
 
 
 class StoredSets:
@@ -41,10 +44,14 @@ class StoredSets:
         Whether no shard was restored so far: later ones may lack samples that count as trained, and as lost.
     violation
         Called with a text for each violation.
+    buckets
+        Of tables.
     """
 
-    def __init__(self, job: SimulatedJob, lossless: Callable[[], bool], violation: Callable[[str], None]) -> None:
-        self._job, self._lossless, self._violation = job, lossless, violation
+    def __init__(
+        self, job: SimulatedJob, lossless: Callable[[], bool], violation: Callable[[str], None], buckets: RowWatch
+    ) -> None:
+        self._job, self._lossless, self._violation, self._buckets = job, lossless, violation, buckets
         self._clocks: dict[tuple[Pusher, int], int] = {}  # of each push
         self._lost: dict[tuple[int, Pusher, int], int] = {}  # by segment and push: the version from which it is lost
 
@@ -81,6 +88,7 @@ class StoredSets:
             rows = [row for name in state["parts"] for row in _rows(folder, name)]
         except FileNotFoundError:  # a later set is complete already, and this one is removed
             return
+        self._buckets.check_set(folder.name, rows, _lasts)
         if self._job.counts and not self._job.clients:
             self._check_leases(folder, state, rows)
         if self._job.rounds:
@@ -89,9 +97,9 @@ class StoredSets:
     def _check_leases(self, folder: Path, state: Mapping[str, Any], rows: list[Row]) -> None:
         fields = state["leases"]
         leases = Leases(SAMPLES, self._job.epochs * SAMPLES, SAMPLES, self._job.batch)
-        twice, _ = leases.restore(json.loads(json.dumps(fields)), _ledgers(rows))
-        least = min(row["trained"] for row in rows)
-        most = max(row["trained"] for row in rows)
+        twice, _ = leases.restore(json.loads(json.dumps(fields)), _ledgers(rows, self._job.segments))
+        trained = [row["trained"] for row in rows if "trained" in row]
+        least, most = min(trained), max(trained)
         above = (state["pushes_twice"] + twice) * self._job.push_samples
         if most > leases.leased + above:
             self._violation(
@@ -118,8 +126,10 @@ def _rows(folder: Path, manifest: str) -> Iterator[Row]:
     content = json.loads((folder / manifest).read_text())
     arrays = load_file(folder / content["file"])
     for row in content["segments"]:
-        trained = -float(arrays[f"{row['index']}/{PARAMETERS}"][:SAMPLES].sum())
-        yield {**row, "trained": trained}
+        prefix = f"{row['index']}/"
+        own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+        trained = {"trained": -float(own[PARAMETERS][:SAMPLES].sum())} if PARAMETERS in own else {}
+        yield {**row, **trained, "arrays": own}
 
 
 def _lasts(row: Row) -> dict[Pusher, LedgerRow]:
@@ -131,12 +141,13 @@ def _lasts(row: Row) -> dict[Pusher, LedgerRow]:
     }
 
 
-def _ledgers(rows: list[Row]) -> dict[int, Applied]:
-    """By incarnation, what all segments of a set count of its pushes."""
+def _ledgers(rows: list[Row], segments: int) -> dict[int, Applied]:
+    """By incarnation, what all segments of a set count of its pushes; `segments`: how many there are."""
     found: dict[int, list[LedgerRow]] = {}
     for row in rows:
         for pusher, last in _lasts(row).items():
             found.setdefault(pusher.incarnation, []).append(last)
     return {
-        one: Applied(min(lasts) if len(lasts) == ROWS else NO_PUSH, max(lasts).sequence) for one, lasts in found.items()
+        one: Applied(min(lasts) if len(lasts) == segments else NO_PUSH, max(lasts).sequence)
+        for one, lasts in found.items()
     }

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .basin import MODEL as BASIN
-from .marks import MODEL, SAMPLES
+from .marks import MODEL, ROWS, SAMPLES
+from .rows import SimulatedTable
 
 EPOCHS = 4
 HEARTBEAT_TIMEOUT_S = 2.0
@@ -57,6 +58,8 @@ class SimulatedJob:
     leases
         Samples of a lease, one of which a seed has; None: the job's default, which is small. The strategies that
         average by all-reduce push the result of a block only, a lease of each replica: here one of two steps.
+    tables
+        Of rows by key; replicas are scripts then.
     """
 
     strategy: str
@@ -75,6 +78,12 @@ class SimulatedJob:
     batch: int = 4
     report_s: float = 0.4
     leases: tuple[int | None, ...] = (None, 64, 64)
+    tables: tuple[SimulatedTable, ...] = ()
+
+    @property
+    def segments(self) -> int:
+        """Segments of its shards, with buckets of tables."""
+        return ROWS + sum(table.buckets for table in self.tables)
 
     @property
     def rounds(self) -> bool:
@@ -97,10 +106,13 @@ class SimulatedJob:
             self.strategy if lease is None or "sandblaster" in self.strategy else f"{self.strategy}, lease: {lease}"
         )
         source = "source: none" if self.clients else f"source: npz, file: {data}"
-        model = f"{BASIN}:basin" if self.exact else f"{MODEL}:{'counts' if self.counts or self.averages else 'bowl'}"
+        file = f"{BASIN}:basin" if self.exact else f"{MODEL}:{'counts' if self.counts or self.averages else 'bowl'}"
+        model = f'python: "{file}"'
+        if self.tables:
+            model, source = "source: script", f"source: script, train: {SAMPLES}"
         return f"""
 name: simulated
-model: {{python: "{model}"}}
+model: {{{model}}}
 data: {{{source}}}
 strategy: {{{strategy}}}
 wire: {{pull: {self.pull}}}
@@ -110,11 +122,15 @@ replication: {self.replication}
 replicas: {0 if self.clients else WORKERS}
 deadlines: {{beat_s: {HEARTBEAT_TIMEOUT_S}, lease_s: 1.0, progress_s: 20, join_s: 120}}
 snapshots: {{every_s: 1.0}}
+tables: {{{", ".join(table.section for table in self.tables)}}}
 evaluate: {{every: {2 * SAMPLES}, keep: {"best" if self.best else "last"}}}
 """
 
 
 _COUNT = "batch: 4, warm_start: null, rule: {name: sgd, rate: 1}"
+_SEEN = SimulatedTable("seen", 2, 2, "{name: sgd, rate: 1}", "uniform(0.5)", SAMPLES)
+_USED = SimulatedTable("used", 3, 3, "{name: lazy-adam, rate: 0.5}", "zeros", 17)
+_MET = SimulatedTable("met", 4, 5, "{name: row-adagrad, rate: 1}", "uniform(0.25)", 60)
 _TWO = "batch: 2, warm_start: null, rule: {name: sgd, rate: 1}, n_push: 2"
 JOBS = {
     "downpour": SimulatedJob(f"name: downpour, {_COUNT}", counts=True),
@@ -171,5 +187,10 @@ JOBS = {
     ),
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
+    ),
+    "tables": SimulatedJob(f"name: downpour, {_COUNT}", counts=True, tables=(_SEEN, _USED)),
+    "tables-bounded": SimulatedJob(f"name: downpour, {_COUNT}, staleness: 2", counts=True, tables=(_MET,)),
+    "tables-rounds": SimulatedJob(
+        "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}", tables=(_MET, _USED)
     ),
 }

@@ -9,12 +9,16 @@ computes it. With plain SGD at rate 1 the parameters are these counts, negated, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dbelief.core.push import Push
+
+Rows = tuple[np.ndarray, np.ndarray]
+"""(n,) int64 keys of a table, each once, and (n, width) float32 of their rows, or gradients."""
 ROWS = 3
 LENGTH = 1_024
 SAMPLES, TEST_SAMPLES = 204, 4
@@ -33,11 +37,14 @@ class Marker:
         Number of the process that computes.
     compute, evaluate
         Called for each mini-batch, with its samples, and for each set that is evaluated: pass simulated time.
+    pushed
+        Called with each push that brings rows of tables, before it is sent: by table its keys and their gradients.
     """
 
     process: Callable[[], int] = staticmethod(lambda: 0)
     compute: Callable[[np.ndarray], None] = staticmethod(lambda samples: None)
     evaluate: Callable[[], None] = staticmethod(lambda: None)
+    pushed: Callable[[Push, Mapping[str, Rows]], None] = staticmethod(lambda push, rows: None)
 
 
 marker = Marker()
@@ -56,10 +63,7 @@ class CountingModel:
 
         samples = batch.inputs[:, 0].astype(int)  # type: ignore[attr-defined]
         marker.compute(samples)
-        marks = out["marks"]
-        marks[:] = 0
-        marks[:, samples] = 1
-        marks[:, PROCESSES + marker.process()] = len(samples)
+        mark(out["marks"], samples, marker.process())
         return 1.0
 
     def evaluate(self, views: dict[str, np.ndarray], batch: object) -> tuple[float, None]:
@@ -68,6 +72,13 @@ class CountingModel:
 
         marker.evaluate()
         return float(len(batch)), None  # type: ignore[arg-type]
+
+
+def mark(marks: np.ndarray, samples: np.ndarray, process: int) -> None:
+    """Write the gradient of a mini-batch, (`ROWS`, `LENGTH`), that a process computes."""
+    marks[:] = 0
+    marks[:, samples] = 1
+    marks[:, PROCESSES + process] = len(samples)
 
 
 class Bowl:

@@ -19,11 +19,14 @@ from dbelief.process.runtime import Event, runtime
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rundir.claim import Claim
+from dbelief.script.membership import Membership
+from dbelief.script.settings import ScriptSettings
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.session import JobContext
 from ps_server import process as ps_server
 from tests.simulation.models.jobs import LEASE_TTL_S
 from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, marker
+from tests.simulation.models.rows import RowScript, SimulatedTable
 from tests.simulation.plan.plan import Ways
 from worker import process as worker
 
@@ -157,6 +160,19 @@ def run_worker(process: Process, ways: Ways) -> None:
     with closing(Metrics("worker")) as metrics:
         task = JobContext.fetch(COORDINATOR, PATIENCE_S)
         worker.run(task, worker.Options(name=process.name, **ways._asdict()), metrics)
+
+
+def run_script(process: Process, ways: Ways, tables: tuple[SimulatedTable, ...]) -> None:
+    """A script with rows of tables, as `dbelief worker -- SCRIPT` starts it."""
+    task = JobContext.fetch(COORDINATOR, PATIENCE_S)
+    settings = ScriptSettings(COORDINATOR, process.name, patience_s=PATIENCE_S, **ways._asdict())
+    member = Membership(task, settings)
+    try:
+        RowScript(member, tables, interrupt_of(process)).run()
+    except Exception as error:
+        member.close(f"{type(error).__name__}: {error}", failed=True)
+        raise
+    member.close("the script ended", failed=False)
 
 
 def run_client(process: Process, ways: Ways) -> None:
