@@ -1,24 +1,10 @@
 """Errors that the simulation must find: one to three lines each, as a refactoring or a small mistake could introduce.
 
-Each is a replacement of text that occurs exactly once in a file of the product.
+Those of tables of rows are in `table_errors.py`.
 """
 
-from typing import NamedTuple
-
-
-class Planted(NamedTuple):
-    """One error; `before` occurs exactly once in `file`, and is replaced by `after`.
-
-    `job`: that of the seeds that are searched; "": all.
-    """
-
-    name: str
-    file: str
-    before: str
-    after: str
-    breaks: str
-    job: str = ""
-
+from .planted import Planted
+from .table_errors import TABLES
 
 _SHARDS = (
     Planted(
@@ -762,4 +748,4 @@ _DILOCO = (
     ),
 )
 
-PLANTED = (*_SHARDS, *_SNAPSHOTS, *_COORDINATOR, *_CLIENT, *_WORKER, *_DILOCO)
+PLANTED = (*_SHARDS, *_SNAPSHOTS, *_COORDINATOR, *_CLIENT, *_WORKER, *_DILOCO, *TABLES)

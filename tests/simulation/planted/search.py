@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.simulation.command import PROJECT
 
-from .errors import Planted
+from .planted import Planted
 
 PARTS = ("coordinator", "dbelief", "ps_server", "worker", "tests/conformance", "tests/model", "tests/simulation")
 SEARCHES = ("tests.simulation", "tests.conformance")
