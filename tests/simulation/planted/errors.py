@@ -101,18 +101,8 @@ copy=True)
     Planted(
         "backup_bundle_added_twice",
         "ps_server/store/accumulator.py",
-        """\
-        self.added.add(bundle)
-        if not ordered:
-            _add(total, gradient)
-            return True
-""",
-        """\
-        if not ordered:
-            _add(total, gradient)
-            return True
-        self.added.add(bundle)
-""",
+        "self.added.add(bundle)",
+        "self.added.update([bundle] if ordered else [])",
         "In an unordered pass, a bundle that two replicas compute (backup task), or that is sent again after a broken "
         "stream, is added to the gradient sum twice.",
     ),
@@ -489,8 +479,9 @@ _CLIENT = (
     Planted(
         "losses_counted_only_where_all_shards_lost",
         "dbelief/rpc/client/upload_call.py",
-        '(max((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))',
-        '(min((getattr(call, name) for call in calls), default=0) for name in ("lost", "clock"))',
+        "lost, clock = max(lost, call.lost), max(clock, call.clock)",
+        "lost = call.lost if call is shard_calls[0] else min(lost, call.lost)\n"
+        "            clock = max(clock, call.clock)",
         "Pushes that one of several shards lost at its restore are not reported as lost.",
     ),
     Planted(

@@ -27,8 +27,8 @@ TABLES = (
 """,
         """\
         insert(hashed[without], made, self._slots)
-        if slots_for(stop + missing) > self._slots.size:
-            self._index(stop + missing)
+        if slots_for(stop + without.size) > self._slots.size:
+            self._index(stop + without.size)
         self.count = stop
 """,
         "The index is made anew ahead of time, while the newest rows do not count yet: they read as initial rows, and "
