@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeVar
 
 import grpc
@@ -11,6 +12,7 @@ from dbelief.core.lease import DataLease
 from dbelief.core.push import STALENESS
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Deposed, Rejected
+from dbelief.monitor.event_text import event_text
 from dbelief.process.printable import printable
 from dbelief.process.runtime import runtime
 from dbelief.process.terminal.console import host_and_port
@@ -27,6 +29,8 @@ from ..monitoring.tables import FullTables
 from ..runtime.event_loop import EventLoop
 from ..runtime.held_requests import LONGEST_HOLD_S
 from .status import KINDS, STATES, build_status
+
+log = logging.getLogger(__name__)
 
 LONGEST_TEXT = 512
 """Maximum characters of a member's name, address or digest: they are stored, logged and displayed."""
@@ -121,7 +125,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
         if machine.members.find("shard", request.id, request.incarnation) is not None:  # not a follower
             self._event_loop.throughput.record_shard(request.id, figures)
             for table in self._full_tables.new(figures):
-                machine.actions.append(effects.LogEvent("table_full", {"table": table, "shard": request.id}))
+                full = {"table": table, "shard": request.id}
+                log.warning(event_text("table_full", full))
+                machine.actions.append(effects.LogEvent("table_full", full))
             machine.follower_reported(request.id, figures.link_epoch, figures.in_sync, figures.follower_error)
 
     @answers

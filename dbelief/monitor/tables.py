@@ -12,5 +12,5 @@ def table_line(table: Mapping[str, Any]) -> str:
     """The figures of one table in one line."""
     parts = [f"table {table['name']}: {table['rows']:,} rows, {si(table['bytes'], 'B')}"]
     parts += [f"{table['evicted']:,} evicted"] if table["evicted"] else []
-    parts += [f"full, {table['refused']:,} keys without a row"] if table["refused"] else []
+    parts += [f"full, {table['refused']:,} gradients of keys without a row dropped"] if table["refused"] else []
     return ", ".join(parts)

@@ -28,7 +28,7 @@ from ps_server import snapshot
 from ps_server.replication.apply import apply
 from ps_server.replication.segment_state import capture, install
 from ps_server.replication.wire import Decoder, encode
-from ps_server.store.bucket import Bucket
+from ps_server.store.bucket import Bucket, held
 from ps_server.store.journal import JournalRecord
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
@@ -402,3 +402,16 @@ def test_staleness_is_that_of_the_buckets_that_have_rows() -> None:
     assert shard.push(Push(A, 3, np.float32(0.1)), 1, packed[:0]).staleness == 0
     with pytest.raises(Rejected, match="segment 1: 0 numbers of 0 to exchange"):
         shard.exchange(Push(B, 2), [(1, packed[:0])])
+
+
+def test_what_is_held_of_a_table_is_counted() -> None:
+    served = Served(2, "sgd", limits=RowLimits(most=18))
+    for shard in served.shards:
+        assert all(one.rows == 0 for one in held(shard.tables, shard.segments.values()).values())
+    served.push(A, EVERY, np.ones((IDS, WIDTH), np.float32))
+    found = [held(shard.tables, shard.segments.values())["user"] for shard in served.shards]
+    buckets = np.bincount([index for index, own in USER.split(EVERY)[1] for _ in range(own.stop - own.start)])[1:]
+    assert sum(one.rows for one in found) == np.minimum(buckets, 2).sum()
+    assert sum(one.refused for one in found) == IDS - np.minimum(buckets, 2).sum()
+    assert all(one.nbytes > one.rows * (8 + 4 * WIDTH) for one in found)
+    assert sum(one.evicted for one in found) == 0
