@@ -1,6 +1,7 @@
 """Memory of every process of a job on sparse rows of 2^20 columns, and its objective against SciPy's at the same point.
 
     python -m benchmarks.batch.sparse_memory [--rows 200000] [--each 60] [--columns 1048576] [--classes 2] [--gz]
+        [--only sandblaster] [--l1 0]
 
 Real processes, by hand: coordinator, two shards, one replica; a softmax layer, by Sandblaster L-BFGS and by Downpour.
 The file is made from a seed: labels by a model of its own, columns as often as one over their number, so that some are
@@ -50,12 +51,13 @@ def write_rows(path: Path, rows: int, each: int, columns: int, classes: int) -> 
             file.write(f"{label} {numbers}\n")
 
 
-def strategies(rows: int) -> list[dict[str, Any]]:
-    """Fields of the two jobs, for a set of so many rows."""
+def strategies(rows: int, only: str | None, l1: float) -> list[dict[str, Any]]:
+    """Fields of the two jobs, or of the one of this strategy, for a set of so many rows."""
     batch = max(1, rows // (5 * FEW))
     downpour = {"name": "downpour", "batch": batch, "rule": {"name": "adagrad", "rate": 0.1}, "warm_start": None}
-    sandblaster = {"name": "sandblaster", "portion": rows // FEW, "history": 3, "iterations": 5}
-    return [{"strategy": sandblaster}, {"strategy": downpour, "limits": {"epochs": 1}}]
+    sandblaster = {"name": "sandblaster", "portion": rows // FEW, "history": 3, "iterations": 5, "l1": l1}
+    jobs: list[dict[str, Any]] = [{"strategy": sandblaster}, {"strategy": downpour, "limits": {"epochs": 1}}]
+    return [job for job in jobs if only in (None, job["strategy"]["name"])]
 
 
 def job(fields: dict[str, Any], path: Path, columns: int, classes: int) -> dict[str, Any]:
@@ -93,7 +95,8 @@ def one(fields: dict[str, Any], path: Path, columns: int, classes: int, measure:
         if measure:
             row |= objective(run.run, path, columns)
             reported = [event["loss"] for event in events if event["event"] == "iteration"]
-            row["reported"] = reported[-1] if reported else None
+            penalty = fields["strategy"].get("l1", 0.0) * row.pop("norm1")
+            row["reported"] = reported[-1] - penalty if reported else None
         report.progress(row)
         return row
 
@@ -107,7 +110,8 @@ def objective(run: Path, path: Path, columns: int) -> dict[str, float]:
     inputs, labels = load_svmlight_file(str(path), n_features=columns, dtype=np.float32)
     weight, bias = (np.asarray(trained.views[f"dense1.{name}"], np.float64) for name in ("weight", "bias"))
     logs = log_softmax(csr_array(inputs).astype(np.float64) @ weight + bias, axis=1)
-    return {"loss": mine, "scipy": -float(logs[np.arange(len(labels)), labels.astype(int)].mean())}
+    scipy = -float(logs[np.arange(len(labels)), labels.astype(int)].mean())
+    return {"loss": mine, "scipy": scipy, "norm1": float(np.abs(weight).sum()), "zeros": float((weight == 0).mean())}
 
 
 def sparse_mb(path: Path) -> float:
@@ -126,6 +130,8 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=60, help="numbers drawn for a row")
     parser.add_argument("--columns", type=int, default=1 << 20)
     parser.add_argument("--classes", type=int, default=2)
+    parser.add_argument("--only", choices=("sandblaster", "downpour"), help="one of the strategies; default: both")
+    parser.add_argument("--l1", type=float, default=0.0, help="of Sandblaster; its objective has that on top")
     parser.add_argument("--gz", action="store_true", help="write a gzip file")
     arguments = parser.parse_args()
     shape = arguments.columns, arguments.classes
@@ -136,7 +142,8 @@ def main() -> None:
         write_rows(path, arguments.rows, arguments.each, *shape)
         write_rows(few, FEW, arguments.each, *shape)
         data_mb = sparse_mb(path)
-        for base_fields, fields in zip(strategies(FEW), strategies(arguments.rows), strict=True):
+        asked = arguments.only, arguments.l1
+        for base_fields, fields in zip(strategies(FEW, *asked), strategies(arguments.rows, *asked), strict=True):
             base = one(base_fields, few, *shape, measure=False)
             results.append({**one(fields, path, *shape, measure=True), "base_mb": base["peak_mb"]})
     good = show(results, data_mb, 4e-6 * (arguments.columns + 1) * arguments.classes)
