@@ -125,9 +125,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
         if machine.members.find("shard", request.id, request.incarnation) is not None:  # not a follower
             self._event_loop.throughput.record_shard(request.id, figures)
             for table in self._full_tables.new(figures):
-                full = {"table": table, "shard": request.id}
-                log.warning(event_text("table_full", full))
-                machine.actions.append(effects.LogEvent("table_full", full))
+                event = effects.LogEvent("table_full", {"table": table, "shard": request.id})
+                log.warning(event_text(event.event, event.fields))
+                machine.actions.append(event)
             machine.follower_reported(request.id, figures.link_epoch, figures.in_sync, figures.follower_error)
 
     @answers
