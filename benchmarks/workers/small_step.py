@@ -3,7 +3,9 @@
     DBELIEF_DATA=... python -m benchmarks.workers.small_step [--rounds 5] [--epochs 7] [--peers PYTHON] [--job JOB]
 
 Every way takes its turn in every round. A run of one epoch (`--short`) is subtracted from a longer one, so that the
-start and the end count nowhere. In lockstep that takes some epochs: until all have joined, some train alone.
+start and the end count nowhere. In lockstep that takes some epochs: until all have joined, some train alone. With
+--short 0 no other run is subtracted: samples/s are those from the third epoch on, by the run's own events, which vary
+less; processor time is that of the whole run, for the same samples.
 
     samples/s    of all workers
     cpu s        processor time of all processes for 1,000 samples
@@ -49,6 +51,7 @@ from dbelief.data import load
 from dbelief.job import Downpour, Job, load_job
 from dbelief.optim import make_rule
 from dbelief.optim.apply import apply_rule, warm_up
+from dbelief.rundir.events import read_events
 from dbelief.training.session import build_model
 
 JOB = checkout.EXAMPLES / "mnist.yaml"
@@ -60,6 +63,8 @@ PEERS = ("torch", "torch-ddp", "torch-rpc", "ray")
 WORKERS, PEER_BATCH = 4, 100
 WAYS = {"shared memory": ["--shared-memory"], "TCP": ["--no-shared-memory"]}
 OTHER = "other"
+SETTLED = 3.0
+"""Epochs after which all workers have joined."""
 Row = dict[str, float]
 
 
@@ -70,8 +75,13 @@ def fields_of(file: Path, strategy: str) -> dict[str, str]:
     return fields | ({"strategy.warm_start": "null"} if downpour else {})
 
 
-def run(root: Path, job: Path, always: Mapping[str, str], extra: list[str], shards: int, epochs: int) -> np.ndarray:
-    """(3,) samples, seconds, and processor seconds of all processes, of one run by a checkout."""
+def run(
+    root: Path, job: Path, always: Mapping[str, str], extra: list[str], shards: int, epochs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(3,) samples, seconds, and processor seconds of all processes, of one run by a checkout; and when it has settled.
+
+    The latter has no processor time.
+    """
     with tempfile.TemporaryDirectory() as folder:
         fields = {**always, "shards": str(shards), "limits.epochs": str(epochs), "output": folder}
         options = [f"--set={name}={value}" for name, value in fields.items()]
@@ -88,8 +98,11 @@ def run(root: Path, job: Path, always: Mapping[str, str], extra: list[str], shar
         if ended.returncode:
             raise RuntimeError(f"a run failed: {ended.stderr[-500:]}")
         (summary,) = Path(folder).glob("*/summary.json")
-        found = json.loads(summary.read_text())
-        return np.array([found["samples"], found["wall_s"], processor_s() - before_s])
+        found, cpu_s = json.loads(summary.read_text()), processor_s() - before_s
+        seen = [event for event in read_events(summary.with_name("events.jsonl")) if event["event"] == "progress"]
+        settled = next((event for event in seen if event["epoch"] >= SETTLED), seen[-1])
+        ended_s = found["wall_s"] + settled["elapsed_s"] - seen[-1]["elapsed_s"]
+        return np.array([found["samples"], found["wall_s"], cpu_s]), np.array([settled["samples"], ended_s, 0.0])
 
 
 def peer(python: Path, way: str, epochs: int) -> np.ndarray:
@@ -176,7 +189,7 @@ def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=7, help="of the longer run; 55,000 samples each")
-    parser.add_argument("--short", type=int, default=SHORT, help="epochs of the run that is subtracted")
+    parser.add_argument("--short", type=int, default=SHORT, help="epochs of the run that is subtracted; 0: none is")
     parser.add_argument("--shards", type=options.numbers, default="1,2")
     parser.add_argument("--job", type=Path, default=JOB, help="the job's file")
     parser.add_argument("--strategy", default="", help="in place of the job's, as YAML")
@@ -196,19 +209,19 @@ def main() -> None:
         rows.setdefault(key, []).append(row)
         report.progress({"way": key, **row})
 
-    for _ in range(arguments.rounds):
+    for number in range(arguments.rounds):
         floor_s = 0.0
         if downpour is not None:
             floor = alone(job, SHORT)
             floor_s = floor["cpu_s"]
             measured(("one process", "", ""), floor, floor_s)
             measured((f"{WORKERS} at once", "", ""), at_once(job, SHORT, WORKERS), floor_s)
-        for shards, way, name in itertools.product(arguments.shards, WAYS, checkouts):
-            runs = [
-                run(checkouts[name], arguments.job.resolve(), fields, WAYS[way], shards, epochs)
-                for epochs in (arguments.epochs, arguments.short)
-            ]
-            measured((way, str(shards), name), speed(*runs), floor_s)
+        turns = list(checkouts) if number % 2 == 0 else list(checkouts)[::-1]
+        for shards, way, name in itertools.product(arguments.shards, WAYS, turns):
+            asked = checkouts[name], arguments.job.resolve(), fields, WAYS[way], shards
+            whole, start = run(*asked, arguments.epochs)
+            start = run(*asked, arguments.short)[0] if arguments.short else start
+            measured((way, str(shards), name), speed(whole, start), floor_s)
         for way in PEERS if arguments.peers else ():
             row = speed(*(peer(arguments.peers, way, epochs) for epochs in (arguments.epochs, arguments.short)))
             if way == "ray":
