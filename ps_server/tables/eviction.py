@@ -1,9 +1,9 @@
 """Which rows of a bucket are due to be removed: those beyond a number, or without a push for some time.
 
-A row's stamp is the number of its last push. When the bucket was pushed is kept for a few of these numbers, a sixteenth
-of the time apart, so that a row needs no time of its own: it is removed up to a sixteenth later than it might be, and
-never sooner. What is due follows from the pushes in their order and the times that came with them: so that a follower,
-or a bucket in another shard, removes the same rows.
+A row's stamp is the number of its last push. Of each sixteenth of the time, the last push and when it came are kept, so
+that a row needs no time of its own: it is removed up to a sixteenth later than it might be, and never sooner. What is
+due follows from the pushes in their order and the times that came with them: so that a follower, or a bucket in another
+shard, removes the same rows.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class Eviction:
     def __init__(self, recent: int | None, ttl_s: int | None) -> None:
         self._recent, self.ttl_s = recent, ttl_s
         self.clock_s = 0
-        self._marks: list[tuple[int, int]] = []  # number of a push, and when it came
+        self._marks: list[tuple[int, int]] = []  # last push of a sixteenth of the time, and when it came
 
     def pushed(self, number: int) -> None:
-        """Keep when this push came, where the previous one that is kept is long ago."""
+        """Keep when this push came, in place of an earlier one of the same sixteenth of the time."""
         if self.ttl_s is not None:
-            apart_s = max(1, self.ttl_s // _MARKS)
-            if not self._marks or self.clock_s >= self._marks[-1][1] + apart_s:
-                self._marks.append((number, self.clock_s))
+            part_s = -(-self.ttl_s // _MARKS)
+            if self._marks and self._marks[-1][1] // part_s == self.clock_s // part_s:
+                self._marks.pop()
+            self._marks.append((number, self.clock_s))
 
     def due(self, stamps: np.ndarray, number: int) -> np.ndarray | None:
         """(n,) bool of rows with (n,) uint32 stamps, each a push's number modulo 2^32; None where no row is due.
