@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coordinator.runtime.shard_commands import holdings
 from dbelief.core.layout import SegmentSpan
-from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.placement import Placement, ShardPlacement, runs_of
 from dbelief.core.push import PARAMETERS, AppliedPush, Push, Pusher
 from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc.channel import open_channel
@@ -24,7 +26,8 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
-from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.rpc.wire.convert import spans_to_wire, table_to_wire
+from dbelief.sparse.table import SparseTable, assign_buckets, pack
 from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 
@@ -82,6 +85,7 @@ class Served(Shard):
         """End it as a killed process ends: calls that run are cut."""
         self.server.close(grace_s=0.0)
         self.service.end_socket_streams()
+        self.service.controller.close()
         super().close()
 
     @property
@@ -109,30 +113,49 @@ class Shards:
         Numbers in a segment.
     start
         Starts a shard at a place, given where to listen.
+    table
+        A table beside the segments, whose rows step by plain SGD.
+    replicated
+        Whether each shard has a follower: see `promote`.
     """
 
     def __init__(
-        self, runs: Sequence[int], length: int = 3, start: Callable[[ShardPlacement, str], Shard] = Served
+        self,
+        runs: Sequence[int],
+        length: int = 3,
+        start: Callable[[ShardPlacement, str], Shard] = Served,
+        table: SparseTable | None = None,
+        replicated: bool = False,
     ) -> None:
         self._begin = start
+        self.table = table
         self._commands = itertools.count(1)
         self._epochs = itertools.count(1)
         self._changed = threading.Lock()
-        spans = tuple(SegmentSpan(index, index * length, length) for index in range(sum(runs)))
-        firsts = [0, *itertools.accumulate(runs)]
-        places = [ShardPlacement(n, "", 0, (run,)) for n, run in enumerate(zip(firsts, runs, strict=False))]
-        self.placement = Placement(0, spans, tuple(places))
-        with ThreadPoolExecutor(len(places)) as pool:  # a process takes a while to come up
-            self.shards = list(pool.map(lambda place: self._start(place, "127.0.0.1:0"), places))
+        spans = [SegmentSpan(index, index * length, length) for index in range(sum(runs))]
+        firsts, tables = [0, *itertools.accumulate(runs)], [table] if table is not None else []
+        buckets = assign_buckets(tables, len(runs))
+        spans += [span for one in tables for span in one.spans(len(spans) * length)]
+        places = [ShardPlacement(n, "", 0, ((firsts[n], runs[n]), *runs_of(held))) for n, held in enumerate(buckets)]
+        empty = [ShardPlacement(len(runs) + place.shard, "", 0, ()) for place in places] if replicated else []
+        self.placement = Placement(0, tuple(spans), tuple(places))
+        with ThreadPoolExecutor(len(places) + len(empty)) as pool:  # a process takes a while to come up
+            lives = list(pool.map(lambda place: self._start(place, "127.0.0.1:0"), [*places, *empty]))
+        self.shards, self.followers = lives[: len(places)], lives[len(places) :]
         self._moved()
         initial = ShardedParameterClient(JOB, self.placement, pusher=INITIALISER)
-        initial.push(np.zeros(self.placement.size, np.float32), self.unknown(), Push(INITIALISER, 1, assign=True))
+        zeros, first = np.zeros(self.placement.size, np.float32), Push(INITIALISER, 1, assign=True)
+        initial.push(zeros, self.unknown(), first, rows={} if tables else None)
         initial.close()
         for shard in self.shards:
             self.configure(shard, ready=True)
+        for shard, follower in zip(self.shards, self.followers, strict=replicated):
+            there = follower.place
+            link = wire.FollowerLink(epoch=1, address=there.address, shard_epoch=there.shard_epoch)
+            self.configure(shard, link=link)
 
     def close(self) -> None:
-        for shard in self.shards:
+        for shard in [*self.shards, *self.followers]:
             shard.close()
 
     def unknown(self) -> np.ndarray:
@@ -144,8 +167,9 @@ class Shards:
     def _start(self, place: ShardPlacement, listen: str) -> Shard:
         """A new life: a service with the place's segments, not ready yet."""
         shard = self._begin(replace(place, shard_epoch=next(self._epochs)), listen)
-        run = self.placement.run(place)
-        assignment = wire.Assignment(segments=spans_to_wire(run), rule=SGD, record=True, snapshots="/")
+        run = [self.placement.spans[index] for index in place.segments]
+        tables = [table_to_wire(self.table, SGD)] if self.table is not None else []
+        assignment = wire.Assignment(segments=spans_to_wire(run), rule=SGD, record=True, snapshots="/", tables=tables)
         self.configure(shard, job=JOB, shard_epoch=shard.place.shard_epoch, assignment=assignment)
         return shard
 
@@ -178,6 +202,17 @@ class Shards:
         self.shards[number] = new
         self._moved()
 
+    def promote(self) -> None:
+        """Kill every shard; its follower goes on in its place."""
+        for number, (old, new) in enumerate(zip(self.shards, self.followers, strict=True)):
+            old.close()
+            new.place = replace(old.place, address=new.place.address, shard_epoch=next(self._epochs))
+            life = {"job": JOB, "shard_epoch": new.place.shard_epoch, "holdings": holdings(new.place.runs)}
+            self.configure(new, promoted=True, ready=True, **life)
+            self.shards[number] = new
+        self.followers = []
+        self._moved()
+
     # -- as one who looks --------------------------------------------------------------------------------
 
     def read(self) -> np.ndarray:
@@ -192,15 +227,55 @@ class Shards:
                 out[span.start : span.stop] = np.frombuffer(segment.data, np.float32)
         return out
 
+    def read_rows(self, keys: np.ndarray) -> np.ndarray:
+        """(n, width) float32 rows of the table at (n,) int64 keys."""
+        assert self.table is not None
+        with closing(ShardedParameterClient(JOB, self.placement)) as client:
+            (rows,) = client.pull_rows({self.table: keys}, self.unknown())
+        return rows
+
     def stats(self) -> list[wire.StatsReply]:
         return [shard.stub.Stats(wire.StatsRequest(job=JOB, ledgers=True)) for shard in self.shards]
+
+
+@dataclass(frozen=True)
+class SparseGradients:
+    """Gradients of rows, one for each push.
+
+    Attributes
+    ----------
+    keys
+        (n,) int64, of all rows that are pushed.
+    packed
+        By push and bucket: see `dbelief.sparse.table.pack`.
+    total
+        (n, width) float32: sums over the pushes.
+    """
+
+    table: SparseTable
+    keys: np.ndarray
+    packed: list[dict[int, np.ndarray]]
+    total: np.ndarray
+
+    @classmethod
+    def draw(cls, seed: int, pushes: int, table: SparseTable, keys: np.ndarray) -> SparseGradients:
+        """Small whole numbers, whose sums are exact in any order, for up to an eighth of the keys in each push."""
+        rng = np.random.default_rng(seed)
+        total, packed = np.zeros((len(keys), table.width), np.float32), []
+        for _ in range(pushes):
+            some = rng.choice(len(keys), rng.integers(len(keys) // 8 + 1), replace=False)
+            rows = rng.integers(-9, 10, (len(some), table.width)).astype(np.float32)
+            order, parts = table.split(keys[some])
+            packed.append({index: pack(keys[some][order][own], rows[order][own]) for index, own in parts})
+            total[some] += rows
+        return cls(table, keys, packed, total)
 
 
 class Trainer(threading.Thread):
     """One pusher on a thread of its own: pushes its gradients in order, each until it is acknowledged.
 
     Every few pushes it pulls, as a replica would. What a failing push raises besides "nobody answers" ends it and is
-    kept in `error`.
+    kept in `error`. `rows` are pushed and pulled with the gradients.
     """
 
     def __init__(
@@ -211,6 +286,7 @@ class Trainer(threading.Thread):
         network: Network | None = None,
         deadline_s: float = 0.5,
         after: Callable[[int], None] = lambda pushed: None,
+        rows: SparseGradients | None = None,
     ) -> None:
         super().__init__(name=f"pusher-{pusher.replica}", daemon=True)
         self.pusher = pusher
@@ -221,6 +297,7 @@ class Trainer(threading.Thread):
         self._out = np.zeros(gradients.shape[1], np.float32)
         self._versions = shards.unknown()
         self._after = after
+        self._rows = rows
 
         def placement() -> Placement:
             """Where the shards are, as this pusher sees it."""
@@ -248,12 +325,15 @@ class Trainer(threading.Thread):
         """One push, and before every tenth a pull."""
         if self.pushed % 10 == 0:
             self._until_answered(lambda: self.client.pull(self._out, self._versions))
+            if (rows := self._rows) is not None:
+                self._until_answered(lambda: self.client.pull_rows({rows.table: rows.keys}, self._versions))
         push = Push(self.pusher, self.pushed + 1, np.float32(1))
         self._until_answered(lambda: self._push(push, self.gradients[self.pushed]))
         self.pushed += 1
 
     def _push(self, push: Push, values: np.ndarray) -> None:
-        self.lost += self.client.push(values, self._versions, push).lost
+        rows = self._rows.packed[self.pushed] if self._rows is not None else None
+        self.lost += self.client.push(values, self._versions, push, rows=rows).lost
 
     def _until_answered(self, call: Callable[[], object]) -> None:
         until_s = time.monotonic() + PATIENCE_S
