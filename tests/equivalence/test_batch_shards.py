@@ -1,7 +1,10 @@
 """Sandblaster on sparse rows, on 1 to 7 shards, with an L2 and with an L1 penalty.
 
 A gradient has the same bits however the vector is cut. An inner product is summed in float64 by segments, by shards and
-over the shards, so its last bits depend on the cuts.
+over the shards, so its last bits depend on the cuts. Vectors are float32: a factor that differs in its last bits
+changes a number of a step only where that is about half way between two float32 numbers. So iterates are equal bit for
+bit for a while, and objectives to rounding in float64. In a run to its end, of some 50 iterations here, the first
+number to differ was in the 38th, and the last objectives were within 1e-8.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from ps_server.store.shard import Shard
 from tests.dbelief.nn.kernels.test_sparse import rows_of
 from tests.equivalence.harness import HOST, serve, values_of
 
-ROWS, FEATURES, PORTION, ITERATIONS = 240, 3_000, 40, 12
+ROWS, FEATURES, PORTION, ITERATIONS = 240, 3_000, 40, 20
 WHO = Pusher(1, 1)
 
 
@@ -64,7 +67,7 @@ def iterates(passes: Passes, rules: StoppingRules, shards: int) -> tuple[np.ndar
     parameters, method = serve(passes.start, make_rule("sgd", {}), shards), LbfgsDriver(rules, history=4)
     if method.penalty is not None:
         method.penalty.exempt = unpenalised(passes.layout)
-    points, values = [], []
+    points, values = list[np.ndarray](), list[float]()
     with ExitStack() as stack:
         programs = [ProgramExecutor(shard) for shard in cast("list[Shard]", parameters.shards)]
         for one in programs:
@@ -96,4 +99,4 @@ def test_the_number_of_shards_leaves_the_iterates_as_they_are(rules: StoppingRul
     for shards in range(2, 8):
         others, found = iterates(passes, rules, shards)
         np.testing.assert_array_equal(others, points)
-        np.testing.assert_allclose(found, values, rtol=1e-15)
+        np.testing.assert_allclose(found, values, rtol=1e-14)
