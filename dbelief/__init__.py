@@ -5,6 +5,7 @@
     dbelief.integrations                 the same for trainers of transformers, Lightning and accelerate
     dbelief.connect("host:port")         a member of a job, for a custom training loop
     dbelief.load_model("runs/NAME")      the trained model of a run, for predictions
+    dbelief.load_tables("runs/NAME")     the rows of its tables, to read them by key
     dbelief.read_about("runs/NAME")      what its script said of the samples: a vocabulary, names of classes
     dbelief.errors                       all error classes
 
@@ -22,16 +23,18 @@ if TYPE_CHECKING:
     from dbelief import torch as torch
     from dbelief.launch.train import train
     from dbelief.script.job import join
+    from dbelief.sparse.saved.loaded_tables import load_tables
     from dbelief.training.client import Client, connect
     from dbelief.training.trained_model import load_model, read_about
 
-__all__ = ["Client", "connect", "join", "load_model", "read_about", "train"]
+__all__ = ["Client", "connect", "join", "load_model", "load_tables", "read_about", "train"]
 
 _HOMES = {
     "Client": "dbelief.training.client",
     "connect": "dbelief.training.client",
     "join": "dbelief.script.job",
     "load_model": "dbelief.training.trained_model",
+    "load_tables": "dbelief.sparse.saved.loaded_tables",
     "read_about": "dbelief.training.trained_model",
     "train": "dbelief.launch.train",
 }

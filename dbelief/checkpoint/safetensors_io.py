@@ -63,7 +63,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return next(name for name, known in _OF_MODELS.items() if known == dtype)
 
 
-def array_of(dtype: str, shape: list[int], data: bytes | bytearray) -> np.ndarray:
+def array_of(dtype: str, shape: list[int], data: bytes | bytearray | memoryview) -> np.ndarray:
     """A tensor as safetensors reads it.
 
     Raises

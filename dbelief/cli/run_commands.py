@@ -58,10 +58,10 @@ def predict_command(run: Path | Url, file: Path | Url, outputs: bool) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["safetensors", "npz"]),
+    type=click.Choice(["safetensors", "npz", "parquet"]),
     default="safetensors",
     show_default=True,
-    help="Format of the file.",
+    help="Format of the file: npz of a model, parquet of rows.",
 )
 @click.option(
     "--output",
@@ -74,14 +74,50 @@ def predict_command(run: Path | Url, file: Path | Url, outputs: bool) -> None:
     help="Of the newest snapshot set: w (newest parameters), best (of the best evaluation), or another that it holds; "
     "default: the job's result.",
 )
+@click.option(
+    "--tables",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="In place of the model, write the rows of the job's tables into this folder, a file for each: those of the "
+    "newest snapshot set.",
+)
 def export_command(
-    run: Path | Url, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None
+    run: Path | Url,
+    form: Literal["safetensors", "npz", "parquet"],
+    output: Path | None,
+    vector: str | None,
+    tables: Path | None,
 ) -> None:
     """Export a run's model to a file: the final model, or that of the newest snapshot set if the run did not finish."""
+    with cli_errors():
+        if tables is not None:
+            if form == "npz" or output is not None or vector is not None:
+                raise UserError(
+                    "--tables FOLDER goes with --format safetensors or parquet, and no --output and --vector"
+                )
+            _export_tables(run, form, tables)
+        elif form == "parquet":
+            raise UserError("--format parquet is one of rows: give --tables FOLDER")
+        else:
+            _export_model(run, form, output, vector)
+
+
+def _export_tables(run: Path | Url, form: Literal["safetensors", "parquet"], into: Path) -> None:
+    from dbelief.rundir.stored.copies import local_copy
+    from dbelief.sparse.saved.export import export_tables
+
+    with local_copy(run, sets=True) as folder:
+        for line in export_tables(folder, form, into):
+            print(line.replace(str(folder), str(run)))
+
+
+def _export_model(
+    run: Path | Url, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None
+) -> None:
     from dbelief.rundir.export import export_run
     from dbelief.rundir.stored.copies import local_copy
 
-    with cli_errors(), local_copy(run, parameters=True, sets=vector is not None) as folder:
+    with local_copy(run, parameters=True, sets=vector is not None) as folder:
         print(export_run(folder, form, output, vector).replace(str(folder), str(run)))
 
 

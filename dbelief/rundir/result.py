@@ -60,7 +60,7 @@ def result_file(run: Path, vector: str | None = None, scratch: Path | None = Non
     if vector is None and model.exists() and (has_model(run) or not LocalSets(run / "snapshots").started()):
         yield model, str(model)
         return
-    found = _newest(run, job, vector)
+    found = newest_set(run, job, vector)
     with tempfile.TemporaryDirectory(prefix=".dbelief-", dir=scratch) as folder:
         whole = Path(folder) / "model.safetensors"
         about = model_metadata(job, found.samples_form, set=found.folder.name, vector=found.vector)
@@ -116,8 +116,16 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _SnapshotSource:
-    """A valid snapshot set, and the requested vector of it."""
+class SnapshotSource:
+    """A valid snapshot set, and the requested vector of it.
+
+    Attributes
+    ----------
+    layout, nominal_length
+        Of its dense segments.
+    samples
+        Trained when it was begun.
+    """
 
     folder: Path
     layout: Layout
@@ -136,7 +144,14 @@ class _SnapshotSource:
             yield stored.span, stored.arrays[self.vector].astype(np.float32, copy=False)
 
 
-def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
+def newest_set(run: Path, job: Job, vector: str | None = None) -> SnapshotSource:
+    """The newest valid snapshot set of a run; `vector`: see `result_file`.
+
+    Raises
+    ------
+    UserError, RuntimeFailure
+        As `result_file` does.
+    """
     snapshots = run / "snapshots"
     sets = LocalSets(snapshots)
     if not sets.complete():
@@ -157,4 +172,4 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
         )
     if vector == BEST or (vector is None and job.keeps_best):
         vector = kept
-    return _SnapshotSource(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS, form)
+    return SnapshotSource(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS, form)

@@ -122,6 +122,11 @@ def table_of(tables: Sequence[SparseTable], index: int) -> SparseTable:
     raise Rejected(f"segment {index} is a bucket of no table of the job")
 
 
+def rows_name(width: int, rule: str) -> str:
+    """Name of a bucket's rows in a snapshot set: those of another width or rule have another."""
+    return f"rows of {width} by {rule}"
+
+
 def pack(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """One array of (n,) int64 keys and (n, width) float32 rows."""
     packed = np.empty(2 * keys.size + rows.size, np.float32)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,10 @@ from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.sparse.table import SparseTable, pack
+
+if TYPE_CHECKING:  # a script that trains does not import what reads sets
+    from dbelief.job.tables import TableSection
+    from dbelief.sparse.saved.loaded_tables import LoadedTable
 
 
 class PulledRows(NamedTuple):
@@ -52,6 +56,21 @@ class TableReader:
         return rows
 
 
+class LoadedReader:
+    """Reads rows of loaded tables in place of `TableReader`."""
+
+    def __init__(self, tables: Mapping[str, LoadedTable]) -> None:
+        self._tables = tables
+
+    def table(self, name: str) -> SparseTable:
+        """A table that was loaded."""
+        return self._tables[name].table
+
+    def read(self, table: SparseTable, keys: np.ndarray) -> np.ndarray:
+        """See `TableReader.read`."""
+        return self._tables[table.name].rows(keys)
+
+
 class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
     """Sums or means of the rows of bags of keys, as `torch.nn.EmbeddingBag`; the rows lie on the shards.
 
@@ -60,8 +79,9 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
 
     Parameters
     ----------
-    job : ScriptJob
-        Made by `dbelief.join()`.
+    job : ScriptJob or mapping of name to LoadedTable
+        Made by `dbelief.join()`, or to use what was trained by `dbelief.load_tables(run)`: rows are only read then, and
+        stay as they are.
     table : str
         Its name in the job file.
     mode : {"sum", "mean"}
@@ -75,20 +95,24 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
     Raises
     ------
     ModelError
-        The job has no such table.
+        The job, or the mapping, has no such table.
     """
 
-    def __init__(self, job: ScriptJob, table: str, mode: Literal["sum", "mean"] = "sum") -> None:
+    def __init__(
+        self, job: ScriptJob | Mapping[str, LoadedTable], table: str, mode: Literal["sum", "mean"] = "sum"
+    ) -> None:
         super().__init__()
-        tables = job.membership.job.tables
+        tables: Mapping[str, TableSection | LoadedTable] = (
+            job if isinstance(job, Mapping) else job.membership.job.tables
+        )
         with located():
             if table not in tables:
                 listed = ", ".join(tables) or "none"
-                raise ModelError(f"{type(self).__name__}: the job has no table {table!r}; tables: {listed}")
+                raise ModelError(f"{type(self).__name__}: there is no table {table!r}; tables: {listed}")
             if mode not in ("sum", "mean"):
                 raise ModelError(f"{type(self).__name__}: mode is {mode!r}, must be sum or mean")
         self.table, self.width, self.mode = table, tables[table].width, mode
-        self._reader: TableReader | None = None
+        self._reader: TableReader | LoadedReader | None = LoadedReader(job) if isinstance(job, Mapping) else None
         self.pulled: list[PulledRows] = []
 
     @property
@@ -100,8 +124,13 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         return f"table={self.table!r}, width={self.width}, mode={self.mode!r}"
 
     def attach(self, reader: TableReader) -> None:
-        """Read rows by this reader from now on."""
-        self._reader = reader
+        """Read rows by this reader from now on, where they are not loaded."""
+        if not self._loaded:
+            self._reader = reader
+
+    @property
+    def _loaded(self) -> bool:
+        return isinstance(self._reader, LoadedReader)
 
     def forward(
         self,
@@ -129,7 +158,7 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         distinct, places = torch.unique(keys.long(), return_inverse=True)
         own = distinct.cpu().numpy()
         rows = torch.from_numpy(self._reader.read(self._reader.table(self.table), own)).to(keys.device)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self._loaded:
             rows.requires_grad_()
             self.pulled.append(PulledRows(own, rows))
         return rows, places
@@ -143,7 +172,7 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
 class Embedding(EmbeddingBag):
     """The row of each key, as `torch.nn.Embedding`; the rows lie on the shards: see `EmbeddingBag`."""
 
-    def __init__(self, job: ScriptJob, table: str) -> None:
+    def __init__(self, job: ScriptJob | Mapping[str, LoadedTable], table: str) -> None:
         super().__init__(job, table)
 
     def forward(  # type: ignore[override]

@@ -57,10 +57,7 @@ def build_model(job: Job, data: Dataset | SampleForm | None, backend: Backend) -
     if isinstance(job.model, PythonModel):
         return load_python_model(job.path(job.model.file), job.model.object)
     if isinstance(job.model, ScriptModel):
-        raise ModelError(
-            f"the model of job {job.name} is the module of its script: run it by `dbelief run`, and use what it has "
-            "trained by dbelief.load_model(run, into=module)"
-        )
+        raise made_by_its_script(job)
     if data is None or data.outputs is None:
         raise ModelError("this model takes its sizes from data, and data.source is none; use a Python model")
     if isinstance(job.model, AutoencoderModel):
@@ -78,6 +75,15 @@ def build_model(job: Job, data: Dataset | SampleForm | None, backend: Backend) -
         names=data.names or (),
     )
     return network, ""
+
+
+def made_by_its_script(job: Job) -> ModelError:
+    """The error of a use of a job whose model is the module of its script, which nothing else can make."""
+    rows = ", whose embeddings take dbelief.load_tables(run) in place of the job" if job.tables else ""
+    return ModelError(
+        f"the model of job {job.name} is the module of its script: run it by `dbelief run`, and use what it has "
+        f"trained in Python, by dbelief.load_model(run, into=module){rows}"
+    )
 
 
 def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:

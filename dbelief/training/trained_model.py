@@ -17,7 +17,7 @@ from dbelief.data.tables.frames import columns_of, is_frame
 from dbelief.data.tables.table_encoder import TableEncoder
 from dbelief.errors import DataError, ModelError
 from dbelief.evaluation.evaluate import batches
-from dbelief.job import Job, load_job
+from dbelief.job import Job, ScriptModel, load_job
 from dbelief.nn import Batch, Model, SparseRows
 from dbelief.nn.model import GivesOutputs
 from dbelief.nn.torch_state import fill_module
@@ -26,7 +26,7 @@ from dbelief.rundir.result import NO_MODEL, read_model
 from dbelief.rundir.stored.copies import local_copy, parse_run
 
 from .initial_values import InitialValues
-from .session import build_model
+from .session import build_model, made_by_its_script
 
 Module = TypeVar("Module")
 """A torch module."""
@@ -212,7 +212,8 @@ def load_model(run: Path | str, into: Any = None) -> Any:
         job's data is not needed. A Python model needs its source: that of the run, or, for a file that was moved or
         exported and of which the job names a relative path, beside the file.
     into
-        A torch module of the trained one's kind. It is filled and returned; neither job nor source is needed then.
+        A torch module of the trained one's kind. It is filled and returned; neither job nor source is needed then. A
+        script's module is used in this way alone; where it has rows of tables, see `load_tables`.
 
     Returns
     -------
@@ -224,7 +225,7 @@ def load_model(run: Path | str, into: Any = None) -> Any:
         It is neither, the run has no model, or the file is damaged. Of a model of an earlier version: the job's data
         cannot be read, from which the sizes are taken then.
     ModelError
-        The model is not the one that the job describes, or not that of `into`.
+        The model is not the one that the job describes, or not that of `into`; or it is a script's, without `into`.
 
     Notes
     -----
@@ -240,6 +241,8 @@ def _load(path: Path, into: Any) -> Any:
         fill_module(into, file)
         return into
     job = load_job(path / "job.yaml", {}) if path.is_dir() else _job_of(path)
+    if isinstance(job.model, ScriptModel):
+        raise made_by_its_script(job)
     samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
     backend = select_backend("auto" if job.device == "cuda" else job.device)  # it may be used where there is no GPU
     model, _ = build_model(job, samples, backend)

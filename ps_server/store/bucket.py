@@ -18,7 +18,7 @@ from dbelief.core.push import PARAMETERS, Push
 from dbelief.errors import Rejected
 from dbelief.optim import Rule
 from dbelief.process.runtime import runtime
-from dbelief.sparse.table import SparseTable, pack, packed_mean, rises, table_of, unpack
+from dbelief.sparse.table import SparseTable, pack, packed_mean, rises, rows_name, table_of, unpack
 
 from ..tables.arena import Arena, RowArrays
 from ..tables.eviction import Eviction
@@ -184,8 +184,8 @@ class Bucket(Segment):
 
     @property
     def _rows_name(self) -> str:
-        """Name of the rows' array: rows of another rule or width have another."""
-        return f"rows of {self.arena.form.width} by {self.rule.name}"
+        """Name of the rows' array."""
+        return rows_name(self.arena.form.width, self.rule.name)
 
     def set_parts(self, vectors: dict[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
         """Hold these rows, as `parts` gave them. Cost: a copy, and the index."""

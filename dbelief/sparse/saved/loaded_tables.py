@@ -1,0 +1,144 @@
+"""Rows of a run's tables, or of files of them, read by key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from dbelief.errors import DataError
+from dbelief.rundir.stored.copies import local_copy, parse_run
+from dbelief.sparse.table import SparseTable
+
+from .row_file import Part, map_row_file
+from .set_rows import SavedRows
+
+Unseen = Literal["init", "zero"]
+"""What a key without a row reads as: its initial row, or zeros."""
+
+
+class LoadedTable:
+    """Rows of a table, only to be read; made by `load_tables`.
+
+    Attributes
+    ----------
+    table : SparseTable
+        Its name, width, and what initial rows follow from.
+    """
+
+    def __init__(self, table: SparseTable, parts: Sequence[Part], unseen: Unseen) -> None:
+        self.table = table
+        self._parts, self._unseen = parts, unseen
+
+    def __len__(self) -> int:
+        return sum(keys.size for keys, _ in self._parts)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} rows of table {self.table.name!r}, of {self.table.width} numbers>"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return self.table.width
+
+    def rows(self, keys: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Rows of keys.
+
+        Parameters
+        ----------
+        keys : array-like of whole numbers, shape (n,)
+            In any order, also repeated.
+
+        Returns
+        -------
+        float32, shape (n, width)
+            Of a key without a row what `load_tables` was asked for.
+
+        Raises
+        ------
+        ValueError
+            They are no whole numbers, or have another shape.
+
+        Notes
+        -----
+        Cost: a binary search for each key, in its bucket.
+        """
+        wanted = np.asarray(keys)
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise ValueError(f"keys are {wanted.dtype} of shape {wanted.shape}, must be whole numbers of shape (n,)")
+        wanted = wanted.astype(np.int64)
+        found = np.zeros((wanted.size, self.width), np.float32)
+        seen = np.zeros(wanted.size, np.bool_)
+        order, parts = self.table.split(wanted)
+        for index, own in parts:
+            held, rows = self._parts[index - self.table.first]
+            if not held.size:
+                continue
+            places = order[own]
+            at = np.minimum(np.searchsorted(held, wanted[places]), held.size - 1)
+            there = held[at] == wanted[places]
+            found[places[there]] = rows[at[there]]
+            seen[places[there]] = True
+        if self._unseen == "init":
+            found[~seen] = self.table.initial(wanted[~seen])
+        return found
+
+
+def load_tables(run: Path | str, unseen: Unseen = "init") -> dict[str, LoadedTable]:
+    """Load the rows of a run's tables, to read them by key.
+
+    Parameters
+    ----------
+    run : Path or str
+        The folder of a run, `runs/NAME`, or its URL: the rows of its newest valid snapshot set, which of a run that has
+        ended is the last. Or what `dbelief export RUN --tables FOLDER` has written: the folder, or a file of it.
+    unseen : {"init", "zero"}
+        What a key without a row reads as: its initial row, as a shard gives it, or zeros.
+
+    Returns
+    -------
+    dict of table's name to LoadedTable
+
+    Raises
+    ------
+    ValueError
+        `unseen` is neither.
+    DataError
+        It is none of these, or a file is damaged.
+    UserError, RuntimeFailure
+        The run's job has no tables, or it has no valid set.
+
+    Notes
+    -----
+    Memory: of a run all rows, without the state of their rules, and a bucket; of a file what is read of it, as it is
+    mapped.
+    """
+    if unseen not in get_args(Unseen):
+        raise ValueError(f"unseen is {unseen!r}, must be init or zero")
+    where = parse_run(run)
+    if isinstance(where, Path) and not (where / "job.yaml").is_file():
+        tables = [map_row_file(path) for path in _row_files(where)]
+    else:
+        with local_copy(where, sets=True) as folder:
+            tables = _rows_of_run(SavedRows.newest(folder))
+    return {table.name: LoadedTable(table, parts, unseen) for table, parts in tables}
+
+
+def _row_files(where: Path) -> list[Path]:
+    files = [where] if where.is_file() else sorted(where.glob("*.safetensors"))
+    if not files:
+        raise DataError(
+            f"{where}: is neither a run folder with a job.yaml, such as runs/NAME, nor a folder or file of "
+            "dbelief export --tables"
+        )
+    return files
+
+
+def _rows_of_run(saved: SavedRows) -> list[tuple[SparseTable, list[Part]]]:
+    tables = []
+    for table in saved.tables:
+        parts = sorted(saved.buckets(table), key=lambda one: one.number)
+        tables.append((table, [(one.keys, one.rows) for one in parts]))
+    return tables
