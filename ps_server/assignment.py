@@ -10,6 +10,7 @@ from dbelief.optim import Rule, make_row_rule, make_rule, warm_up
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire.convert import spans_from_wire, table_from_wire
 from dbelief.rpc.wire.payloads import Codecs
+from dbelief.rpc.wire.row_payloads import compile_codecs
 
 from .store.bucket import warm_up as warm_up_tables
 from .store.quorum import Quorum
@@ -29,6 +30,7 @@ def shard_of(assignment: wire.Assignment, record: Callable[[AppliedPush], None] 
     tables = dict(zip(map(table_from_wire, assignment.tables), rules, strict=True))
     _compile(rule, assignment)
     warm_up_tables(tables)
+    compile_codecs(tables)
     return Shard(
         spans_from_wire(assignment.segments),
         rule,

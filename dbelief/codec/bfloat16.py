@@ -1,6 +1,6 @@
 """bfloat16: float32's upper half, rounded to the nearest, ties to even; 8 bits of significand, float32's range.
 
-A number is off by 2^-9 of itself at most. Infinity stays, a NaN stays one (made quiet), and what is nearer to 2^128
+A number is off by 2^-8 of itself at most. Infinity stays, a NaN stays one (made quiet), and what is nearer to 2^128
 than to bfloat16's largest number becomes infinite, as IEEE's rounding has it.
 
 Payload: n times 2 bytes.

@@ -36,7 +36,7 @@ from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SyncSgd
-from .tables import TableSection, check_tables
+from .tables import TableSection, check_caches, check_tables
 from .wire import Wire
 
 
@@ -344,6 +344,7 @@ class Job(Section):
     def _tables_fit(self) -> Self:
         if self.tables:
             check_tables(self.strategy, self.model, self.start_from)
+            check_caches(self.strategy, self.tables)
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -97,6 +97,18 @@ class EvictSection(Section):
         return self
 
 
+class CacheSection(Section):
+    """Rows that a replica keeps once it has pulled them; what it pushes to is pulled again."""
+
+    rows: Annotated[Rows, Field(le=10**7)] = Field(
+        description="Rows that a replica keeps, beyond which those are dropped that were read the longest ago"
+    )
+    age: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        description="Steps that a row may be read after that in which it was pulled; with a bound on staleness at most "
+        "the bound"
+    )
+
+
 class TableSection(Section):
     """Rows by key on the shards: a row is made by the first push with its key."""
 
@@ -113,6 +125,19 @@ class TableSection(Section):
     evict: EvictSection | None = Field(default=None, description="When rows are removed; null: never")
     most_rows: Rows | None = Field(
         default=None, description="Rows beyond which no key gets one; null: as many as its buckets can have"
+    )
+
+    push: Literal["fp32", "fp16", "bf16", "int8"] = Field(
+        default="fp32",
+        description="How its rows' gradients are written in pushes: fp32: as they are; fp16, bf16: in half the bytes; "
+        "int8: in a 4th, with a scale a row, rounded by chance; keys are always as they are",
+    )
+    pull: Literal["fp32", "fp16", "bf16"] | None = Field(
+        default=None,
+        description="How its rows are written in pulls, rounded in 16 bits to 2^-11 or 2^-8; null: as wire.pull says",
+    )
+    cache: CacheSection | None = Field(
+        default=None, description="Rows that a replica keeps from step to step; null: none"
     )
 
     @property
@@ -137,3 +162,21 @@ def check_tables(strategy: Strategy, model: Model, start_from: str | None) -> No
         raise refusal("tables", "needs pushes in an order, not strategy.form hogwild: rows are made by them")
     if start_from is not None:
         raise refusal("start_from", "must be null with tables: rows of another run are not taken over")
+
+
+def check_caches(strategy: Strategy, tables: Mapping[str, TableSection]) -> None:
+    """Raise a refusal where rows would be kept for longer than the strategy lets them be."""
+    bound = strategy.staleness
+    for name, cache in ((name, table.cache) for name, table in tables.items()):
+        if cache is None or bound is None:
+            continue
+        if not bound:
+            raise refusal(
+                f"tables.{name}.cache",
+                "must be null with staleness 0 (sync-sgd): each step changes rows, and the next one is to have them",
+            )
+        if cache.age > bound:
+            raise refusal(
+                f"tables.{name}.cache.age",
+                f"must be at most strategy.staleness, {bound}, not {cache.age}: the bound is of kept rows too",
+            )

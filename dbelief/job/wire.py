@@ -90,5 +90,5 @@ class Wire(Section):
         default=PushCodec(name="fp32"), description="From replicas to shards: gradients, or a worker's own weights"
     )
     pull: Annotated[Literal["fp32", "fp16", "bf16"], BeforeValidator(_at_once)] = Field(
-        default="fp32", description="From shards to replicas: parameters; 16 bits hold them to 2^-11 or 2^-9"
+        default="fp32", description="From shards to replicas: parameters; 16 bits hold them to 2^-11 or 2^-8"
     )

@@ -45,6 +45,8 @@ class SparseTable:
         Index of its first bucket in the segment table, and its buckets, at most `MOST_BUCKETS`.
     limits
         When a key gets a row, and when a row is removed.
+    push, pull
+        Codec of its rows in pushes and in pulls, by name; `pull` None: that of the vector.
     """
 
     name: str
@@ -55,12 +57,19 @@ class SparseTable:
     first: int
     count: int
     limits: RowLimits = NO_LIMITS
+    push: str = "fp32"
+    pull: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MOST_BUCKETS:
             raise ValueError(f"table {self.name!r}: {self.count} buckets, must be 1 to {MOST_BUCKETS}")
         if self.width < 1 or not math.isfinite(self.limit):
             raise ValueError(f"table {self.name!r}: rows of {self.width} numbers within {self.limit:g}")
+
+    @property
+    def indices(self) -> range:
+        """Of its buckets in the segment table."""
+        return range(self.first, self.first + self.count)
 
     def spans(self, size: int) -> list[SegmentSpan]:
         """Rows of the segment table, behind a flat vector of `size` numbers."""
@@ -93,8 +102,8 @@ def number_tables(sections: Mapping[str, TableSection], seed: int, first: int) -
     tables = []
     for name, one in sections.items():
         salt = table_salt(seed, name)
-        limits = _limits(one)
-        tables.append(SparseTable(name, one.width, salt, one.limit, one.rule.rate, first, one.buckets, limits))
+        form = one.limit, one.rule.rate, first, one.buckets, _limits(one), one.push, one.pull
+        tables.append(SparseTable(name, one.width, salt, *form))
         first += one.buckets
     return tuple(tables)
 

@@ -22,9 +22,11 @@ optimisers as it has:
 With a rule of the shards a module may have rows of the job's tables, by keys of 64 bits: `EmbeddingBag`, `Embedding`.
 """
 
+from dbelief.script.one_ahead import one_ahead
+
 from .embedding import Embedding, EmbeddingBag
 from .seeded_dataset import SeededDataset
 from .sync import Sync
 from .unit_dataset import UnitDataset
 
-__all__ = ["Embedding", "EmbeddingBag", "SeededDataset", "Sync", "UnitDataset"]
+__all__ = ["Embedding", "EmbeddingBag", "SeededDataset", "Sync", "UnitDataset", "one_ahead"]

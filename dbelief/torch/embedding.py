@@ -10,13 +10,14 @@ import torch
 from torch.nn import functional
 
 from dbelief.errors import ModelError, NonFinite, UserError
-from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.sparse.table import SparseTable, pack
+from dbelief.training.table_reader import TableReader
 
 if TYPE_CHECKING:  # a script that trains does not import what reads sets
     from dbelief.job.tables import TableSection
+    from dbelief.sparse.row_cache import RowCache
     from dbelief.sparse.saved.loaded_tables import LoadedTable
 
 
@@ -27,40 +28,12 @@ class PulledRows(NamedTuple):
     rows: torch.Tensor
 
 
-class TableReader:
-    """Reads rows for the modules of one script; made by `Sync`.
-
-    Parameters
-    ----------
-    versions
-        (segments,) int64: those of the buckets that are read are overwritten.
-
-    Attributes
-    ----------
-    clock
-        Of the batch that the rows are for.
-    """
-
-    def __init__(self, parameters: ShardedParameterClient, tables: Sequence[SparseTable], versions: np.ndarray) -> None:
-        self._parameters, self._versions = parameters, versions
-        self._tables = {table.name: table for table in tables}
-        self.clock = 0
-
-    def table(self, name: str) -> SparseTable:
-        """A table of the job."""
-        return self._tables[name]
-
-    def read(self, table: SparseTable, keys: np.ndarray) -> np.ndarray:
-        """(n, width) float32 rows of (n,) int64 keys, each once."""
-        (rows,) = self._parameters.pull_rows({table: keys}, self._versions, self.clock)
-        return rows
-
-
 class LoadedReader:
-    """Reads rows of loaded tables in place of `TableReader`."""
+    """Reads rows of loaded tables in place of `TableReader`: they are in memory, or mapped."""
 
     def __init__(self, tables: Mapping[str, LoadedTable]) -> None:
         self._tables = tables
+        self.caches: Mapping[str, RowCache] = {}
 
     def table(self, name: str) -> SparseTable:
         """A table that was loaded."""
@@ -69,6 +42,9 @@ class LoadedReader:
     def read(self, table: SparseTable, keys: np.ndarray) -> np.ndarray:
         """See `TableReader.read`."""
         return self._tables[table.name].rows(keys)
+
+    def prefetch(self, table: SparseTable, keys: np.ndarray) -> None:
+        """See `TableReader.prefetch`: the rows are here already."""
 
 
 class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
@@ -150,18 +126,40 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
 
     def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of the distinct keys, and of each key which of them is its own."""
+        reader = self._checked(keys)
+        distinct, places = torch.unique(keys.long(), return_inverse=True)
+        own = distinct.cpu().numpy()
+        rows = torch.from_numpy(reader.read(reader.table(self.table), own)).to(keys.device)
+        if torch.is_grad_enabled() and not self._loaded:
+            rows.requires_grad_()
+            self.pulled.append(PulledRows(own, rows))
+        return rows, places
+
+    def _checked(self, keys: torch.Tensor) -> TableReader | LoadedReader:
+        """The reader, of keys that can be read."""
         with located():
             if self._reader is None:
                 raise UserError(f"{self._name}: make Sync(job, module, optimizer) of the module that it is in first")
             if keys.is_floating_point() or keys.is_complex() or keys.dtype == torch.bool:
                 raise UserError(f"{self._name}: keys are {keys.dtype}, must be whole numbers")
-        distinct, places = torch.unique(keys.long(), return_inverse=True)
-        own = distinct.cpu().numpy()
-        rows = torch.from_numpy(self._reader.read(self._reader.table(self.table), own)).to(keys.device)
-        if torch.is_grad_enabled() and not self._loaded:
-            rows.requires_grad_()
-            self.pulled.append(PulledRows(own, rows))
-        return rows, places
+        return self._reader
+
+    def prefetch(self, keys: torch.Tensor) -> None:
+        """Begin to pull the rows of the next batch while this one is computed; returns at once.
+
+        The next forward pass with the same distinct keys, before this step's `sync.step` or in the step after it, has
+        these rows. They are as they are on the shards now: without what this step changes. So they count for the
+        staleness of that step as a pull made now. Where replicas step together (staleness 0) nothing is done: the rows
+        of a step are there when the one before has ended.
+        """
+        reader = self._checked(keys)
+        reader.prefetch(reader.table(self.table), torch.unique(keys.long()).cpu().numpy())
+
+    @property
+    def cache_hits(self) -> float | None:
+        """Share of the keys read so far that were in the table's cache; None: it has none, or nothing was read."""
+        cache = None if self._reader is None else self._reader.caches.get(self.table)
+        return cache.hits / cache.reads if cache is not None and cache.reads else None
 
     def take(self) -> list[PulledRows]:
         """What the forward passes since the last step have pulled, with gradients; they are forgotten here."""
@@ -203,6 +201,7 @@ def packed_gradients(modules: Sequence[EmbeddingBag], reader: TableReader, scale
             continue
         table = reader.table(name)
         keys, gradients = _added(parts)
+        reader.pushed(table, keys)
         if scale != 1.0:
             gradients = gradients * np.float32(scale)
         if not (finite := np.isfinite(gradients).all(axis=1)).all():

@@ -16,10 +16,12 @@ from dbelief.errors import NonFinite, UserError
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
+from dbelief.sparse.row_cache import RowCache
 from dbelief.sparse.table import number_tables
 from dbelief.training.session import Session
+from dbelief.training.table_reader import TableReader
 
-from .embedding import EmbeddingBag, TableReader, packed_gradients
+from .embedding import EmbeddingBag, packed_gradients
 from .loss_scaling import LossScaling
 from .module_state import ModuleState
 from .step import RateFactor, Step
@@ -47,7 +49,10 @@ class RuleStep(Step):
         state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
         tables = number_tables(session.job.tables, session.job.seed, session.parameters.placement.dense)
-        self._reader = TableReader(session.parameters, tables, self._versions)
+        kept = [(table, session.job.tables[table.name].cache) for table in tables]
+        caches = {table.name: RowCache(table, one.rows, one.age) for table, one in kept if one is not None}
+        staleness = session.job.strategy.staleness
+        self._reader = TableReader(session.parameters, tables, self._versions, staleness, caches)
         self._embeddings, self._row_scale = list(embeddings), 1.0
         for module in self._embeddings:
             module.attach(self._reader)
@@ -83,7 +88,7 @@ class RuleStep(Step):
             meanwhile()
 
         pushed = self._send(gradient, self.values, push, next_clock, prepare, rows=rows)
-        self._reader.clock = next_clock
+        self._reader.stepped(next_clock)
         self._state.load()
         return pushed
 
@@ -101,6 +106,12 @@ class RuleStep(Step):
         """See `Step.drop_rows`."""
         for module in self._embeddings:
             module.take()
+
+    def close(self) -> None:
+        """See `Step.close`."""
+        for name, cache in self._reader.caches.items():
+            if cache.reads:
+                log.info(f"table {name!r}: {cache.hits / cache.reads:.1%} of {cache.reads:,} keys were in the cache")
 
     def scale_gradients(self, factor: float) -> None:
         """See `Step.scale_gradients`."""

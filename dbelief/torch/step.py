@@ -86,6 +86,10 @@ class Step(ABC):
         """Drop the gradients of rows of tables."""
         return
 
+    def close(self) -> None:
+        """End at the script's good end, when all exchanges are answered."""
+        return
+
     def flush(self, stepped: Stepped, clock: int, next_clock: int) -> PushResult | None:
         """Push what steps up to `stepped` have left; None where nothing is, or where it travels."""
         return None

@@ -103,11 +103,8 @@ class Sync:
         self._watch = ModuleWatch(root, optimizer, self._state)
         self._account = StepAccount(member.reports, self._session.sequences.get(PARAMETERS, 0))
         self._fetch(0)
-        member.before_compute, member.while_waiting, member.settle = (
-            self._before_compute,
-            self._acknowledge,
-            self._settle,
-        )
+        member.before_compute, member.while_waiting = self._before_compute, self._acknowledge
+        member.settle, member.at_end = self._settle, self._at_end
         self._seeded: DrawnBatch | None = None  # the batch that torch's generators are seeded for
         self._result: Scored | None = None
         self._kept: KeptState | None = None
@@ -151,6 +148,12 @@ class Sync:
         """Record the answer of the exchange under way, if there is one: the coordinator may wait for it."""
         if (pushed := self._step.answer(wait)) is not None:
             self._exchanged(pushed)
+
+    def _at_end(self) -> None:
+        """End what is kept beside the module, when all exchanges are answered."""
+        self._step.close()
+        if self._kept is not None:
+            self._kept.end(self._job.job.deadlines.progress_s)
 
     def _before_compute(self, batch: DrawnBatch) -> None:
         """Prepare for the batch that is computed next: parameters for its clock, and what it draws (dropout)."""
@@ -215,7 +218,6 @@ class Sync:
             state = KeptState(kept, path, member.first_run_id, job.snapshots.every_s, sequence)
             state.restore(self._job.replica)
         self._kept = state
-        self._job.at_end = lambda: state.end(job.deadlines.progress_s)
 
     # -- a step ------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
 from dbelief.rundir.stored.copies import local_copy
+from dbelief.sparse.table import number_tables
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.pretrained import build_stacks
 
@@ -461,7 +462,7 @@ def _parameters(
 ) -> ShardedParameterClient:
     """Client of the shards of the member's placement; `own` is the rank's range of the vector, None for all of it."""
     assert member.placement is not None
-    rule = job.strategy.at_shards
+    rule, tables = job.strategy.at_shards, number_tables(job.tables, job.seed, member.placement.dense)
     return ShardedParameterClient(
         job.name,
         member.placement,
@@ -471,7 +472,7 @@ def _parameters(
         refresh=member.placed,
         part=own,
         shares_memory=shares_memory,
-        codecs=Codecs.of(job.wire, starts, job.pulls_differences),
+        codecs=Codecs.of(job.wire, starts, job.pulls_differences, tables),
         direct=direct,
     )
 

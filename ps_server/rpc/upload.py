@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.errors import Moved, Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
-from dbelief.rpc.wire import bulk, payloads
+from dbelief.rpc.wire import bulk, payloads, row_payloads
 from dbelief.rpc.wire.convert import push_from_wire
 from dbelief.rpc.wire.frames import Received
 from dbelief.telemetry.metrics import Metrics
@@ -118,8 +118,8 @@ class UploadHandler(ABC):
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """Numbers of a segment: a view into shared memory, or decoded."""
         if not part.shared:
-            if part.codec not in bulk.DTYPES and (self._push.packed or self._shard.segment(part.index).span.by_key):
-                raise Rejected(f"segment {part.index}: packed numbers in codec {part.codec}; they are not encoded")
+            if part.codec not in bulk.DTYPES:
+                self._check_codec(part)
             if part.data is None and self._push.absent:
                 return payloads.pushed_numbers(part, self._push, self._shard.segment(part.index).span)
             return payloads.numbers(part)
@@ -128,6 +128,15 @@ class UploadHandler(ABC):
         span = self._shard.segment(part.index).span
         part.length = span.length  # always a complete segment
         return self._area.of(span)
+
+    def _check_codec(self, part: bulk.SegmentPayload) -> None:
+        """Check that rows of tables come by a codec of rows, and that it brings nothing else."""
+        if self._push.packed:
+            raise Rejected(f"segment {part.index}: packed numbers in codec {part.codec}; they are not encoded")
+        by_key = self._shard.segment(part.index).span.by_key
+        if by_key != row_payloads.is_encoded(part):
+            what = "rows" if by_key else "numbers"
+            raise Rejected(f"segment {part.index}: {what} in codec {part.codec}, which does not encode them")
 
     def _count_bytes(self, part: bulk.SegmentPayload) -> None:
         """Count the bytes that a segment arrived as."""

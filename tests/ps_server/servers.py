@@ -145,8 +145,11 @@ class Job:
             staleness=staleness,
             snapshots="/",
             pull_differences=self.differences,
-            tables=[table_to_wire(table, segments.Rule(name=rule)) for table, rule in self.tables.items()],
+            tables=self.tables_on_wire(),
         )
+
+    def tables_on_wire(self) -> list[wire.Table]:
+        return [table_to_wire(table, segments.Rule(name=rule)) for table, rule in self.tables.items()]
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
         return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)

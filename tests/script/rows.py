@@ -1,6 +1,7 @@
 """A script with rows of two tables: python rows.py FOLDER [STEP]. It writes losses, and the rows at its end.
 
-At the step it kills itself, or with "nan" has a gradient that is not finite; once.
+At the step it kills itself, or with "nan" has a gradient that is not finite; once. With "ahead" it pulls the rows of
+each batch while the one before is computed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,11 @@ def main() -> None:
         sync = dbelief.torch.Sync(job, module, torch.optim.SGD(module.parameters(), lr=0.1))
         loader = DataLoader(dataset(), batch_sampler=job.sampler(dataset(), batch_size=BATCH))
         losses = []
-        for number, (own, users, items, clicks) in enumerate(loader, 1):
+        pairs = dbelief.torch.one_ahead(loader) if what == "ahead" else ((batch, None) for batch in loader)
+        for number, ((own, users, items, clicks), following) in enumerate(pairs, 1):
+            if following is not None:
+                module.user.prefetch(following[1])
+                module.item.prefetch(following[2])
             if what == str(number) and not (folder / "died").exists():
                 (folder / "died").touch()
                 os.kill(os.getpid(), 9)

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dbelief.data.bags import read_libffm
+from dbelief.errors import UserError
 from dbelief.evaluation.click_measures import ClickMeasures
 from dbelief.job import parse_job
 
@@ -59,6 +60,24 @@ def test_rows_of_a_bag_are_multiplied_by_values() -> None:
     expected[:, 0].sum().backward()
     (pulled,) = module.take()
     assert torch.equal(pulled.rows.grad, plain.weight.grad[pulled.keys])
+
+
+def test_a_module_pulls_its_distinct_keys_ahead() -> None:
+    from dbelief.torch import Embedding
+
+    job: Any = SimpleNamespace(membership=SimpleNamespace(job=SimpleNamespace(tables={"t": SimpleNamespace(width=2)})))
+    module, begun = Embedding(job, "t"), list[Any]()
+    assert module.cache_hits is None
+    with pytest.raises(UserError, match="Embedding of table 't': make Sync"):
+        module.prefetch(torch.tensor([1]))
+    kept = {"t": SimpleNamespace(hits=1, reads=4)}
+    reader: Any = SimpleNamespace(table=str, prefetch=lambda _, keys: begun.append(keys.tolist()), caches=kept)
+    module.attach(reader)
+    module.prefetch(torch.tensor([[9, -3], [9, 4]], dtype=torch.int32))
+    assert begun == [[-3, 4, 9]]
+    assert module.cache_hits == 0.25
+    with pytest.raises(UserError, match=r"keys are torch.float32, must be whole numbers"):
+        module.prefetch(torch.ones(2))
 
 
 def test_the_job_of_the_example_is_one() -> None:

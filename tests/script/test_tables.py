@@ -34,6 +34,7 @@ tables:
   user: {width: 4, rule: {name: adagrad, rate: 0.05}, init: uniform(0.5), buckets: 3}
   item: {width: 2, rule: {name: lazy-adam, rate: 0.02}, init: uniform(0.5)}
 """
+SYNCHRONOUS = "{name: sync-sgd, form: shards, batch: 20, rule: {name: sgd, rate: 0.1}}"
 
 
 def plain(order: list[list[int]], every: int) -> tuple[list[float], list[np.ndarray]]:
@@ -85,12 +86,29 @@ def test_one_worker_is_the_plain_program_with_dense_embeddings(epochs: int, ever
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("strategy", ["downpour", "sync-sgd"])
+def test_rows_pulled_ahead(strategy: str, tmp_path: Path) -> None:
+    """In lockstep they are those of the step; free running, those of the step before where it has changed them."""
+    job = JOB if strategy == "downpour" else re.sub("strategy: .*", f"strategy: {SYNCHRONOUS}", JOB)
+    losses, stale = [], []
+    for what in ("", "ahead"):
+        (folder := tmp_path / f"run-{what}").mkdir()
+        stale.append(launch(folder, job, 1, ROWS, str(folder), what)["staleness_mean"])
+        (end,) = ends(folder)
+        losses.append(end["losses"])
+    assert [own for own, _ in losses[0]] == [own for own, _ in losses[1]]
+    assert (losses[0] == losses[1]) is (strategy == "sync-sgd")
+    assert stale[0] == 0
+    assert (stale[1] > 0) is (strategy == "downpour")
+    first, last = (np.mean([loss for _, loss in losses[1][part]]) for part in FIRST_AND_LAST)
+    assert last < first
+
+
 @pytest.mark.parametrize(("strategy", "copies"), [("downpour", 2), ("sync-sgd", 1)])
 def test_two_workers_one_of_which_is_killed(strategy: str, copies: int, tmp_path: Path) -> None:
     job = JOB.replace("limits: {epochs: 3}", "limits: {epochs: 12}")
     if strategy == "sync-sgd":
-        made = "{name: sync-sgd, form: shards, batch: 20, rule: {name: sgd, rate: 0.1}}"
-        job = re.sub("strategy: .*", f"strategy: {made}", job)
+        job = re.sub("strategy: .*", f"strategy: {SYNCHRONOUS}", job)
     job = job.replace("shards: 2", f"shards: 2\nreplication: {copies}")
     summary = launch(tmp_path, job.replace("every: 240", "every: 2400"), 2, ROWS, str(tmp_path), "9")
     assert (tmp_path / "died").exists()

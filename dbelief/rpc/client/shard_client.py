@@ -21,7 +21,7 @@ from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
-from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
+from dbelief.rpc.wire.payloads import AS_THEY_ARE, NUMBERS, Codecs, Payloads
 from dbelief.sparse.table import SparseTable, pack
 
 from .received_numbers import ReceivedNumbers
@@ -130,24 +130,32 @@ class ShardedParameterClient(ShardCalls):
             Naming the shard.
         """
         orders, sorted_rows = [], []
-        buckets: dict[int, WantedRows] = {}
+        by_codec: dict[segments.Codec.ValueType, dict[int, WantedRows]] = {}
         for table, keys in wanted.items():
             order, parts = table.split(keys)
             ordered, rows = keys[order], np.empty((keys.size, table.width), np.float32)
+            buckets = by_codec.setdefault(self._asked(table), {})
             buckets |= {index: WantedRows(ordered[own], rows[own].reshape(-1)) for index, own in parts}
             orders.append(order)
             sorted_rows.append(rows)
-        how = buckets, versions, clock, self._pusher, self._codecs.asked
-        # Of a clock all buckets are named: a restored one waits until each replica has reported what it has passed.
-        places = self.placement.places if clock else ()
-        runs = [(place, self.placement.buckets(place)) for place in places] or self.placement.split(
-            within=frozenset(buckets)
-        )
-        self._run([RowsCall(self.job, place, run, *how) for place, run in runs if run])
+        calls: list[ShardCall] = []
+        for codec, buckets in by_codec.items():
+            # Of a clock all buckets are named: a restored one waits until each replica has reported what it has passed.
+            places = self.placement.places if clock else ()
+            runs = [(place, self.placement.buckets(place)) for place in places] or self.placement.split(
+                within=frozenset(buckets)
+            )
+            how = buckets, versions, clock, self._pusher, codec
+            calls += [RowsCall(self.job, place, run, *how) for place, run in runs if run]
+        self._run(calls)
         found = [np.empty_like(rows) for rows in sorted_rows]
         for rows, out, order in zip(sorted_rows, found, orders, strict=True):
             out[order] = rows
         return found
+
+    def _asked(self, table: SparseTable) -> segments.Codec.ValueType:
+        """Codec number for pulls of a table's rows."""
+        return self._codecs.asked if table.pull is None else NUMBERS.get(table.pull, segments.CODEC_FP32)
 
     def pull_at(self, positions: np.ndarray, vector: str = PARAMETERS) -> np.ndarray:
         """Read numbers of a named vector: (n,) float32 at (n,) int64 rising positions of the flat vector.
@@ -235,7 +243,9 @@ class ShardedParameterClient(ShardCalls):
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        upload = VectorUpload(values, versions, push, self._rule, self._origin, within=within, rows=rows or {})
+        upload = VectorUpload(
+            values, versions, push, self._rule, self._origin, within=within, rows=rows or {}, tables=self._codecs.tables
+        )
         calls, pulls = list[ShardCall](), list[ShardCall]()
         for place, run, buckets in self._pushed_runs(within, rows is not None):
             call = PushCall(self.job, place, [*run, *buckets] if buckets else run, upload, self._payloads(push))

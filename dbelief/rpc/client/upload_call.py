@@ -18,9 +18,10 @@ from dbelief.core.push import EXCHANGE_COMBINED, EXCHANGE_WINDOW, Push, PushResu
 from dbelief.errors import Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
-from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire import bulk, row_payloads
 from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.rpc.wire.payloads import Payloads
+from dbelief.sparse.table import SparseTable
 
 from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
 
@@ -47,6 +48,8 @@ class VectorUpload:
     rows
         By bucket, packed rows of tables; of a packed push by segment. Those that are not named get none. Not of an
         exchange.
+    tables
+        See `Codecs`.
     """
 
     values: np.ndarray | PushSource
@@ -57,6 +60,7 @@ class VectorUpload:
     answers: segments.Codec.ValueType = segments.CODEC_FP32
     within: frozenset[int] | None = None
     rows: Mapping[int, np.ndarray] = field(default_factory=dict)
+    tables: Mapping[int, SparseTable] = field(default_factory=dict)
 
 
 class PushCall(ShardCall):
@@ -152,14 +156,17 @@ class PushCall(ShardCall):
         """Packed rows of each bucket, or numbers of each segment, or none; small ones share a message."""
         pieces: list[bytes | memoryview] = []
         filled = 0
+        tables = self._upload.tables
         for span in left:
-            rows = self._upload.rows.get(span.index, _NO_ROWS)
-            if pieces and filled + rows.nbytes > bulk.FULL_BYTES:
+            rows, version = self._upload.rows.get(span.index, _NO_ROWS), max(0, int(self._versions[span.index]))
+            part = row_payloads.part_of(span.index, version, rows, tables.get(span.index), self.push)
+            nbytes = len(part.data or b"")
+            if pieces and filled + nbytes > bulk.FULL_BYTES:
                 yield pieces
                 pieces, filled = [], 0
-            pieces += bulk.pieces(bulk.part_of(span.index, max(0, int(self._versions[span.index])), rows))
-            filled += rows.nbytes
-            self.sent += rows.nbytes
+            pieces += bulk.pieces(part)
+            filled += nbytes
+            self.sent += nbytes
         if pieces:
             yield pieces
 

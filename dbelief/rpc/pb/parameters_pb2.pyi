@@ -337,6 +337,8 @@ class Table(_message.Message):
     MOST_FIELD_NUMBER: _builtins.int
     RECENT_FIELD_NUMBER: _builtins.int
     TTL_S_FIELD_NUMBER: _builtins.int
+    PUSH_CODEC_FIELD_NUMBER: _builtins.int
+    PULL_CODEC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """of the job's table"""
     width: _builtins.int
@@ -361,6 +363,10 @@ class Table(_message.Message):
     """rows of all buckets, beyond which the least recently pushed are removed; absent: none"""
     ttl_s: _builtins.int
     """seconds since its last push after which a row is removed; 0: never"""
+    push_codec: _segments_pb2.Codec.ValueType
+    """of rows in pushes, compiled before the first one: FP32 (default), FP16, BF16, INT8"""
+    pull_codec: _segments_pb2.Codec.ValueType
+    """of its rows in pulls: FP32, FP16, BF16; absent: that of the assignment"""
     @_builtins.property
     def rule(self) -> _segments_pb2.Rule:
         """update rule of its rows"""
@@ -381,17 +387,23 @@ class Table(_message.Message):
         most: _builtins.int | None = ...,
         recent: _builtins.int | None = ...,
         ttl_s: _builtins.int = ...,
+        push_codec: _segments_pb2.Codec.ValueType = ...,
+        pull_codec: _segments_pb2.Codec.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_most", b"_most", "_recent", b"_recent", "most", b"most", "recent", b"recent", "rule", b"rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_most", b"_most", "_pull_codec", b"_pull_codec", "_recent", b"_recent", "most", b"most", "pull_codec", b"pull_codec", "recent", b"recent", "rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_most", b"_most", "_recent", b"_recent", "after", b"after", "buckets", b"buckets", "counters", b"counters", "first", b"first", "limit", b"limit", "most", b"most", "name", b"name", "rate", b"rate", "recent", b"recent", "rule", b"rule", "salt", b"salt", "ttl_s", b"ttl_s", "width", b"width"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_most", b"_most", "_pull_codec", b"_pull_codec", "_recent", b"_recent", "after", b"after", "buckets", b"buckets", "counters", b"counters", "first", b"first", "limit", b"limit", "most", b"most", "name", b"name", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "rate", b"rate", "recent", b"recent", "rule", b"rule", "salt", b"salt", "ttl_s", b"ttl_s", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__most: _TypeAlias = _typing.Literal["most"]  # noqa: Y015
     _WhichOneofArgType__most: _TypeAlias = _typing.Literal["_most", b"_most"]  # noqa: Y015
+    _WhichOneofReturnType__pull_codec: _TypeAlias = _typing.Literal["pull_codec"]  # noqa: Y015
+    _WhichOneofArgType__pull_codec: _TypeAlias = _typing.Literal["_pull_codec", b"_pull_codec"]  # noqa: Y015
     _WhichOneofReturnType__recent: _TypeAlias = _typing.Literal["recent"]  # noqa: Y015
     _WhichOneofArgType__recent: _TypeAlias = _typing.Literal["_recent", b"_recent"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__most) -> _WhichOneofReturnType__most | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pull_codec) -> _WhichOneofReturnType__pull_codec | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__recent) -> _WhichOneofReturnType__recent | None: ...
 

@@ -79,6 +79,16 @@ class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType
     1, and the k lower bits of z; with 15 the 16 bits of z; with 16 nothing, and all z are 0. Bits behind the last one
     are 0.
     """
+    CODEC_ROWS_FP16: _Codec.ValueType  # 10
+    """Pushes of rows of a table only; `length` is that of the rows as they are, keys included. uint32 n, from 1; n keys as
+    they are, 8 bytes each; then the numbers of all n rows as FP16 has them.
+    """
+    CODEC_ROWS_BF16: _Codec.ValueType  # 11
+    """The same with BF16."""
+    CODEC_ROWS_INT8: _Codec.ValueType  # 12
+    """The same, but for the numbers: a scale of each row, binary32, from 0 to 2^121; then their whole numbers, 8 bits each
+    in two's complement. A number is its whole number times its row's scale.
+    """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
     """Encoding of a payload of n numbers (`length` of the segment). Always little-endian. Codes 2 to 8 encode float32 and
@@ -133,6 +143,16 @@ is 1, the others are inverted), are subtracted modulo 2^16; a difference d in tw
 Then each block's z in the fewest bytes, first bits lowest: with k up to 14 floor(z / 2^k) times the bit 0, the bit
 1, and the k lower bits of z; with 15 the 16 bits of z; with 16 nothing, and all z are 0. Bits behind the last one
 are 0.
+"""
+CODEC_ROWS_FP16: Codec.ValueType  # 10
+"""Pushes of rows of a table only; `length` is that of the rows as they are, keys included. uint32 n, from 1; n keys as
+they are, 8 bytes each; then the numbers of all n rows as FP16 has them.
+"""
+CODEC_ROWS_BF16: Codec.ValueType  # 11
+"""The same with BF16."""
+CODEC_ROWS_INT8: Codec.ValueType  # 12
+"""The same, but for the numbers: a scale of each row, binary32, from 0 to 2^121; then their whole numbers, 8 bits each
+in two's complement. A number is its whole number times its row's scale.
 """
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 
@@ -230,7 +250,7 @@ Global___SharedSegments: _TypeAlias = SharedSegments  # noqa: Y015
 class Segment(_message.Message):
     """One segment, or a portion of one. Of a bucket of a table: rows, in a push n keys before n rows: 2 n numbers have the bits
     of the keys, signed whole numbers of 64 bits, little-endian and strictly rising, the others are the rows. So are the
-    numbers of a `packed` push, with positions as keys and rows of one number.
+    numbers of a `packed` push, with positions as keys and rows of one number; only those of a bucket may have a codec.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -19,6 +19,8 @@ from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.sparse.row_limits import RowLimits
 from dbelief.sparse.table import SparseTable
 
+from .payloads import NAMES, NUMBERS
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -173,6 +175,8 @@ def table_to_wire(table: SparseTable, rule: segments.Rule) -> parameters.Table:
         most=limits.most,
         recent=limits.recent,
         ttl_s=limits.ttl_s or 0,
+        push_codec=NUMBERS.get(table.push, segments.CODEC_FP32),
+        pull_codec=None if table.pull is None else NUMBERS.get(table.pull, segments.CODEC_FP32),
     )
 
 
@@ -182,7 +186,9 @@ def table_from_wire(table: parameters.Table) -> SparseTable:
     recent = table.recent if table.HasField("recent") else None
     limits = RowLimits(max(1, table.after), table.counters, most, recent, table.ttl_s or None)
     salt, limit, first, count = table.salt, table.limit, table.first, table.buckets
-    return SparseTable(table.name, table.width, salt, limit, table.rate, first, count, limits)
+    push, pull = NAMES.get(table.push_codec, "fp32"), NAMES.get(table.pull_codec, "fp32")
+    codecs = push, pull if table.HasField("pull_codec") else None
+    return SparseTable(table.name, table.width, salt, limit, table.rate, first, count, limits, *codecs)
 
 
 def placement_to_wire(placement: Placement) -> coordination.Placement:

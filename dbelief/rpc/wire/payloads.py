@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +17,9 @@ from dbelief.core.push import Push
 from dbelief.errors import Rejected
 from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.sparse.table import SparseTable
 
-from . import bulk
+from . import bulk, row_payloads
 from .bulk import SegmentPayload
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "top-k": segments.CODEC_TOP_K,
 }
 """Wire number of a codec, by its name."""
-_NAMES: Mapping[int, str] = {number: name for name, number in NUMBERS.items()}
+NAMES: Mapping[int, str] = {segments.CODEC_FP32: "fp32", **{number: name for name, number in NUMBERS.items()}}
+"""Name of a codec, by its wire number."""
 KEEPING = frozenset(NUMBERS[name] for name, made in CODECS.items() if made.keeps)
 """Wire numbers of the codecs with a residual: they defer what they leave out."""
 _DECODERS: Mapping[int, Decode] = {NUMBERS[name]: made.decode for name, made in CODECS.items()}
@@ -56,23 +58,30 @@ class Codecs:
         First number of each tensor in the flat vector, ascending.
     differences
         Whether pulls by bf16 may be answered with the difference from what was received before.
+    tables
+        By bucket, the table whose rows are pushed by a codec of its own.
     """
 
     push: Codec | None = None
     pull: Codec | None = None
     starts: Sequence[int] = ()
     differences: bool = False
+    tables: Mapping[int, SparseTable] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, wire: Wire, starts: Sequence[int] = (), differences: bool = False) -> Codecs:
+    def of(
+        cls, wire: Wire, starts: Sequence[int] = (), differences: bool = False, tables: Sequence[SparseTable] = ()
+    ) -> Codecs:
         """Codecs that a job file names, compiled, so that no message waits for compilation."""
-        made = cls(make_codec(wire.push.name, wire.push.options), make_codec(wire.pull, {}), starts, differences)
-        return made.compiled()
+        by_bucket = {index: one for one in tables if one.push != "fp32" for index in one.indices}
+        push, pull = make_codec(wire.push.name, wire.push.options), make_codec(wire.pull, {})
+        row_payloads.compile_codecs(tables)
+        return cls(push, pull, starts, differences, by_bucket).compiled()
 
     @classmethod
     def numbered(cls, push: int, options: Mapping[str, float], pull: int, differences: bool = False) -> Codecs:
         """Codecs that a message names by number, compiled; an unknown number means no codec."""
-        of_push, of_pull = make_codec(_NAMES.get(push, "fp32"), options), make_codec(_NAMES.get(pull, "fp32"), {})
+        of_push, of_pull = make_codec(NAMES.get(push, "fp32"), options), make_codec(NAMES.get(pull, "fp32"), {})
         return cls(of_push, of_pull, differences=differences).compiled()
 
     def compiled(self) -> Codecs:
@@ -153,6 +162,8 @@ def numbers(part: SegmentPayload) -> np.ndarray:
     Rejected
         As `read_into`; or the length exceeds that of a segment, which a few bytes may claim.
     """
+    if row_payloads.is_encoded(part):
+        return row_payloads.decoded(part)
     if part.codec not in _DECODERS:
         return bulk.numbers(part)
     if part.length > MAX_SEGMENT_LENGTH:
@@ -178,7 +189,8 @@ def pushed_numbers(part: SegmentPayload, push: Push, span: SegmentSpan) -> np.nd
 
 def form_of(part: SegmentPayload) -> SegmentPayload | None:
     """The encoded form of the numbers, where they were decoded, or none were sent; else None."""
-    return part if part.codec in _DECODERS or (part.data is None and not part.shared) else None
+    encoded = part.codec in _DECODERS or row_payloads.is_encoded(part)
+    return part if encoded or (part.data is None and not part.shared) else None
 
 
 class Payloads:

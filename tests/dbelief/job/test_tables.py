@@ -6,6 +6,7 @@ import pytest
 
 from dbelief.errors import JobError
 from dbelief.job import parse_job
+from dbelief.job.tables import CacheSection
 from dbelief.sparse.row_limits import RowLimits
 from dbelief.sparse.table import number_tables
 
@@ -42,9 +43,24 @@ def test_limits_of_rows_may_have_units() -> None:
     assert item.limits == RowLimits()
 
 
+def test_codecs_and_a_cache_of_each_table() -> None:
+    given = "width: 16, push: int8, pull: bf16, cache: {rows: 100k, age: 4}"
+    tables = parse_job(JOB.replace("width: 16", given), Path(), "job").tables
+    user, item = number_tables(tables, 4, 7)
+    assert (user.push, user.pull, item.push, item.pull) == ("int8", "bf16", "fp32", None)
+    assert tables["user"].cache == CacheSection(rows=100_000, age=4)
+    assert tables["item"].cache is None
+    bounded = JOB.replace("batch: 10,", "batch: 10, staleness: 4,").replace("width: 16", given)
+    assert parse_job(bounded, Path(), "job").strategy.staleness == 4
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("width: 16", "width: 16, push: int4", "tables.user.push: must be one of fp32, fp16, bf16, int8, not 'int4'"),
+        ("width: 16", "width: 16, pull: int8", "user.pull: must be one of fp32, fp16, bf16, or null, not 'int8'"),
+        ("width: 16", "width: 16, cache: {rows: 100k}", "tables.user.cache.age: missing"),
+        ("width: 16", "width: 16, cache: {rows: 100M, age: 1}", "tables.user.cache.rows: must be a whole number"),
         ("width: 16", "width: 16, admit: {after: 1}", "user.admit.after: must be a whole number from 2 to 255, not 1"),
         ("width: 16", "width: 16, evict: {}", "tables.user.evict: needs lru or ttl"),
         ("width: 16", "width: 16, evict: {ttl: 7x}", "user.evict.ttl: '7x' is no time: wanted seconds, or a unit"),
@@ -83,6 +99,20 @@ def test_jobs_that_cannot_have_tables(old: str, new: str, message: str) -> None:
     assert old in JOB
     with pytest.raises(JobError, match=message):
         parse_job(JOB.replace(old, new), Path(), "job")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (DOWNPOUR.replace("downpour", "sync-sgd, form: shards"), "tables.user.cache: must be null with staleness 0"),
+        (DOWNPOUR.replace("batch", "staleness: 0, batch"), "line 8: tables.user.cache: must be null with staleness 0"),
+        (DOWNPOUR.replace("batch", "staleness: 3, batch"), "cache.age: must be at most strategy.staleness, 3, not 4"),
+    ],
+)
+def test_a_bound_on_staleness_is_of_kept_rows_too(strategy: str, message: str) -> None:
+    kept = JOB.replace("width: 16", "width: 16, cache: {rows: 10, age: 4}")
+    with pytest.raises(JobError, match=message):
+        parse_job(kept.replace(DOWNPOUR, strategy), Path(), "job")
 
 
 def test_built_in_models_have_no_tables() -> None:

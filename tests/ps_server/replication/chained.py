@@ -35,7 +35,8 @@ class Chained(Job):
         server = Server("127.0.0.1:0", service.register)
         channel = open_channel(server.address)
         self.extra.append((channel, server, service))
-        assignment = wire.Assignment(rule=self.rule, pull_differences=self.differences)
+        tables = self.tables_on_wire()
+        assignment = wire.Assignment(rule=self.rule, pull_differences=self.differences, tables=tables)
         stub = stubs.ParametersStub(channel)
         stub.Configure(
             wire.ConfigureRequest(command=self.command(), job="digits", shard_epoch=epoch, assignment=assignment)

@@ -20,6 +20,7 @@ from dbelief.core.layout import Kind, SegmentSpan, make_segments
 from dbelief.errors import Rejected
 from dbelief.job import PushCodec, Wire
 from dbelief.rpc.pb import segments_pb2 as segments
+from dbelief.rpc.wire import row_payloads
 from dbelief.rpc.wire.bulk import SegmentPayload
 from dbelief.rpc.wire.payloads import NUMBERS, Codecs, Payloads, numbers, part_of, read_into
 
@@ -43,6 +44,7 @@ def part_at(payloads: Payloads, span: SegmentSpan, values: np.ndarray) -> bytes:
 def test_every_codec_has_a_number_and_every_number_a_codec() -> None:
     assert NUMBERS.keys() == CODECS.keys()
     known = {0: "fp32", 1: "fp64", 9: "bf16-difference"} | {number: name for name, number in NUMBERS.items()}
+    known |= {number: f"rows-{name}" for name, number in row_payloads.NUMBERS.items()}
     assert {number: f"CODEC_{name.upper().replace('-', '_')}" for number, name in known.items()} == {
         number: name for name, number in segments.Codec.items()
     }
