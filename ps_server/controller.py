@@ -441,14 +441,16 @@ class ShardController:
             self._check_leader(request.command)
             epoch, files, shard = self.epoch, self._set_files(request.folder), self.require_shard()
         began = runtime.monotonic()
-        manifest, written = snapshot.save(shard, files, self.index, request.set, self.job, epoch)
+        saved = snapshot.save(shard, files, self.index, request.set, self.job, epoch)
         seconds = runtime.monotonic() - began
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = runtime.monotonic()
         self._metrics.snapshot_age_seconds.set_function(lambda: runtime.monotonic() - written_s)
         if self._sets is not None and self._sets.disk is not None:
             self._metrics.watch_disk(self._sets.disk)
-        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds, shard_epoch=epoch)
+        return wire.SnapshotReply(
+            manifest=saved.manifest.name, bytes=saved.nbytes, seconds=seconds, shard_epoch=epoch, needs=saved.needs
+        )
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set.

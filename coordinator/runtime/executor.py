@@ -358,12 +358,12 @@ class EffectExecutor:
             ):  # used by an earlier attempt: a shard may still write there
                 with self._step() as (machine, _):
                     set_id = machine.retake_set()
-            parts = self._shards.snapshot(set_id)
+            written = self._shards.snapshot(set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
             # After a suspension, its state lacks the leases that the next coordinator has granted; the files have them.
             self._confirm_leads()
-            content = {**state, "parts": parts, "wall_s": self._wall_s()}
+            content = {**state, **written, "wall_s": self._wall_s()}
             self._stored(partial(self._sets.commit, set_id, job.name, content))
         except (Rejected, WriteFailed) as error:
             with self._step() as (machine, now_s):

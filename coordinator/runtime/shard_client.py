@@ -312,8 +312,8 @@ class ShardClient:
         reply: wire.StatsReply = self._answer(place, self._begin(place, "Stats", request, TIMEOUT_S))
         return reply
 
-    def snapshot(self, set_id: str) -> dict[str, int]:
-        """Have every shard write its file of a set; returns each file's shard epoch by its manifest's name.
+    def snapshot(self, set_id: str) -> dict[str, Any]:
+        """Have every shard write its file of a set; returns what `SetStorage.commit` takes of it.
 
         Raises
         ------
@@ -323,7 +323,8 @@ class ShardClient:
         replies = self._each("Snapshot", lambda: wire.SnapshotRequest(**self._set(set_id)))
         for place, reply in zip(self._places(), replies, strict=True):
             _check_epoch(place, reply.shard_epoch)
-        return {reply.manifest: reply.shard_epoch for reply in replies}
+        parts = {reply.manifest: reply.shard_epoch for reply in replies}
+        return {"parts": parts, "needs": sorted({name for reply in replies for name in reply.needs})}
 
     def restore(self, set_id: str, again: bool = False) -> None:
         """Have every shard load its segments from a set; `again`: a rollback of running shards."""

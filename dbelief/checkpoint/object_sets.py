@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from dbelief.checkpoint.checksummed_json import parse_checksummed, with_checksum
-from dbelief.checkpoint.set_files import COMMIT, SetFiles
-from dbelief.checkpoint.set_storage import LocalSets, SetStorage
+from dbelief.checkpoint.set_files import COMMIT, TORN, SetFiles
+from dbelief.checkpoint.set_storage import LocalSets, SetStorage, needed_by
 from dbelief.checkpoint.snapshot_set import FORMAT, count_of
-from dbelief.errors import CorruptSnapshot, StorageError, Unavailable, WriteFailed
+from dbelief.errors import CorruptSnapshot, SnapshotError, StorageError, Unavailable, WriteFailed
 from dbelief.process.runtime import runtime
 from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url, is_url
 
 log = logging.getLogger(__name__)
-
-TORN = "set.torn"
 
 
 @contextmanager
@@ -58,6 +56,30 @@ class ObjectFiles:
 
     def __str__(self) -> str:
         return str(self._prefix)
+
+    @property
+    def place(self) -> str:
+        """See `SetFiles`."""
+        return f"{self._prefix.name}/{self._attempt}"
+
+    def beside(self, place: str) -> ObjectFiles:
+        """See `SetFiles`."""
+        set_id, _, attempt = place.partition("/")
+        return ObjectFiles(self._store, self._prefix.parent / set_id, attempt)
+
+    def complete(self) -> bool:
+        """See `SetFiles`. False where another attempt has completed it."""
+        commit = self._prefix / COMMIT
+        with _written(), suppress(CorruptSnapshot):
+            content = parse_checksummed(commit, lambda: self._store.read(commit), FORMAT)
+            return bool(content["attempt"] == self._attempt)
+        return False
+
+    def torn(self) -> bool:
+        """See `SetFiles`."""
+        with _written():
+            found = self._store.exists(self._prefix / TORN)
+        return found
 
     def make(self) -> None:
         """See `SetFiles`. A prefix need not be made."""
@@ -171,10 +193,14 @@ class ObjectSets:
         try:
             listed = self._listed()
             complete = [set_id for set_id, urls in listed.items() if self.where / set_id / COMMIT in urls]
-            for set_id in list(listed)[: list(listed).index(complete[-keep])] if len(complete) > keep else ():
+            if len(complete) <= keep:
+                return
+            needed = {self.where / name for name in needed_by(self, complete[-keep:])}
+            for set_id in list(listed)[: list(listed).index(complete[-keep])]:
                 commit = self.where / set_id / COMMIT
-                self._store.delete(sorted(listed[set_id], key=lambda url: url != commit), below=self.where)
-        except (Unavailable, StorageError) as error:
+                urls = sorted((url for url in listed[set_id] if url not in needed), key=lambda url: url != commit)
+                self._store.delete(urls, below=self.where)
+        except (Unavailable, StorageError, SnapshotError) as error:
             log.warning(f"old snapshot sets could not be removed, and are next time: {error}")
 
     def files_at(self, place: str) -> SetFiles | None:
@@ -190,11 +216,17 @@ class ObjectSets:
         return ObjectFiles(self._store, self.where / set_id)
 
     def fetch(self, set_id: str, folder: Path) -> None:
-        """Copy a complete set's files into a folder, in the form of `LocalSets`; what is missing is left out."""
-        commit = self._store.read(self.where / set_id / COMMIT)
+        """Copy a complete set's files into a folder, in the form of `LocalSets`; what is missing is left out.
+
+        Files of earlier sets that it needs are copied to their places beside that folder.
+        """
+        commit, content = self._store.read(self.where / set_id / COMMIT), self.read(set_id)
         (folder / COMMIT).write_bytes(commit)
-        for url in self._store.list(self.where / set_id / self.read(set_id)["attempt"]):
-            with self._store.open(url) as source, (folder / url.name).open("wb") as file:
+        paths = {url: folder / url.name for url in self._store.list(self.where / set_id / content["attempt"])}
+        paths |= {self.where / name: folder.parent / name for name in needed_by(self, [set_id])}
+        for url, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError), self._store.open(url) as source, path.open("wb") as file:
                 shutil.copyfileobj(source, file, 8 << 20)
 
     def _listed(self) -> dict[str, list[Url]]:

@@ -14,10 +14,29 @@ from dbelief.url import Url
 
 COMMIT = "set.json"
 """Name of the file that completes a set."""
+TORN = "set.torn"
+"""Its name once the set was found to be damaged."""
 
 
 class SetFiles(Protocol):
     """Reading and writing of a set's files by name. A file that is missing raises FileNotFoundError."""
+
+    @property
+    def place(self) -> str:
+        """Where they are written, below the place of all sets."""
+        ...
+
+    def beside(self, place: str) -> SetFiles:
+        """The files of another set, at its `place`."""
+        ...
+
+    def complete(self) -> bool:
+        """Whether the set is complete, with these files; raises WriteFailed where that cannot be found out."""
+        ...
+
+    def torn(self) -> bool:
+        """Whether the set was found to be damaged; raises WriteFailed as `complete` does."""
+        ...
 
     def make(self) -> None:
         """Make the place of the files, where there is none yet; raises WriteFailed where that fails."""
@@ -73,6 +92,23 @@ class LocalFiles:
 
     def __str__(self) -> str:
         return str(self.folder)
+
+    @property
+    def place(self) -> str:
+        """See `SetFiles`."""
+        return self.folder.name
+
+    def beside(self, place: str) -> LocalFiles:
+        """See `SetFiles`."""
+        return LocalFiles(self.folder.parent / place)
+
+    def complete(self) -> bool:
+        """See `SetFiles`."""
+        return self.exists(COMMIT)
+
+    def torn(self) -> bool:
+        """See `SetFiles`."""
+        return self.exists(TORN)
 
     def make(self) -> None:
         """See `SetFiles`."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
 from typing import Any, Protocol
 
 from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
-from dbelief.checkpoint.set_files import COMMIT, LocalFiles, SetFiles
+from dbelief.checkpoint.row_changes import is_path
+from dbelief.checkpoint.set_files import COMMIT, TORN, LocalFiles, SetFiles
 from dbelief.checkpoint.snapshot_set import FORMAT, Skipped, count_of, first_valid
-from dbelief.errors import UserError, WriteFailed
+from dbelief.errors import CorruptSnapshot, SnapshotError, UserError, WriteFailed
 from dbelief.process.atomic_file import disk
 from dbelief.url import Url
+
+log = logging.getLogger(__name__)
 
 
 class SetStorage(Protocol):
@@ -44,7 +49,7 @@ class SetStorage(Protocol):
         ...
 
     def commit(self, set_id: str, job: str, state: dict[str, Any]) -> None:
-        """Complete a set; `state["parts"]` names its manifests.
+        """Complete a set; `state["parts"]` names its manifests, `state["needs"]` files of earlier sets that it needs.
 
         Raises
         ------
@@ -80,7 +85,10 @@ class SetStorage(Protocol):
         """Mark a set as not complete."""
 
     def prune(self, keep: int) -> None:
-        """Remove old sets: keep the newest complete ones, and all that are newer than the oldest of them."""
+        """Remove old sets: keep the newest complete ones, and all that are newer than the oldest of them.
+
+        Files of an older set that a kept one needs stay, and the older set is complete no more.
+        """
 
     def files_at(self, place: str) -> SetFiles | None:
         """The files of a set at a place that the coordinator names; None where it is not below `where`."""
@@ -109,6 +117,23 @@ def latest_valid(sets: SetStorage, job: str, rule: str) -> tuple[str, dict[str, 
         hint = _earlier(sets.where.parent) if isinstance(sets.where, Path) else ""
         raise UserError(f"{sets.where}: no complete snapshot set to resume from{hint}")
     return first_valid(((set_id, sets.files(set_id)) for set_id in reversed(complete)), job, rule)
+
+
+def needed_by(sets: SetStorage, set_ids: Iterable[str]) -> set[str]:
+    """Files of earlier sets, below the place of all sets, that these complete sets need.
+
+    Raises
+    ------
+    SnapshotError
+        As `SetStorage.read` does; or what a set names is no such file.
+    """
+    needed: set[str] = set()
+    for set_id in set_ids:
+        names = sets.read(set_id).get("needs", ())
+        if odd := [name for name in names if not is_path(name)]:
+            raise CorruptSnapshot(f"{sets.where / set_id / COMMIT}: needs {odd[0]!r}, which is no file of a set")
+        needed.update(names)
+    return needed
 
 
 def newest_count(sets: SetStorage) -> int:
@@ -170,14 +195,30 @@ class LocalSets:
 
     def quarantine(self, set_id: str) -> None:
         """See `SetStorage`. Its other files stay until it is pruned."""
-        (self.where / set_id / COMMIT).rename(self.where / set_id / "set.torn")
+        (self.where / set_id / COMMIT).rename(self.where / set_id / TORN)
 
     def prune(self, keep: int) -> None:
         """See `SetStorage`."""
         started, complete = self.started(), self.complete()
-        if len(complete) > keep:
-            for set_id in started[: started.index(complete[-keep])]:
-                shutil.rmtree(self.where / set_id, ignore_errors=True)
+        if len(complete) <= keep:
+            return
+        try:
+            needed = needed_by(self, complete[-keep:])
+        except SnapshotError as error:
+            log.warning(f"old snapshot sets are not removed, for what newer ones need of them is not known: {error}")
+            return
+        for set_id in started[: started.index(complete[-keep])]:
+            self._remove(self.where / set_id, {name for name in needed if name.startswith(f"{set_id}/")})
+
+    def _remove(self, folder: Path, needed: Collection[str]) -> None:
+        """Remove a set but for these files; its `set.json` first."""
+        if not needed:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        for path in sorted(folder.glob("*"), key=lambda path: path.name != COMMIT):
+            if f"{folder.name}/{path.name}" not in needed:
+                with suppress(OSError):
+                    path.unlink()
 
     def files_at(self, place: str) -> SetFiles | None:
         """See `SetStorage`. Links are resolved on both sides."""

@@ -5,23 +5,26 @@ shard files and the incarnation of each shard that wrote one. Every attempt at a
 another incarnation is not replaced: a suspended writer that resumes later cannot change its successor's set. A set
 loads on any number of shards, for each of them looks up its segments in every manifest. A segment's vectors are
 contiguous in the data file, in the order of their names; the rule's state is among them, under `rule/NAME`. Each
-segment has a CRC-32 over all its bytes, and so have the file's header and the manifest itself.
+segment has a CRC-32 over all its bytes, and so have the file's header and the manifest itself. Of a table's bucket a
+set may have what has changed since an earlier set, and names where that one has all its rows (`row_changes.py`).
 
-Both directions process one segment at a time, in one buffer: no more than one segment is in memory beside the vectors.
+Both directions process one segment at a time, in one buffer: no more than one segment is in memory beside the vectors;
+three times a bucket where it is read with its changes.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dbelief.checkpoint.checksummed_json import parse_checksummed, with_checksum
+from dbelief.checkpoint.row_changes import Piece, is_path, with_changes
 from dbelief.checkpoint.safetensors_io import DTYPES, Tensor, TensorFile, dtype_name
 from dbelief.checkpoint.set_files import COMMIT, SetFiles, files_in
 from dbelief.core.absent import Missed
@@ -48,6 +51,8 @@ class StoredSegment:
     arrays
         Vectors by name, including the rule's state: (length,) each, but of a table's bucket; valid until the next
         iteration.
+    since
+        To be written: where an earlier set has all rows, of which `arrays` are the changes; None: they are all.
     """
 
     span: SegmentSpan
@@ -59,6 +64,15 @@ class StoredSegment:
     arrays: Mapping[str, np.ndarray]
     lost_of: Mapping[Pusher, int] = field(default_factory=dict)
     missed: Missed = ()
+    since: Piece | None = None
+
+
+class Written(NamedTuple):
+    """A shard's part of a set: its manifest, the bytes of its data file, and where that has each bucket of a table."""
+
+    manifest: Path | Url
+    nbytes: int
+    buckets: dict[int, Piece]
 
 
 def state_key(name: str) -> str:
@@ -75,8 +89,8 @@ def write_shard(
     about: Mapping[str, Any],
     table: Iterable[tuple[SegmentSpan, Vectors]],
     segments: Iterable[StoredSegment],
-) -> tuple[Path | Url, int]:
-    """Write a shard's data file, then its manifest; returns the manifest and the bytes of the data file.
+) -> Written:
+    """Write a shard's data file, then its manifest.
 
     Parameters
     ----------
@@ -98,6 +112,7 @@ def write_shard(
         f"{index}/{name}": (dtype, (size,)) for index, (_, here) in held.items() for name, (dtype, size) in here.items()
     }
     files, data, manifest, rows = files_in(folder), f"shard-{shard}.safetensors", f"shard-{shard}.json", []
+    buckets: dict[int, Piece] = {}
     with files.write(data) as whole:
         file = TensorFile(whole, tensors, {"job": about["job"], "set": about["set"]})
         for segment in segments:
@@ -106,7 +121,11 @@ def write_shard(
             for name in vectors:
                 file.write(f"{index}/{name}", segment.arrays[name])
                 crc = zlib.crc32(segment.arrays[name].data, crc)
-            rows.append(_row(segment, vectors, file.offset(f"{index}/{next(iter(vectors))}"), crc))
+            offset = file.offset(f"{index}/{next(iter(vectors))}")
+            rows.append(_row(segment, vectors, offset, crc))
+            if segment.span.by_key:
+                sizes = [[name, dtype_name(dtype), size] for name, (dtype, size) in vectors.items()]
+                buckets[index] = Piece(files.place, data, offset, crc, sizes)
         _refuse_another_life(files, manifest, about["shard_epoch"])
     content = {
         **about,
@@ -118,7 +137,7 @@ def write_shard(
     }
     with files.write(manifest) as whole:
         whole.write(with_checksum(FORMAT, content))
-    return files.at(manifest), file.size
+    return Written(files.at(manifest), file.size, buckets)
 
 
 def _refuse_another_life(files: SetFiles, manifest: str, shard_epoch: int) -> None:
@@ -150,6 +169,7 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
             for name, (dtype, size) in vectors.items()
         ],
         **({"missed": segment.missed} if segment.missed else {}),
+        **({"since": segment.since._asdict()} if segment.since else {}),
         "offset": offset,
         "crc32": crc32,
     }
@@ -257,9 +277,20 @@ def _check_shape(content: dict[str, Any]) -> None:
             numbers += size
             if not isinstance(name, str) or dtype not in DTYPES or len(size) > 1:
                 raise TypeError(f"vector {name!r} of type {dtype!r}")
+        numbers += _numbers_of(Piece(**row["since"])) if "since" in row else ()
     odd = [number for number in numbers if type(number) is not int or number < 0]
     if odd or Path(file).name != file:
         raise TypeError(f"{odd[0] if odd else file!r} where a {'number' if odd else 'file name'} was expected")
+
+
+def _numbers_of(piece: Piece) -> list[int]:
+    """Numbers of a piece; raises TypeError or ValueError where it has another structure."""
+    texts = [piece.place, piece.file, *(name for name, _, _ in piece.vectors)]
+    odd = [text for text in texts if not isinstance(text, str)]
+    odd += [dtype for _, dtype, _ in piece.vectors if dtype not in DTYPES]
+    if odd or not is_path(piece.path):
+        raise TypeError(f"{odd[0] if odd else piece.path!r} where all rows of a bucket were expected")
+    return [piece.offset, piece.crc32, *(size for _, _, size in piece.vectors)]
 
 
 def _read(files: SetFiles, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[StoredSegment]:
@@ -276,9 +307,27 @@ def _read(files: SetFiles, content: dict[str, Any], rows: list[dict[str, Any]]) 
                 file.seek(row["offset"])
                 if file.readinto(block.data) != len(block) or zlib.crc32(block.data) != row["crc32"]:
                     raise CorruptSnapshot(f"{path}: segment {row['index']} does not match its checksum")
-                yield _stored(row, block)
+                stored = _stored(row, block)
+                yield stored if stored.since is None else _whole(files, content["set"], stored, stored.since)
     except OSError as error:
         raise CorruptSnapshot(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _whole(files: SetFiles, set_id: str, changes: StoredSegment, since: Piece) -> StoredSegment:
+    """A bucket with all its rows: those of the earlier set's file, and what has changed since."""
+    earlier = files.beside(since.place)
+    where = f"{earlier.at(since.file)}: segment {changes.span.index}, which set {set_id} needs,"
+    block = np.empty(sum(DTYPES[dtype].itemsize * size for _, dtype, size in since.vectors), np.uint8)
+    try:
+        with earlier.open(since.file) as file:
+            file.seek(since.offset)
+            if file.readinto(block.data) != len(block) or zlib.crc32(block.data) != since.crc32:
+                raise CorruptSnapshot(f"{where} does not match its checksum")
+        return replace(changes, arrays=with_changes(_arrays(since.vectors, block), changes.arrays), since=None)
+    except OSError as error:
+        raise CorruptSnapshot(f"{where} cannot be read: {error.strerror or error}") from error
+    except (KeyError, IndexError, ValueError) as error:
+        raise CorruptSnapshot(f"{where} has other rows than those that were changed: {error!r}") from error
 
 
 def _check_file(path: Path | Url, file: BufferedReader, content: dict[str, Any]) -> None:
@@ -306,16 +355,22 @@ def _vectors(row: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
     """One segment, as views of its bytes."""
-    arrays: dict[str, np.ndarray] = {}
-    at = 0
-    for name, dtype, size in _vectors(row):
-        end = at + size * DTYPES[dtype].itemsize
-        arrays[name] = block[at:end].view(DTYPES[dtype])
-        at = end
     # Earlier versions wrote no leases and positions.
     ledger = {(vector, Pusher(*counts[:3])): LedgerRow(*counts[3:]) for vector, *counts in row["ledger"]}
     lost_of = {Pusher(*pusher): lost for *pusher, lost in row.get("lost_of", ())}  # earlier versions wrote none
     missed = tuple((start, stop, count) for start, stop, count in row.get("missed", ()))
     span = SegmentSpan(row["index"], row["start"], row["length"])
     counts = row["version"], row["applied"], row["rounds"], row["lost"]
-    return StoredSegment(span, *counts, ledger, arrays, lost_of, missed)
+    since = Piece(**row["since"]) if "since" in row else None
+    return StoredSegment(span, *counts, ledger, _arrays(_vectors(row), block), lost_of, missed, since)
+
+
+def _arrays(vectors: Iterable[Sequence[Any]], block: np.ndarray) -> dict[str, np.ndarray]:
+    """Vectors of these names, types and lengths, as views of their bytes."""
+    arrays: dict[str, np.ndarray] = {}
+    at = 0
+    for name, dtype, size in vectors:
+        end = at + size * DTYPES[dtype].itemsize
+        arrays[name] = block[at:end].view(DTYPES[dtype])
+        at = end
+    return arrays

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.checkpoint.row_changes import changes_of
 from dbelief.core.absent import EVERYTHING, Ranges
 from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push
@@ -23,7 +24,9 @@ from dbelief.sparse.table import SparseTable, pack, packed_mean, rises, rows_nam
 from ..tables.arena import Arena, RowArrays
 from ..tables.eviction import Eviction
 from ..tables.holdings import TableHoldings, total
+from ..tables.row_history import RowHistory
 from ..tables.step import form_of, step_rows
+from .copy_on_write import SnapshotView
 from .segment import Outcome, Segment
 
 _STAMPS = (1 << 32) - 1
@@ -76,6 +79,8 @@ class Bucket(Segment):
         Learning rate of the table's rows.
     loaded
         False from `empty` on until it is loaded.
+    history
+        What sets have of its rows.
     """
 
     arena: Arena = field(kw_only=True)
@@ -83,6 +88,7 @@ class Bucket(Segment):
     evicted: int = 0
     rate: float = field(kw_only=True)
     loaded: bool = True
+    history: RowHistory = field(default_factory=RowHistory)
 
     @property
     def nbytes(self) -> int:
@@ -164,6 +170,7 @@ class Bucket(Segment):
         self.eviction.pushed(self.applied)
         if (gone := self.eviction.due(self.arena.rows().stamps, self.applied)) is not None:
             self._preserve()
+            self.history.removed(gone)
             self.evicted += self.arena.remove(gone).size
 
     def _mean(self, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) -> tuple[np.ndarray, Ranges]:
@@ -191,8 +198,34 @@ class Bucket(Segment):
         """Hold these rows, as `parts` gave them. Cost: a copy, and the index."""
         self._load_arrays(vectors)
 
+    def begin_snapshot(self) -> None:
+        """See `Segment.begin_snapshot`; later sets may get what has changed since."""
+        super().begin_snapshot()
+        self.history.begin(self.applied, self.arena.count)
+
+    def begin_changes(self) -> None:
+        """Create a snapshot view of what has changed since the set that has all rows; of all rows without such a set.
+
+        Cost: a pass over the stamps, and a copy of what has changed.
+        """
+        base = self.history.base
+        self.begin_snapshot()
+        if base is None:
+            return
+        assert self.snapshot_view is not None
+        stored = self.snapshot_view.stored
+        try:
+            changed, updated, removed = base.changes(self.arena.rows().stamps, self.applied)
+            arrays = changes_of(stored.arrays, changed, updated, removed)
+        except MemoryError:  # the view of all rows needs none
+            return
+        self.history.end(None)
+        base.named += changed.size + removed.size
+        self.snapshot_view = SnapshotView(replace(stored, arrays=arrays, since=base.piece), copied=True)
+
     def empty(self) -> None:
         """Drop all rows until the bucket is loaded."""
+        self.history.clear()
         self._preserve()
         self.staged.clear()
         self.loaded = False
@@ -211,6 +244,7 @@ class Bucket(Segment):
         keys, stamps, numbers = arrays["keys"], arrays["stamps"], arrays[self._rows_name]
         if keys.size % 2 or stamps.size != keys.size // 2 or numbers.size != stamps.size * stride:
             raise Rejected(f"{where}: {numbers.size} numbers and {stamps.size} stamps are not {keys.size // 2} rows")
+        self.history.clear()
         self._preserve()
         rows = RowArrays(keys.view(np.int64), stamps.view(np.uint32), numbers.reshape(-1, stride))
         self.arena.load(rows)

@@ -25,7 +25,7 @@ class SnapshotView:
     Parameters
     ----------
     stored
-        What the set is to hold; its arrays are the segment's own.
+        What the set is to hold; its arrays are the segment's own, or `copied` already.
 
     Attributes
     ----------
@@ -33,11 +33,12 @@ class SnapshotView:
         Whether memory for a copy was missing, so that the set cannot be written as of its beginning.
     """
 
-    def __init__(self, stored: StoredSegment) -> None:
+    def __init__(self, stored: StoredSegment, copied: bool = False) -> None:
         self.stored = stored
         self.failed = False
         self._arrays = dict(stored.arrays)
-        self._own = {id(array): name for name, array in stored.arrays.items()}  # unique: `stored` holds all
+        own = {} if copied else stored.arrays
+        self._own = {id(array): name for name, array in own.items()}  # unique: `stored` holds all
 
     def preserve(self, changing: Iterable[np.ndarray]) -> None:
         """Copy those of the view's arrays that are about to be changed."""

@@ -66,8 +66,9 @@ def trained(number: int, rule: str = "adam") -> list[Shard]:
 
 def save(shards: Sequence[Shard], folder: Path, set_id: str = "set-7", job: str = "digits") -> Path:
     for number, shard in enumerate(shards):
-        manifest, written = snapshot.save(shard, folder, number, set_id, job, shard_epoch=1)
+        manifest, written, needs = snapshot.save(shard, folder, number, set_id, job, shard_epoch=1)
         assert manifest.parent == folder
+        assert needs == []
         assert written == manifest.with_suffix(".safetensors").stat().st_size
     return folder
 

@@ -1371,6 +1371,7 @@ class SnapshotReply(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
     manifest: _builtins.str
     """file name of the manifest inside the folder"""
     bytes: _builtins.int
@@ -1379,6 +1380,10 @@ class SnapshotReply(_message.Message):
     """duration of the write"""
     shard_epoch: _builtins.int
     """incarnation that wrote it, as in the manifest"""
+    @_builtins.property
+    def needs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """files of earlier sets that it needs too, below `snapshots` of the assignment"""
+
     def __init__(
         self,
         *,
@@ -1386,10 +1391,11 @@ class SnapshotReply(_message.Message):
         bytes: _builtins.int = ...,
         seconds: _builtins.float = ...,
         shard_epoch: _builtins.int = ...,
+        needs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "manifest", b"manifest", "seconds", b"seconds", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "manifest", b"manifest", "needs", b"needs", "seconds", b"seconds", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

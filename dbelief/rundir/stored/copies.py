@@ -122,7 +122,7 @@ def _fetch_newest_set(sets: ObjectSets, folder: Path) -> bool:
     job, complete = load_job(folder / "job.yaml"), sets.complete()
     for set_id in reversed(complete):
         target = folder / "snapshots" / set_id
-        target.mkdir(parents=True)
+        target.mkdir(parents=True, exist_ok=True)  # a newer set, which is damaged, may need files of it
         try:
             sets.fetch(set_id, target)
             first_valid([(set_id, LocalFiles(target))], job.name, job.strategy.at_shards.name)

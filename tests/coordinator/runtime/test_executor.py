@@ -176,7 +176,7 @@ class ScriptedShards:
         self.placement: Any = None
         self.meanwhile = lambda: None
 
-    def snapshot(self, set_id: str) -> dict[str, int]:
+    def snapshot(self, set_id: str) -> dict[str, dict[str, int]]:
         folder = self.snapshots / set_id
         assert list(folder.iterdir()) == []
         self.folders.append(folder)
@@ -184,7 +184,7 @@ class ScriptedShards:
         error = next(self.answers)
         if error is not None:
             raise error
-        return {"shard-0.json": 2}
+        return {"parts": {"shard-0.json": 2}}
 
 
 class StoreThatIsAway:

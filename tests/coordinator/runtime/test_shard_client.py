@@ -331,8 +331,8 @@ def test_shards_whose_join_is_not_answered_yet_write_a_file_each(tmp_path: Path)
         service.controller.index = -1
 
     with cluster(tmp_path, 2, prepare=unnumbered) as here:
-        parts = here.shards.snapshot("000000000000-0001")
-        assert parts == {"shard-0.json": 1, "shard-1.json": 1}
+        written = here.shards.snapshot("000000000000-0001")
+        assert written == {"parts": {"shard-0.json": 1, "shard-1.json": 1}, "needs": []}
         rule, segments = "sgd", len(here.placement.spans)
         verify_shards(tmp_path / "snapshots" / "000000000000-0001", "000000000000-0001", "programs", rule, segments)
 

@@ -65,7 +65,7 @@ def write_parts(sets: SetStorage, set_id: str, epoch: int = 3) -> dict[str, int]
             (one.span, {name: (values.dtype, values.size) for name, values in one.arrays.items()}) for one in segments
         ]
         about = {**ABOUT, "set": set_id, "shard_epoch": epoch}
-        manifest, _ = write_shard(files, number, about, table, segments)
+        manifest = write_shard(files, number, about, table, segments).manifest
         parts[manifest.name] = epoch
     return parts
 

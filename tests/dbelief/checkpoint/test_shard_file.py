@@ -49,7 +49,7 @@ def write(folder: Path, number: int, spans: Iterable[SegmentSpan], **about: Any)
     """One shard's part."""
     segments = [stored(span) for span in spans]
     table = [(one.span, {name: (values.dtype, values.size) for name, values in one.arrays.items()}) for one in segments]
-    manifest, size = write_shard(folder, number, {**ABOUT, **about}, table, segments)
+    manifest, size, _ = write_shard(folder, number, {**ABOUT, **about}, table, segments)
     assert manifest == folder / f"shard-{number}.json"
     assert size == manifest.with_suffix(".safetensors").stat().st_size
     return manifest
@@ -175,6 +175,7 @@ def row(name: str, value: Any) -> Callable[[Path], None]:
     return edit(lambda content: content["segments"][2].__setitem__(name, value))
 
 
+SINCE = {"place": "set-7", "file": "shard-0.safetensors", "offset": 0, "crc32": 0, "vectors": []}
 UNREADABLE = r"shard-0\.json: cannot be read"
 MANIFEST = r"shard-0\.json: is no manifest of a shard's part"
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -206,6 +207,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a ledger row of a negative push": (row("ledger", [["w", 1, 11, 0, -5, 3, 64]]), MANIFEST),
     "a ledger row without a vector": (row("ledger", [[None, 1, 11, 0, 5, 3, 64]]), MANIFEST),
     "a ledger of no rows": (row("ledger", 7), MANIFEST),
+    "changes since rows elsewhere": (row("since", {**SINCE, "place": "../x"}), MANIFEST),
+    "changes since rows without a place": (row("since", {**SINCE, "place": 7}), MANIFEST),
+    "changes since rows of another type": (row("since", {**SINCE, "vectors": [["keys", "I64", 1]]}), MANIFEST),
+    "changes since rows of a negative length": (row("since", {**SINCE, "vectors": [["keys", "F32", -1]]}), MANIFEST),
+    "changes since nothing": (row("since", {}), MANIFEST),
+    "changes of a vector": (row("since", SINCE), r"shard-0\.safetensors: segment 2, which set set-7 needs, has other"),
     "a segment that lacks its ledger": (edit(lambda c: c["segments"][2].pop("ledger")), MANIFEST),
 }
 

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.layout import make_segments
 from dbelief.core.placement import Placement
 from dbelief.core.push import Push, Pusher
@@ -126,14 +127,19 @@ def test_rounds_are_means_in_tables_too(start: Start) -> None:
     assert replicas[0].versions[USER.first :].tolist() == [1] * 8, "one step for both pushes"
 
 
-def test_a_restored_shard_goes_on_with_the_rows_of_its_set(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sets", [1, 2])
+def test_a_restored_shard_goes_on_with_the_rows_of_its_set(start: Start, sets: int, tmp_path: Path) -> None:
+    """A second set has what has changed."""
     job = start(spans=DENSE, tables=RULES)
     replica, rng = Replica(job, refresh=lambda: job.placement), np.random.default_rng(0)
-    for _ in range(3):
+    replica.push(rng)
+    for number in range(sets):
         replica.push(rng)
-    job.snapshot(tmp_path)
+        job.snapshot(folder := tmp_path / f"0-{number}")
+        LocalSets(tmp_path).commit(folder.name, "digits", {})
+    assert ['"since"' in path.read_text() for path in folder.glob("shard-*.json")] == [sets == 2] * 2
     for number in range(2):
-        job.restart(number, tmp_path)
+        job.restart(number, folder)
     assert same(replica)
     for _ in range(3):
         replica.push(rng)

@@ -23,7 +23,6 @@ from dbelief.core.vector_program import Operation, copy, lincomb
 from dbelief.errors import Rejected, WriteFailed
 from dbelief.optim import make_rule
 from dbelief.process.atomic_file import Disk, use_disk
-from dbelief.url import Url
 from ps_server import snapshot
 from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
@@ -48,7 +47,7 @@ def between(turns: Sequence[Callable[[], object]]) -> Iterator[None]:
 
     def held(
         folder: Path, number: int, about: Any, table: Any, segments: Iterable[StoredSegment]
-    ) -> tuple[Path | Url, int]:
+    ) -> shard_file.Written:
         def each() -> Iterator[StoredSegment]:
             left, source = iter(turns), iter(segments)
             for turn in left:

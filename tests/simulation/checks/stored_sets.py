@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from safetensors.numpy import load_file
 
 from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
+from dbelief.checkpoint.row_changes import with_changes
 from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -126,10 +128,17 @@ def _rows(folder: Path, manifest: str) -> Iterator[Row]:
     content = json.loads((folder / manifest).read_text())
     arrays = load_file(folder / content["file"])
     for row in content["segments"]:
-        prefix = f"{row['index']}/"
-        own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+        own = _of_segment(arrays, row["index"])
+        if (since := row.get("since")) is not None:
+            earlier = load_file(folder.parent / since["place"] / since["file"])
+            own = with_changes(_of_segment(earlier, row["index"]), own)
         trained = {"trained": -float(own[PARAMETERS][:SAMPLES].sum())} if PARAMETERS in own else {}
         yield {**row, **trained, "arrays": own}
+
+
+def _of_segment(arrays: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
+    prefix = f"{index}/"
+    return {name.removeprefix(prefix): values.copy() for name, values in arrays.items() if name.startswith(prefix)}
 
 
 def _lasts(row: Row) -> dict[Pusher, LedgerRow]:

@@ -268,14 +268,14 @@ _SNAPSHOTS = (
         "set_state_read_before_the_shards_wrote",
         "coordinator/runtime/executor.py",
         """\
-            parts = self._shards.snapshot(set_id)
+            written = self._shards.snapshot(set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
 """,
         """\
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
-            parts = self._shards.snapshot(set_id)
+            written = self._shards.snapshot(set_id)
 """,
         "set.json lacks leases that were granted while the shards began their files, whose pushes the files hold; a "
         "job resumed from it trains these samples twice.",
