@@ -225,7 +225,6 @@ class Bucket(Segment):
 
     def empty(self) -> None:
         """Drop all rows until the bucket is loaded."""
-        self.history.clear()
         self._preserve()
         self.staged.clear()
         self.loaded = False

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dbelief.checkpoint.object_sets import ObjectSets
@@ -24,10 +24,11 @@ from dbelief.url import parse_url
 from ps_server import snapshot
 from ps_server.store.bucket import Bucket
 from tests.examples import examples
-from tests.ps_server.store.test_bucket import SPANS, WIDTH, A, Served, carried, drawn, pushed_between
+from tests.ps_server.store.test_bucket import SPANS, WIDTH, A, Served, carried, pushed_between
 
 RULE = "adagrad"
-LIMITS = (RowLimits(), RowLimits(recent=90), RowLimits(after=2, counters=9 * 1024, recent=60, ttl_s=3600))
+KEYS = 300
+LIMITS = (RowLimits(), RowLimits(recent=135), RowLimits(after=2, counters=9 * 1024, recent=135, ttl_s=3600))
 STEPS = ("push", "push", "complete", "complete", "complete", "fail", "repeat", "die", "move", "tear")
 
 
@@ -49,9 +50,12 @@ class Run:
         self.served = Served(2, RULE, limits=limits)
         self.count = 0
         self.taken: dict[str, tuple[dict[int, Any], dict[Any, int]]] = {}
+        for _ in range(4):
+            self.push(200)
 
-    def push(self) -> None:
-        self.served.push(A, *drawn(self.rng))
+    def push(self, most: int = 25) -> None:
+        keys = self.rng.choice(KEYS, self.rng.integers(0, most), replace=False)
+        self.served.push(A, keys, self.rng.standard_normal((keys.size, WIDTH), dtype=np.float32))
 
     def begin(self) -> str:
         self.count += 1
@@ -84,7 +88,9 @@ class Run:
         set_id = self.begin()
         self.write(set_id)
         self.push()
-        self.sets.commit(set_id, "job", self.write(set_id))
+        state = self.write(set_id)
+        assert state["needs"] == [], "a call that comes late may write after the commit of what another one needed"
+        self.sets.commit(set_id, "job", state)
 
     def restored(self, set_id: str, shards: int) -> Served:
         served = Served(shards, RULE, limits=self.limits)
@@ -120,7 +126,12 @@ def in_store(path: Path) -> ObjectSets:
     return ObjectSets(ObjectStore(MemoryBackend(), patience_s=0.0), where)
 
 
+EVICTING = ["complete", "push", "complete", "push", "fail", "push", "complete", "die", "complete", "push", "complete"]
+
+
 @examples(60)
+@example(steps=EVICTING, store=False, limits=LIMITS[1], seed=3)
+@example(steps=EVICTING, store=True, limits=LIMITS[2], seed=4)
 @given(
     steps=st.lists(st.sampled_from(STEPS), max_size=18),
     store=st.booleans(),
