@@ -25,6 +25,8 @@ from dbelief.rundir.events import read_events
 
 REPLICAS = 2
 LIMIT_S = 3_600.0
+COUNTS = ("samples", "pushes_lost", "pushes_trained_twice", "died")
+"""Figures of a summary that say what was trained, and who failed."""
 
 
 def run(name: str, seed: int, source: str, kills: bool) -> dict[str, Any]:
@@ -33,14 +35,19 @@ def run(name: str, seed: int, source: str, kills: bool) -> dict[str, Any]:
     total = JOBS[name]["epochs"] * JOBS[name]["train"]
     with runs.temporary_run("runs/script") as made:
         launcher = made.start("run", job_command(made.folder, name, fields, source))
-        for share, victim in ((1 / 3, _script), (2 / 3, _leader)) if kills else ():
-            _wait(launcher, made, share * total)
-            os.kill(victim(made), signal.SIGKILL)
+        if kills:
+            kill_two(launcher, made, total)
         if launcher.wait(LIMIT_S):
             raise SystemExit("\n".join(made.output("run")))
         summary = made.summary()
-    figures = ("samples", "pushes_lost", "pushes_trained_twice", "died")
-    return figures_of(summary) | {figure: summary[figure] for figure in figures}
+    return figures_of(summary) | {figure: summary[figure] for figure in COUNTS}
+
+
+def kill_two(launcher: subprocess.Popen[bytes], made: runs.Run, total: int) -> None:
+    """Kill a script after a third of all samples of the job, and the leader of a shard after two thirds."""
+    for share, victim in ((1 / 3, _script), (2 / 3, _leader)):
+        _wait(launcher, made, share * total)
+        os.kill(victim(made), signal.SIGKILL)
 
 
 def _wait(launcher: subprocess.Popen[bytes], made: runs.Run, samples: float) -> None:
@@ -59,7 +66,7 @@ def _script(made: runs.Run) -> int:
 
 
 def _leader(made: runs.Run) -> int:
-    """Process of the shard that serves the segments."""
+    """Process of the shard that joined last, and serves segments."""
     members = [event for event in read_events(made.run / "events.jsonl") if event["event"] == "member"]
     name = [one["name"] for one in members if one["what"] == "joined" and one["role"] == "shard"][-1]
     for pid, words in made.processes().items():

@@ -87,18 +87,18 @@ def _ddp_rank(rank: int, meeting: str, data: str, epochs: int, workers: int, siz
 
 def ddp(data: str, epochs: int, workers: int, size: int) -> float:
     """Data parallelism by all-reduce over gloo."""
-    return _spawned(_ddp_rank, workers, data, epochs, workers, size)
+    return max(spawned(_ddp_rank, workers, workers, data, epochs, workers, size))
 
 
-def _spawned(run: Callable[..., None], count: int, *words: Any) -> float:
-    """Longest time of the processes of `run`, which put theirs on a queue."""
+def spawned(run: Callable[..., None], count: int, answers: int, *words: Any) -> list[float]:
+    """So many numbers that processes of `run` put on a queue."""
     import torch.multiprocessing as processes
 
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
     with tempfile.TemporaryDirectory() as folder:
         took = processes.get_context("spawn").SimpleQueue()
         processes.spawn(run, ((Path(folder) / "meeting").as_uri(), *words, took), count)
-        return float(max(took.get() for _ in range(words[2])))
+        return [took.get() for _ in range(answers)]
 
 
 # -- parameter servers -----------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _rpc_rank(rank: int, meeting: str, data: str, epochs: int, workers: int, siz
 
 def torch_rpc(data: str, epochs: int, workers: int, size: int) -> float:
     """A parameter server by torch RPC; updates of two workers may run at once, as in its tutorial."""
-    return _spawned(_rpc_rank, workers + 1, data, epochs, workers, size)
+    return max(spawned(_rpc_rank, workers + 1, workers, data, epochs, workers, size))
 
 
 def with_ray(data: str, epochs: int, workers: int, size: int) -> float:
