@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 from typing import NamedTuple
 
@@ -30,10 +31,13 @@ def tcp_bytes() -> TcpBytes:
     sent = received = 0
     for name in os.listdir("/proc/self/fd"):
         try:
-            one = socket.socket(fileno=os.dup(int(name)))
+            own = os.dup(int(name))
         except OSError:
-            continue  # no socket, or closed meanwhile
-        with one:
+            continue  # closed meanwhile
+        if not stat.S_ISSOCK(os.fstat(own).st_mode):
+            os.close(own)
+            continue
+        with socket.socket(fileno=own) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
                 info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
                 if len(info) < _SENT + 8:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -29,12 +30,13 @@ def test_bytes_of_a_connection_are_counted() -> None:
         socket.create_connection(server.getsockname()) as client,
         server.accept()[0] as accepted,
     ):
-        before = tcp_bytes()
+        before, files = tcp_bytes(), os.listdir("/proc/self/fd")
         client.sendall(bytes(1000))
         assert len(accepted.recv(1000, socket.MSG_WAITALL)) == 1000
         accepted.sendall(bytes(77))
         assert len(client.recv(77, socket.MSG_WAITALL)) == 77
         after = tcp_bytes()
+        assert os.listdir("/proc/self/fd") == files, "none is left open"
     assert (after.sent - before.sent, after.received - before.received) == (1077, 1077)
 
 
