@@ -111,4 +111,5 @@ def ranks_of(uniform: np.ndarray) -> np.ndarray:
     """(n, columns) int64 ranks, from 1, of (n, columns) numbers from 0 to below 1, by the inverse of Zipf's law."""
     power = 1 - _EXPONENTS
     x = (1 - uniform * (1 - (_IDS + 1.0) ** power)) ** (1 / power)
-    return np.minimum(x.astype(np.int64), _IDS)
+    ranks: np.ndarray = np.minimum(x.astype(np.int64), _IDS)
+    return ranks

@@ -44,7 +44,7 @@ def test_the_steps_are_those_of_the_shards_rule_on_dense_gradients(setting: Ftrl
         np.testing.assert_allclose(model.logits(batch), logits, atol=1e-9)
         model.step(batch)
         errors = 1 / (1 + np.exp(-logits)) - (batch.labels == 1)
-        rule.apply_reference(np, w, rows.T @ errors, (z, n), np.float64(setting.rate), step)  # type: ignore[arg-type]
+        rule.apply_reference(np, w, rows.T @ errors, (z, n), np.float64(setting.rate), step)
         squares += errors.sum() ** 2
         bias -= setting.rate * errors.sum() / np.sqrt(squares)
         np.testing.assert_allclose(model.weights(np.arange(KEYS)), w, atol=1e-9)
