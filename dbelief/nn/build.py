@@ -11,6 +11,7 @@ from dbelief.errors import ModelError
 
 from .autoencoders.autoencoder import Eq1, SparseAutoencoder
 from .layers.convolution import Conv
+from .layers.cross import Cross
 from .layers.dropout import Dropout
 from .layers.embedding import Embedding
 from .layers.image import Image
@@ -18,16 +19,22 @@ from .layers.layer import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
 from .layers.lcn import Lcn
 from .layers.local import Local
 from .layers.pooling import AveragePool, L2Pool, MaxPool
-from .losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
+from .layers.table_bag import FactorizationMachine, TableBag, TableLayer
+from .losses import Logistic, Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from .model import Model
 from .network import Network
 from .python_file import load_object, raised, unknown
 
 LAYERS: Mapping[str, Callable[..., Layer]] = {
     kind.kind: kind
-    for kind in (Dense, ReLU, Sigmoid, Tanh, Embedding, Image, Conv, Local, MaxPool, AveragePool, L2Pool, Lcn, Dropout)
+    for kind in (
+        *(Dense, ReLU, Sigmoid, Tanh, Embedding, Image, Conv, Local, MaxPool, AveragePool, L2Pool, Lcn, Dropout),
+        Cross,
+    )
 }
-LOSSES: Mapping[str, Callable[[], Loss]] = {loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAll, SquareLoss)}
+LOSSES: Mapping[str, Callable[[], Loss]] = {
+    loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAll, Logistic, SquareLoss)
+}
 # What a model in a user's file must have, as its author would write it.
 METHODS = {"parameters": "parameters(rng)", "loss_and_gradient": "loss_and_gradient(views, batch, out)"}
 
@@ -41,6 +48,8 @@ def build_network(
     backend: Backend,
     seed: int = 0,
     names: Sequence[str] = (),
+    tables: Mapping[str, int] | None = None,
+    columns: Sequence[str] = (),
 ) -> Network:
     """Build a network from plain words.
 
@@ -49,7 +58,7 @@ def build_network(
     layers : sequence of (kind, options)
         For example [("dense", {"units": 64}), ("relu", {}), ("dense", {"units": 10})].
     loss : str
-        "softmax_cross_entropy", "one_vs_all" or "square".
+        "softmax_cross_entropy", "one_vs_all", "logistic" or "square".
     features : int or tuple of int
         Shape of a sample's inputs, as `Network` reads it.
     outputs : int or None
@@ -59,6 +68,10 @@ def build_network(
         Of dropout's masks.
     names : sequence of str
         Names of the classes, for an error message.
+    tables : mapping of str to int, optional
+        Numbers of a row, by name of the table.
+    columns : sequence of str
+        Columns of the samples' bags of keys.
 
     Raises
     ------
@@ -67,10 +80,15 @@ def build_network(
     """
     if loss not in LOSSES:
         raise ModelError(f"loss: {unknown(loss, LOSSES)}")
-    built = [build_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
+    built = [
+        _build_table_layer(f"layer {place} ({kind})", kind, options, tables or {}, columns)
+        if kind in _TABLE_LAYERS
+        else build_layer(place, kind, options)
+        for place, (kind, options) in enumerate(layers, start=1)
+    ]
     classes = outputs if loss != SquareLoss.name else None
     network = Network(built, LOSSES[loss](), features, classes, backend, seed, names)
-    if outputs is not None and network.outputs != outputs:
+    if classes is None and outputs is not None and network.outputs != outputs:
         raise ModelError(f"the last layer has {network.outputs} outputs, the data's targets have {outputs}")
     return network
 
@@ -125,7 +143,7 @@ def build_layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
     """
     where = f"layer {place}"
     if kind not in LAYERS:
-        raise ModelError(f"{where}: {unknown(kind, LAYERS)}")
+        raise ModelError(f"{where}: {unknown(kind, [*LAYERS, *_TABLE_LAYERS])}")
     made = LAYERS[kind]
     takes: dict[str, Field[Any]] = {field.name: field for field in fields(made)} if is_dataclass(made) else {}
     for option in options:
@@ -141,6 +159,35 @@ def build_layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
     except ValueError as error:
         raise ModelError(f"{where} ({kind}): {error}") from error
     return layer
+
+
+_TABLE_LAYERS = (TableBag.kind, FactorizationMachine.kind)
+
+
+def _build_table_layer(
+    where: str, kind: str, options: Mapping[str, Any], tables: Mapping[str, int], columns: Sequence[str]
+) -> TableLayer:
+    """Build a layer that reads tables; without columns in its options it reads all.
+
+    Raises
+    ------
+    ModelError
+        A table or a column does not exist, or a row of the linear table has more than one number.
+    """
+    asked = tuple(options.get("columns") or columns)
+    for column in asked:
+        if column not in columns:
+            raise ModelError(f"{where}: {unknown(column, columns)}")
+    for name in ("table", "factors", "linear"):
+        if name in options and options[name] not in tables:
+            raise ModelError(f"{where}: {name}: {unknown(options[name], tables)}")
+    if kind == TableBag.kind:
+        table = options["table"]
+        return TableBag(table, tables[table], asked, options["mode"], options["join"])
+    factors, linear = options["factors"], options["linear"]
+    if tables[linear] != 1:
+        raise ModelError(f"{where}: rows of table {linear!r} have {tables[linear]} numbers, and a linear term has 1")
+    return FactorizationMachine(factors, linear, tables[factors], asked, options["join"])
 
 
 def _wrong_kind(value: Any, wanted: Any, least: int) -> str:

@@ -20,6 +20,20 @@ class Loss(Protocol):
         """Its name in a job file."""
         ...
 
+    def outputs(self, classes: int) -> int:
+        """Outputs of the last layer for so many classes.
+
+        Raises
+        ------
+        ModelError
+            It is not for so many.
+        """
+        ...
+
+    def by_class(self, work: Workspace, outputs: Array) -> Array:
+        """Outputs with one for each class, as predictions and metrics read them."""
+        ...
+
     def check(self, outputs: int, targets: Array) -> None:
         """Check targets against the number of outputs per sample.
 
@@ -59,6 +73,14 @@ class ClassLoss:
     """What losses with integer targets have in common."""
 
     name: ClassVar[str]
+
+    def outputs(self, classes: int) -> int:
+        """One for each class."""
+        return classes
+
+    def by_class(self, work: Workspace, outputs: Array) -> Array:
+        """As they are."""
+        return outputs
 
     def check(self, outputs: int, targets: Array) -> None:
         """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
@@ -153,6 +175,63 @@ class OneVsAll(ClassLoss):
         return logs
 
 
+class Logistic(ClassLoss):
+    """Logistic regression of two classes by one output z, with integer targets t: class 1 has probability sigmoid(z).
+
+    loss = log(1 + exp(u)), u = z for class 0 and -z for class 1; d mean / dz = (sigmoid(z) - t) / m. It is the loss of
+    softmax with the outputs (0, z), as which predictions and metrics read them.
+    """
+
+    name: ClassVar[str] = "logistic"
+
+    def outputs(self, classes: int) -> int:
+        """One, for two classes."""
+        if classes != 2:
+            raise ModelError(f"loss {self.name}: is for two classes, and the data has {classes}")
+        return 1
+
+    def by_class(self, work: Workspace, outputs: Array) -> Array:
+        """Give (0, z) of each sample, in a buffer."""
+        both = work.array("loss.both", (len(outputs), 2), outputs.dtype)
+        both[:, 0] = 0
+        both[:, 1] = outputs[:, 0]
+        return both
+
+    def check(self, outputs: int, targets: Array) -> None:
+        """Targets are integers of shape (m,), each 0 or 1."""
+        super().check(2, targets)
+
+    def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
+        """Leave sigmoid(z) in `slope`."""
+        xp = work.xp
+        u, terms = (work.array(name, outputs.shape, outputs.dtype) for name in ("loss.u", "loss.terms"))
+        xp.multiply(targets[:, None], -2, out=u)
+        xp.add(u, 1, out=u)
+        xp.multiply(u, outputs, out=u)
+        _log1p_exp(xp, u, terms)
+        total = xp.sum(terms, dtype=xp.float64)
+        xp.maximum(u, 0, out=terms)
+        total = total + xp.sum(terms, dtype=xp.float64)
+        xp.multiply(outputs, 0.5, out=slope)
+        xp.tanh(slope, out=slope)
+        xp.add(slope, 1.0, out=slope)
+        xp.multiply(slope, 0.5, out=slope)
+        return total
+
+    def backward(self, work: Workspace, targets: Array, slope: Array) -> None:
+        """Write (sigmoid(z) - t) / m."""
+        work.xp.subtract(slope, targets[:, None], out=slope)
+        work.xp.divide(slope, len(slope), out=slope)
+
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+        """Count the samples whose class is 1 where z is above 0, and 0 else."""
+        return int(work.xp.count_nonzero((outputs[:, 0] > 0) == targets))
+
+    def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
+        """Give log sigmoid(-z) and log sigmoid(z)."""
+        return SoftmaxCrossEntropy().log_probabilities(work, self.by_class(work, outputs))
+
+
 def _log1p_exp(xp: Any, u: Array, out: Array) -> None:
     """Write log(1 + exp(-|u|))."""
     xp.abs(u, out=out)
@@ -165,6 +244,14 @@ class SquareLoss:
     """With targets t of shape (m, k): loss = ||y - t||^2 / 2 per sample. d mean / dy = (y - t) / m."""
 
     name: ClassVar[str] = "square"
+
+    def outputs(self, classes: int) -> int:
+        """One for each number of a target."""
+        return classes
+
+    def by_class(self, work: Workspace, outputs: Array) -> Array:
+        """As they are."""
+        return outputs
 
     def check(self, outputs: int, targets: Array) -> None:
         """Targets are floating point of shape (m, outputs)."""

@@ -26,6 +26,7 @@ class Batch:
     Attributes
     ----------
     inputs : float32, shape (m, features...); or SparseRows, for a model that reads them (`ReadsSparse`)
+        Or BagRows, for layers that read tables.
     targets : int64, shape (m,), for classes; or float32, shape (m, k)
     """
 

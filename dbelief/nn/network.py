@@ -18,10 +18,12 @@ import numpy as np
 from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
+from .bag_rows import BagRows, BatchRows, ReadRows
 from .initial_values import UniformTensor, UniformValues, draw_uniform
 from .layers.dropout import Dropout, batch_key
 from .layers.embedding import Embedding
 from .layers.layer import Dense, Layer, Shape
+from .layers.table_bag import FactorizationMachine, TableBag
 from .losses import Loss
 from .model import Array, Batch, Drawn, Tensors
 from .sparse_rows import SparseRows
@@ -30,6 +32,8 @@ from .workspace import Workspace
 # NumPy copies a broadcast operand (a bias) into a scratch buffer of up to this many elements, allocated at
 # each call. Its default, 8,192, exceeds many a layer's whole batch; with 256 a step is no slower, and leaner.
 NUMPY_BUFFER = 256
+NO_NUMBERS: Shape = (0,)
+"""Features of samples that are bags of keys."""
 _MOST_NAMES = 8
 """Classes that an error message names."""
 
@@ -62,9 +66,10 @@ class Network:
     features : int or tuple of int
         Shape of a sample's inputs; a number n is (n,), and (height, width) is an image of one channel. Batches may
         have their numbers along other axes, and may be sparse where the first layer is dense, on the host.
+        `NO_NUMBERS`: samples are bags of keys, and the first layer reads tables.
     classes : int or None
-        Where given, the last layer must have as many outputs; None for the square loss, whose targets'
-        width is checked batch by batch.
+        Where given, the last layer must have as many outputs, or one for the logistic loss; None for the square loss,
+        whose targets' width is checked batch by batch.
     backend : Backend
         Where views, batches and gradients live.
     seed : int
@@ -76,6 +81,8 @@ class Network:
     ----------
     stages
         The layers in their places.
+    reads
+        Columns that each table is read for, by its name; empty for a network without tables.
 
     Raises
     ------
@@ -101,14 +108,27 @@ class Network:
         trainable = [place for place, stage in enumerate(self.stages) if stage.parameters]
         if not trainable:
             raise ModelError("a network needs at least one dense layer, conv or local: there is nothing to train")
-        self._first = trainable[0]
+        self._dense = self.stages[trainable[0]].parameters[0]
+        self.reads = _reads(self.stages)
+        self._check_bags()
+        self._first = 0 if self.reads else trainable[0]
+        self._read_rows: ReadRows | None = None
+        self._rows: BatchRows | None = None
         for stage in self.stages[1:]:
             if isinstance(stage.layer, Embedding):
                 raise ModelError(f"layer {stage.name}: takes the inputs, so it must be the first layer")
         self.outputs = math.prod(self.stages[-1].outputs)
-        if classes is not None and self.outputs != classes:
-            last = self.stages[-1].name
-            raise ModelError(f"layer {last}: has {self.outputs} outputs, expected {classes} classes{_listed(names)}")
+        if classes is not None and self.outputs != (expected := loss.outputs(classes)):
+            last, wanted = self.stages[-1].name, f"{classes} classes" if expected == classes else f"{expected} output"
+            raise ModelError(f"layer {last}: has {self.outputs} outputs, expected {wanted}{_listed(names)}")
+
+    def _check_bags(self) -> None:
+        """Check that layers read tables if samples are bags of keys, and the first one does."""
+        first = self.stages[0]
+        if self.reads and self.features != NO_NUMBERS:
+            raise ModelError(f"layer {first.name}: tables are read by keys, and samples are numbers (data.source bags)")
+        if self.features == NO_NUMBERS and not isinstance(first.layer, TableBag | FactorizationMachine):
+            raise ModelError(f"layer {first.name}: samples are bags of keys: it must be embedding_bag or fm")
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw initial values on the host: float32, in the order of the layers; biases are zero."""
@@ -151,6 +171,15 @@ class Network:
             return None
         return self.stages[0].parameters[0]
 
+    def attach(self, read_rows: ReadRows) -> None:
+        """Read rows of tables by this function from now on."""
+        self._read_rows = read_rows
+
+    def take_rows(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """(n,) keys and (n, width) gradients by table, of the last `loss_and_gradient`; they are forgotten here."""
+        rows, self._rows = self._rows, None
+        return {} if rows is None else {table: (keys, rows.gradients[table]) for table, keys in rows.keys.items()}
+
     def loss_and_gradient(self, views: Tensors, batch: Batch, out: Tensors) -> float:
         """Give the mean loss, and write its gradient into `out`.
 
@@ -178,9 +207,10 @@ class Network:
             return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
 
     def last_layer(self, views: Tensors, batch: Batch) -> Array:
-        """Compute the outputs of the last layer, (m, outputs), as a buffer until called again; see `GivesOutputs`."""
+        """Compute the outputs of the last layer, one for each class, as a buffer until called again: `GivesOutputs`."""
         with step_settings():
-            return self._flat(self._forward(views, batch, training=False)[-1])
+            outputs = self._flat(self._forward(views, batch, training=False)[-1])
+            return self.loss.by_class(self._work, outputs)
 
     def log_probabilities(self, views: Tensors, batch: Batch) -> Array:
         """Give log p of each class, (m, outputs), as the loss reads the outputs: a buffer until called again.
@@ -210,17 +240,24 @@ class Network:
 
     def _forward(self, views: Tensors, batch: Batch, *, training: bool) -> list[Array]:
         """Give the inputs and every layer's outputs."""
-        kind = views[self.stages[self._first].parameters[0]].dtype
+        kind = views[self._dense].dtype
         x = self.checked_inputs(kind, batch)
+        rows = self._rows_of(x) if self.reads else None
+        self._rows = rows if training else None
         activations = [x]
         for place, stage in enumerate(self.stages):
             if isinstance(stage.layer, Dropout):
                 stage.work.key = batch_key(stage.work, x, self.seed, place) if training else None
+            stage.work.tables = rows
             y = stage.work.array("y", (len(x), *stage.outputs), kind)
             own = [views[name] for name in stage.parameters]
             stage.layer.forward(stage.work, activations[-1], own, y)
             activations.append(y)
         return activations
+
+    def _rows_of(self, bags: BagRows) -> BatchRows:
+        assert self._read_rows is not None, "attach() comes first"
+        return BatchRows(bags, self.reads, self._read_rows)
 
     def _backward(self, views: Tensors, activations: Sequence[Array], dy: Array, out: Tensors) -> None:
         """Write every parameter's gradient; `activations` as from `_forward`, dy = dL/d(last of them)."""
@@ -247,9 +284,19 @@ class Network:
         got, expected = math.prod(batch.inputs.shape[1:]), math.prod(self.features)
         if got != expected:
             raise ModelError(f"layer {first}: got {got} features per sample, expected {expected}")
-        x = batch.inputs
+        if self.reads and not isinstance(batch.inputs, BagRows):
+            raise ModelError(f"layer {first}: got numbers, expected bags of keys")
+        x = batch.inputs if self.reads else self._checked_numbers(kind, batch.inputs)
+        if len(batch.targets) != m:
+            raise ModelError(f"loss {self.loss.name}: got {len(batch.targets)} targets for {m} samples")
+        self.loss.check(self.outputs, batch.targets)
+        return x
+
+    def _checked_numbers(self, kind: np.dtype, x: Array) -> Array:
+        """Give inputs that are no bags as (m, *features), or sparse."""
+        first = self.stages[0].name
         if not isinstance(x, SparseRows):
-            x = x.reshape(m, *self.features)
+            x = x.reshape(len(x), *self.features)
         elif not self.reads_sparse:
             raise ModelError(f"layer {first}: got sparse rows, which only a first layer dense reads")
         looks_up = isinstance(self.stages[0].layer, Embedding)
@@ -258,9 +305,6 @@ class Network:
         if not looks_up and x.dtype != kind:
             hint = "; whole numbers are for an embedding, or store them as float32" if x.dtype.kind == "i" else ""
             raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected {kind} as its parameters{hint}")
-        if len(batch.targets) != m:
-            raise ModelError(f"loss {self.loss.name}: got {len(batch.targets)} targets for {m} samples")
-        self.loss.check(self.outputs, batch.targets)
         return x
 
 
@@ -294,6 +338,16 @@ def stages(layers: Sequence[Layer], features: Shape, backend: Backend) -> Iterat
             raise ModelError(f"layer {name}: {error}") from error
         yield Stage(layer, name, inputs, outputs, before_relu, own, Workspace(backend))
         inputs = outputs
+
+
+def _reads(stages: Sequence[Stage]) -> Mapping[str, Sequence[str]]:
+    """Columns by table, of all layers that read it."""
+    found: dict[str, dict[str, None]] = {}
+    for stage in stages:
+        if isinstance(stage.layer, TableBag | FactorizationMachine):
+            for table, columns in stage.layer.reads.items():
+                found.setdefault(table, {}).update(dict.fromkeys(columns))
+    return {table: tuple(columns) for table, columns in found.items()}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
 
+from .bag_rows import BatchRows
 from .kernels import Blocks, Kernels, make_kernels
 from .model import Array
 
@@ -25,6 +26,8 @@ class Workspace:
         What a layer with random numbers draws them by in this step; None: it shall not (evaluation).
     part : (shape of a sample, index into it), or None
         What of the layer's outputs is computed here, where that is not all.
+    tables : BatchRows, or None
+        Rows of the batch, for a layer that reads tables.
     kernels(blocks, batch, dtype)
         The kernels of a block-local layer; the newest few are kept, with the buffers that they have.
     """
@@ -33,6 +36,7 @@ class Workspace:
         self.xp = backend.xp
         self.key: Array | None = None
         self.part: tuple[tuple[int, ...], tuple[slice, ...]] | None = None
+        self.tables: BatchRows | None = None
         self._backend = backend
         self._buffers: dict[str, Array] = {}
         self._rows: Array = self.xp.arange(0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dbelief.core.layout import Box, Layout
 from dbelief.errors import ModelError
-from dbelief.nn import Dense, Elementwise, Embedding, Image, Local, Shape, Stage
+from dbelief.nn import Cross, Dense, Elementwise, Embedding, Image, Local, Shape, Stage
 
 from .grid import Grid
 from .window import Window, split
@@ -89,6 +89,8 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
             continue
         if isinstance(stage.layer, Embedding):
             raise ModelError(f"layer {stage.name}: cannot be cut over ranks: an embedding is for one rank")
+        if isinstance(stage.layer, Cross):
+            raise ModelError(f"layer {stage.name}: cannot be cut over ranks: each output needs all inputs, and is one")
         if getattr(stage.layer, "padding", 0) or getattr(stage.layer, "ceil_mode", False):
             raise ModelError(f"layer {stage.name}: cannot be cut over ranks: padding and ceil_mode are for one rank")
         # Element by element, each rank has what it needs, however the layer before was cut.

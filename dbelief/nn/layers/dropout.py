@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dbelief.nn.bag_rows import BagRows
 from dbelief.nn.model import Array
 from dbelief.nn.sparse_rows import SparseRows
 from dbelief.nn.workspace import Workspace
@@ -73,7 +74,7 @@ def batch_key(work: Workspace, inputs: Array, seed: int, place: int) -> Array:
     ----------
     work : Workspace
         Of the layer: the key is one of its buffers.
-    inputs : floating point, shape (m, features...), or SparseRows
+    inputs : floating point, shape (m, features...), or SparseRows, or BagRows
         Of the whole network. Of sparse rows it is a hash of what is stored, not that of the same rows in an array.
     seed : int
         Of the job.
@@ -81,7 +82,7 @@ def batch_key(work: Workspace, inputs: Array, seed: int, place: int) -> Array:
         Of the layer in the network.
     """
     xp = work.xp
-    given = inputs.bits if isinstance(inputs, SparseRows) else inputs
+    given = inputs.bits if isinstance(inputs, SparseRows | BagRows) else inputs
     bits = xp.ascontiguousarray(given).reshape(len(given), -1).view(UINT32)
     numbers, part = (work.array(name, bits.shape, UINT32) for name in ("bits", "part of bits"))
     xp.copyto(numbers, work.rows(bits.size).reshape(bits.shape), casting="unsafe")

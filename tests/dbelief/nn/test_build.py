@@ -12,6 +12,7 @@ from dbelief.nn import Network, build_network, load_python_model
 
 CPU = select_backend("cpu")
 KINDS = "dense, relu, sigmoid, tanh, embedding, image, conv, local, max_pool, average_pool, l2_pool, lcn, dropout"
+KINDS += ", cross, embedding_bag, fm"
 MODEL = """
 from dataclasses import dataclass
 import numpy as np

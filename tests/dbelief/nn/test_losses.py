@@ -8,7 +8,7 @@ from scipy.special import log_expit, log_softmax
 
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import DataError, ModelError
-from dbelief.nn.losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
+from dbelief.nn.losses import Logistic, Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from dbelief.nn.workspace import Workspace
 from tests.dbelief.nn.conftest import Check
 from tests.examples import examples
@@ -34,6 +34,30 @@ def test_gradient_of_the_mean(check_gradient: Check, loss: Loss, m: int, k: int)
     loss.forward(work, outputs, targets, slope)
     loss.backward(work, targets, slope)
     check_gradient(lambda: total(loss, outputs, targets) / m, [outputs], [slope])
+
+
+@examples(30)
+@given(sizes, st.integers(0, 99), st.sampled_from([1.0, 100.0]))
+def test_logistic_loss_is_the_softmax_of_two_outputs(m: int, seed: int, scale: float) -> None:
+    rng, work = np.random.default_rng(seed), Workspace(select_backend("cpu"))
+    z, targets = rng.standard_normal((m, 1)) * scale, rng.integers(0, 2, m)
+    one, two = Logistic(), SoftmaxCrossEntropy()
+    both = one.by_class(work, z).copy()
+    assert total(one, z, targets) == pytest.approx(total(two, both, targets), rel=1e-12)
+    slope, slopes = np.empty_like(z), np.empty_like(both)
+    for loss, outputs, out in ((one, z, slope), (two, both, slopes)):
+        loss.forward(work, outputs, targets, out)
+        loss.backward(work, targets, out)
+    np.testing.assert_allclose(slope[:, 0], slopes[:, 1], rtol=1e-9, atol=1e-15)
+    assert one.right(work, z, targets) == two.right(work, both, targets)
+    np.testing.assert_allclose(one.log_probabilities(work, z), log_softmax(both, axis=1), rtol=1e-13, atol=1e-13)
+
+
+def test_logistic_loss_is_for_two_classes() -> None:
+    with pytest.raises(ModelError, match="loss logistic: is for two classes, and the data has 3"):
+        Logistic().outputs(3)
+    with pytest.raises(DataError, match=r"loss logistic: targets lie in 0\.\.2, expected 0\.\.1"):
+        Logistic().check(1, np.array([0, 2]))
 
 
 def test_one_vs_all_keeps_small_losses() -> None:
