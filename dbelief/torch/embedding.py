@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from dbelief.errors import ModelError, NonFinite, UserError
+from dbelief.errors import ModelError, UserError
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
-from dbelief.sparse.table import SparseTable, pack
-from dbelief.training.table_reader import TableReader
+from dbelief.sparse.row_gradients import RowGradients
+from dbelief.sparse.table import SparseTable
+from dbelief.sparse.table_reader import TableReader
 
 if TYPE_CHECKING:  # a script that trains does not import what reads sets
     from dbelief.job.tables import TableSection
@@ -182,44 +183,12 @@ class Embedding(EmbeddingBag):
         return made
 
 
-def packed_gradients(modules: Sequence[EmbeddingBag], reader: TableReader, scale: float) -> dict[int, np.ndarray]:
-    """By bucket, the packed gradients of all modules' rows since the last step; a key's gradients are added.
-
-    `scale`: factor of all of them.
-
-    Raises
-    ------
-    NonFinite
-        A gradient is NaN or infinite; names table and key.
-    """
-    packed: dict[int, np.ndarray] = {}
-    pulled: dict[str, list[PulledRows]] = {}
+def row_gradients(modules: Sequence[EmbeddingBag]) -> dict[str, list[RowGradients]]:
+    """By table, what all modules have pulled since the last step, with its gradients; they forget it."""
+    found: dict[str, list[RowGradients]] = {}
     for module in modules:
-        pulled.setdefault(module.table, []).extend(module.take())
-    for name, parts in pulled.items():
-        if not parts:
-            continue
-        table = reader.table(name)
-        keys, gradients = _added(parts)
-        reader.pushed(table, keys)
-        if scale != 1.0:
-            gradients = gradients * np.float32(scale)
-        if not (finite := np.isfinite(gradients).all(axis=1)).all():
-            raise NonFinite(f"the gradient of table {name!r} is not finite for key {keys[~finite][0]}")
-        order, ranges = table.split(keys)
-        packed |= {index: pack(keys[order[own]], gradients[order[own]]) for index, own in ranges}
-    return packed
-
-
-def _added(parts: Sequence[PulledRows]) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) keys, each once, and (n, width) gradients: of a key in several parts their sum."""
-    gradients = [_gradient(one) for one in parts]
-    if len(parts) == 1:
-        return parts[0].keys, gradients[0]
-    keys, places = np.unique(np.concatenate([one.keys for one in parts]), return_inverse=True)
-    added = np.zeros((keys.size, gradients[0].shape[1]), np.float32)
-    np.add.at(added, places, np.concatenate(gradients))
-    return keys, added
+        found.setdefault(module.table, []).extend((one.keys, _gradient(one)) for one in module.take())
+    return found
 
 
 def _gradient(one: PulledRows) -> np.ndarray:

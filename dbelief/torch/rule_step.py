@@ -16,12 +16,11 @@ from dbelief.errors import NonFinite, UserError
 from dbelief.optim.gradients import check_finite
 from dbelief.script.drawn import Stepped
 from dbelief.script.user_code import located
-from dbelief.sparse.row_cache import RowCache
-from dbelief.sparse.table import number_tables
+from dbelief.sparse.row_gradients import packed_gradients
+from dbelief.sparse.table_reader import TableReader
 from dbelief.training.session import Session
-from dbelief.training.table_reader import TableReader
 
-from .embedding import EmbeddingBag, packed_gradients
+from .embedding import EmbeddingBag, row_gradients
 from .loss_scaling import LossScaling
 from .module_state import ModuleState
 from .step import RateFactor, Step
@@ -48,11 +47,8 @@ class RuleStep(Step):
         self.values = self._room()
         state.bind(self.values, (self._room(), self._room()))
         self._factor = RateFactor(session.job)
-        tables = number_tables(session.job.tables, session.job.seed, session.parameters.placement.dense)
-        kept = [(table, session.job.tables[table.name].cache) for table in tables]
-        caches = {table.name: RowCache(table, one.rows, one.age) for table, one in kept if one is not None}
-        staleness = session.job.strategy.staleness
-        self._reader = TableReader(session.parameters, tables, self._versions, staleness, caches)
+        placement = session.parameters.placement
+        self._reader = TableReader.of_job(session.job, session.parameters, placement.dense, self._versions)
         self._embeddings, self._row_scale = list(embeddings), 1.0
         for module in self._embeddings:
             module.attach(self._reader)
@@ -100,7 +96,7 @@ class RuleStep(Step):
             self.drop_rows()
             return {}
         scale, self._row_scale = self._row_scale, 1.0
-        return packed_gradients(self._embeddings, self._reader, scale)
+        return packed_gradients(row_gradients(self._embeddings), self._reader, scale)
 
     def drop_rows(self) -> None:
         """See `Step.drop_rows`."""

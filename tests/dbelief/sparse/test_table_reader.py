@@ -11,7 +11,7 @@ import pytest
 from dbelief.errors import Unavailable
 from dbelief.sparse.row_cache import RowCache
 from dbelief.sparse.table import SparseTable
-from dbelief.training.table_reader import TableReader
+from dbelief.sparse.table_reader import TableReader
 
 TABLE = SparseTable("user", 2, 77, 0.5, 0.1, 3, 4)
 KEYS = np.array([-5, 1, 9])
