@@ -107,6 +107,7 @@ class Replica:
         self._group_trainer: GroupTrainer | None = None
         self._broken: tuple[int, str] = 0, ""  # generation of the last group that failed, and why
         noted = self._recorder.note if session.job.record else None
+        self._rows = factory.table_rows(session)
         phases, acknowledged = self._phases, self._reporter.acknowledged
         if isinstance(strategy, Sandblaster):
             self._bundle_worker = factory.sandblaster(session, model, strategy, train, phases, self._reporter)
@@ -114,7 +115,7 @@ class Replica:
             assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
             self._group_trainer = factory.synchronous(session, model, strategy, train, phases, rendezvous, acknowledged)
         else:
-            self._trainer = factory.pushing(session, model, strategy, train, phases, acknowledged, noted)
+            self._trainer = factory.pushing(session, model, strategy, train, phases, acknowledged, noted, self._rows)
 
     def run(self) -> str:
         """Process leases until the job ends or this process is interrupted; return the reason.
@@ -285,6 +286,8 @@ class Replica:
                 return
             raise
         copy.to_device()
+        if self._rows is not None:
+            self._rows.begin(copy.versions)
         try:
             quality = self._quality(copy, split)
         except UserError as error:  # of data or model: another replica would fail as well

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dbelief.job import (
+    BagsData,
     CsvData,
     Data,
     DigitsData,
@@ -72,6 +73,10 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_libsvm(spec, folder, need)
         case CsvData():
             return load_csv(spec, folder, need)
+        case BagsData():
+            from .bags.in_memory import load_bags
+
+            return load_bags(spec, folder, need)
         case SyntheticData():
             return load_synthetic(spec, need)
         case NoData() | ScriptData():
@@ -108,6 +113,10 @@ def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
             return libsvm_sizes(spec, folder)
         case CsvData():
             return csv_sizes(spec, folder)
+        case BagsData():
+            from .bags.in_memory import bags_sizes
+
+            return bags_sizes(spec, folder)
         case SyntheticData():
             return synthetic_sizes(spec)
         case NoData():

@@ -12,6 +12,7 @@ from .models.model import LayersModel, PythonModel, ScriptModel, ZooModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Scale, StepSchedule
 from .schema import schema
 from .sources import (
+    BagsData,
     CsvData,
     Data,
     DigitsData,
@@ -38,6 +39,7 @@ __all__ = [
     "AddRule",
     "Asynchronous",
     "AutoencoderModel",
+    "BagsData",
     "Comparison",
     "ComparisonFile",
     "ConstantSchedule",

@@ -28,7 +28,7 @@ from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
 from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
-from .sources import Data, NoData, ScriptData, lacks_validation
+from .sources import BagsData, Data, NoData, ScriptData, lacks_validation
 from .strategies.diloco import Diloco
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
@@ -36,6 +36,7 @@ from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SyncSgd
+from .table_models import misfit_of_layers, misfit_with_bags
 from .tables import TableSection, check_caches, check_tables
 from .wire import Wire
 
@@ -175,7 +176,8 @@ class Job(Section):
         description="Learning rate by samples seen",
     )
     tables: dict[Name, TableSection] = Field(
-        default_factory=dict, description="Rows by key on the shards, by name of the table: embeddings of a script"
+        default_factory=dict,
+        description="Rows by key on the shards, by name of the table: embeddings of a script, or of layers",
     )
     wire: Wire = Field(default_factory=Wire, description="How numbers travel between replicas and shards")
     limits: Limits = Field(default_factory=Limits, description="When the job ends")
@@ -345,6 +347,11 @@ class Job(Section):
         if self.tables:
             check_tables(self.strategy, self.model, self.start_from)
             check_caches(self.strategy, self.tables)
+        why = misfit_of_layers(self.model, self.data, self.tables)
+        if why is None and isinstance(self.data, BagsData):
+            why = misfit_with_bags(self.strategy, self.device, math.prod(self.grid), self.record, self.keeps_best)
+        if why is not None:
+            raise refusal(*why)
         return self
 
     @model_validator(mode="after")
@@ -414,6 +421,11 @@ class Job(Section):
             It names an environment variable that is not set.
         """
         return resolve(text, self.folder)
+
+    @property
+    def computes_on(self) -> Literal["auto", "cpu", "cuda"]:
+        """The device, or the CPU for layers that read tables."""
+        return "cpu" if isinstance(self.data, BagsData) else self.device
 
     @property
     def keeps_best(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of rows by key, for scripts with embeddings of sparse features."""
+"""Tables of rows by key, for embeddings of sparse features in scripts and in layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .document import quantities
 from .document.section import LARGEST, Count, Decay, NonNegative, Positive, Section, Whole, refusal
-from .models.model import Model, ScriptModel
+from .models.model import LayersModel, Model, ScriptModel
 from .strategies.asynchronous import Asynchronous
 from .strategies.downpour import Downpour
 from .strategies.rules import AdagradRule, AddRule, FtrlRule, SgdRule
@@ -156,8 +156,11 @@ def check_tables(strategy: Strategy, model: Model, start_from: str | None) -> No
             f"needs downpour or sync-sgd with a rule of the shards, not {strategy.name}: where replicas step on their "
             "own, each would need all rows",
         )
-    if not isinstance(model, ScriptModel):
-        raise refusal("tables", "needs model source: script, whose module has dbelief.torch.EmbeddingBag")
+    if not isinstance(model, ScriptModel) and not (isinstance(model, LayersModel) and model.table_layers):
+        raise refusal(
+            "tables",
+            "needs model source: script, whose module has dbelief.torch.EmbeddingBag, or layers embedding_bag or fm",
+        )
     if not strategy.locked:
         raise refusal("tables", "needs pushes in an order, not strategy.form hogwild: rows are made by them")
     if start_from is not None:

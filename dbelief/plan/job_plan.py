@@ -202,7 +202,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
     if job.replicas > 1 and sample.data_bytes:
         fits.append(copies(job.replicas, volumes.weight_bytes, sample.data_bytes, machine_bytes()))
-    notes = [*model.notes, *idle_shards(placement)]
+    notes = [*model.notes, *(idle_shards(placement) if not job.tables else [])]
     return Plan(
         job.name,
         grid,
@@ -279,7 +279,7 @@ def _shards(job: Job, placement: Placement) -> list[PlannedShard]:
 def _device(job: Job) -> tuple[bool, list[int]]:
     """Whether the job's model is computed on a GPU, and the memory in bytes of each GPU of this machine."""
     try:
-        backend = select_backend(job.device)
+        backend = select_backend(job.computes_on)
     except JobError:  # this machine has none; the plan is for a machine with a GPU
         return True, []
     return backend.name != "numpy", device_bytes(backend)

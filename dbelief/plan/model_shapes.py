@@ -69,7 +69,13 @@ def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
     model, host = job.model, select_backend("cpu")
     if isinstance(model, LayersModel | ZooModel):
         network = build_network(
-            model.described(), model.loss, features=sample.features, outputs=sample.outputs, backend=host
+            model.described(),
+            model.loss,
+            features=sample.features,
+            outputs=sample.outputs,
+            backend=host,
+            tables={name: one.width for name, one in job.tables.items()},
+            columns=sample.columns,
         )
         return _network(network, grid, samples)
     if isinstance(model, AutoencoderModel):

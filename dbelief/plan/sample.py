@@ -37,6 +37,11 @@ class Sample:
         return sum(split.nbytes for split in splits if split is not None)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the inputs; empty where they have none."""
+        return (self.data.columns if self.data is not None else None) or ()
+
+    @property
     def numbers(self) -> int | None:
         """Mean count of the numbers of a training sample in a sparse set; None where samples are arrays, or unknown."""
         train = self.data.train if self.data is not None else None

@@ -83,7 +83,7 @@ def _data_lines(data: Dataset) -> list[str]:
         lines.append(
             f"training samples per class: {listed if len(counts) <= LISTED_CLASSES else _range_of_counts(counts)}"
         )
-    if data.train is not None and len(data.features) == 1:
+    if data.train is not None and len(data.features) == 1 and data.features[0]:  # samples may be bags of keys
         largest = data.train.largest(SAMPLES_READ)
         lines += _uneven_inputs(largest, data.columns)
         lines += [] if data.train.whole else _rounded_inputs(largest / data.train.scale, data.columns)
@@ -153,7 +153,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
             f"model and data: the script's, {job.data.train:,} training and {job.data.validation:,} validation samples",
             *_strategy_lines(job),
         ]
-    backend = select_backend(job.device)
+    backend = select_backend(job.computes_on)
     data, model, layout, flat, taken = assemble_job(job, backend)
     odd = ""
     if data is not None and data.train is not None:
@@ -175,7 +175,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
         lines.append(f"ranks: {math.prod(job.grid)} a replica, holding {least:,} to {most:,} parameters each")
     held = ", ".join(str(place.count) for place in placement.places)
     lines.append(f"shards: {job.shards}, number of segments: {held}")
-    lines += [f"note: {note}" for note in idle_shards(placement)]
+    lines += [f"note: {note}" for note in idle_shards(placement) if not job.tables]
     lines += _data_lines(data) if data is not None else []
     lines += _strategy_lines(job)
     if taken:

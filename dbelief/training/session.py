@@ -6,7 +6,7 @@ Used by the worker and by custom training loops (`dbelief.connect`), which imple
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
 from dbelief.rundir.stored.copies import local_copy
-from dbelief.sparse.table import number_tables
+from dbelief.sparse.table import SparseTable, number_tables
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.pretrained import build_stacks
 
@@ -74,7 +74,11 @@ def build_model(job: Job, data: Dataset | SampleForm | None, backend: Backend) -
         backend=backend,
         seed=job.seed,
         names=data.names or (),
+        tables={name: one.width for name, one in job.tables.items()},
+        columns=data.columns or (),
     )
+    if network.reads:
+        network.attach(partial(_initial_rows, number_tables(job.tables, job.seed, 0)))
     return network, ""
 
 
@@ -85,6 +89,11 @@ def made_by_its_script(job: Job) -> ModelError:
         f"the model of job {job.name} is the module of its script: run it by `dbelief run`, and use what it has "
         f"trained in Python, by dbelief.load_model(run, into=module){rows}"
     )
+
+
+def _initial_rows(tables: Sequence[SparseTable], wanted: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows of keys by table as they are before the first push."""
+    return {table.name: table.initial(wanted[table.name]) for table in tables}
 
 
 def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
@@ -184,7 +193,7 @@ class JobContext:
             data = None if job.data.source in ("none", "script") else load(job.data, job.folder)
         for note in data.notes if data is not None else ():
             log.warning(note)
-        return cls(address, job, data, select_backend(job.device))
+        return cls(address, job, data, select_backend(job.computes_on))
 
 
 class OwnModel(NamedTuple):

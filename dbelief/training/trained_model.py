@@ -246,6 +246,11 @@ def _load(path: Path, into: Any) -> Any:
     samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
     backend = select_backend("auto" if job.device == "cuda" else job.device)  # it may be used where there is no GPU
     model, _ = build_model(job, samples, backend)
+    if job.tables:
+        raise ModelError(
+            f"job {job.name}: its model reads rows of tables, which the model file does not have; they are in the "
+            "snapshot sets of the run"
+        )
     layout = InitialValues.of(job, model).layout
     flat = aligned(layout.size, np.float32)
     read_model(file, layout, flat, path)

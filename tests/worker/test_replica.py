@@ -34,6 +34,7 @@ def a_replica(ranks: RankGroup | None = None, **parts: Any) -> Any:
     """A replica with nothing but these parts."""
     replica: Any = object.__new__(Replica)
     replica._ranks = ranks or SingleRank()
+    replica._rows = None
     replica._trainer = replica._bundle_worker = replica._group_trainer = None
     replica._reporter = SimpleNamespace(export=lambda: None)
     for name, part in parts.items():

@@ -5,7 +5,7 @@ On a CPU it is the memory that the network client, or a shard on the same host, 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class GradientBuffer(PushStats):
 
     `sent` is what a push reads: on a GPU block by block, each sent while the next is copied. `fetch` is the clock for
     which its push also fetches parameters; None: it does not. `absent`: names of the parameters that took no part in
-    any of its mini-batches.
+    any of its mini-batches. `rows`: by bucket, packed gradients of rows of tables; None: the job has no tables.
     """
 
     gradient: Any
@@ -33,6 +33,7 @@ class GradientBuffer(PushStats):
     clock: int = 0
     fetch: int | None = None
     absent: Set[str] = frozenset()
+    rows: Mapping[int, np.ndarray] | None = None
 
     @classmethod
     def make(

@@ -37,6 +37,7 @@ from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import GradientBuffer
 from ..pipeline.fetch_thread import FetchThread
 from ..pipeline.push_thread import PushThread
+from ..pipeline.table_rows import TableRows
 
 SLOTS = 2
 """Number of gradient buffers: one being computed, one being sent; one where every push is waited for."""
@@ -79,6 +80,8 @@ class Downpour:
         replay.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
+    rows
+        Rows of tables that the model reads; then each mini-batch is fetched for and pushed. None: it reads none.
     """
 
     def __init__(
@@ -94,7 +97,9 @@ class Downpour:
         acknowledged: Callable[[GradientBuffer, PushResult], None],
         noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
+        rows: TableRows | None = None,
     ) -> None:
+        self._rows = rows
         self._model, self._part, self._backend, self._shards = model, part, backend, parameters
         self._pusher, self._batches, self._settings, self._phases = pusher, batches, settings, phases
         self._noted, self._total = noted, total
@@ -141,6 +146,8 @@ class Downpour:
             self._phases.end("data")
             if slot is None:
                 slot = self._open(lease, step, sequence)
+            if self._rows is not None:
+                self._rows.begin(parameters.versions, _last_clock(lease, step, cadence))
             self._compute(parameters, batch, slot)
             slot.clock, slot.position = lease.clock + step, first + len(batch) - lease.start
             if step + 1 < steps and not cadence.fetches_at(step + 1):
@@ -202,6 +209,8 @@ class Downpour:
                 slot.gradient[:] = self._gradient
             else:
                 self._backend.xp.add(slot.gradient, self._gradient, out=slot.gradient)
+        if self._rows is not None:
+            slot.rows = self._rows.take()
         absent = frozenset(absent_of(self._model))
         slot.absent = absent & slot.absent if slot.steps else absent
         slot.samples += len(batch)
@@ -251,11 +260,14 @@ class Downpour:
             position=slot.position,
             absent=of_tensors(self._part, slot.absent),
         )
-        if slot.fetch is None:
-            return self._shards.push(slot.sent, slot.versions, push)
-        spare = self._fetcher.spare
-        spare.prepare_fetch()
-        return self._shards.push(slot.sent, slot.versions, push, Fetch(spare.host, spare.versions, slot.fetch))
+        fetch: Fetch | None = None
+        if slot.fetch is not None:
+            spare = self._fetcher.spare
+            spare.prepare_fetch()
+            fetch = Fetch(spare.host, spare.versions, slot.fetch)
+        if self._rows is not None and slot.rows is not None:
+            return self._rows.push(slot.sent, slot.rows, slot.versions, push, fetch)
+        return self._shards.push(slot.sent, slot.versions, push, fetch)
 
 
 def _last_clock(lease: DataLease, step: int, cadence: FetchPushSchedule) -> int:

@@ -12,7 +12,7 @@ from dbelief import job
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Push, PushResult, PushStats
 from dbelief.data import Samples
-from dbelief.nn import Model
+from dbelief.nn import Model, Network
 from dbelief.optim.gradients import check_finite
 from dbelief.training.local_rounds import DilocoSettings
 from dbelief.training.phases import PhaseTimer
@@ -20,6 +20,7 @@ from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader
+from ..pipeline.table_rows import TableRows
 from ..rendezvous import Rendezvous
 from .diloco import Diloco
 from .downpour import Downpour, DownpourSettings
@@ -38,6 +39,7 @@ def pushing(
     phases: PhaseTimer,
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
+    rows: TableRows | None = None,
 ) -> Downpour | Elastic | Diloco:
     """Create the trainer of a replica that pushes to the shards: Downpour SGD, elastic averaging, or DiLoCo."""
     batches = BatchLoader(train, strategy.batch, session.job.seed, session.backend)
@@ -59,7 +61,15 @@ def pushing(
         return Diloco(*first, DilocoSettings.of(strategy, rate), *last)
     cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
-    return Downpour(*first, local, *last)
+    return Downpour(*first, local, *last, rows)
+
+
+def table_rows(session: Session) -> TableRows | None:
+    """Rows of tables that the session's model reads; None where the job has no tables."""
+    if not session.job.tables:
+        return None
+    assert isinstance(session.model, Network), "of the layers that read the tables"
+    return TableRows(session.job, session.model, session.parameters, session.parameters.placement.dense)
 
 
 def synchronous(

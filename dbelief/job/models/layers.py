@@ -9,6 +9,8 @@ from pydantic_core import CoreSchema
 from dbelief.job.document.section import Count, Decay, Natural, Positive, Section, Words, refusal
 from dbelief.job.document.type_names import section_in
 
+from .table_layers import Cross, EmbeddingBag, Fm
+
 
 class Dense(Section):
     """A fully connected layer."""
@@ -142,6 +144,11 @@ class Layer(Section):
     )
     lcn: Lcn | None = Field(default=None, description="Local contrast normalisation, subtractive then divisive")
     dropout: Dropout | None = Field(default=None, description="Dropout in training: share, or a mapping with share")
+    embedding_bag: EmbeddingBag | None = Field(
+        default=None, description="Sums of rows of a table of the job: its name, or a mapping with table"
+    )
+    fm: Fm | None = Field(default=None, description="A factorisation machine, by two tables of the job")
+    cross: Cross | None = Field(default=None, description="Cross layers: their number, or a mapping with layers")
 
     @model_validator(mode="before")
     @classmethod

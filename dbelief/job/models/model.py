@@ -10,6 +10,7 @@ from dbelief.job.zoo import NETWORKS, Loss, Name
 
 from .autoencoder import AutoencoderModel, StacksModel
 from .layers import LAYER_WORDS, Layer
+from .table_layers import EmbeddingBag, Fm
 
 
 class LayersModel(Section):
@@ -18,9 +19,15 @@ class LayersModel(Section):
     layers: Several[Annotated[Layer, LAYER_WORDS]] = Field(
         description=f"Layers from input to output, each {LAYER_WORDS.text}", json_schema_extra={"minItems": 1}
     )
-    loss: Literal["softmax_cross_entropy", "one_vs_all", "square"] = Field(
+    loss: Literal["softmax_cross_entropy", "one_vs_all", "logistic", "square"] = Field(
         description="Loss of a sample, averaged over a mini-batch"
     )
+
+    @property
+    def table_layers(self) -> dict[str, EmbeddingBag | Fm]:
+        """Layers that read tables, by their place in messages."""
+        found = [(f"{place}.{layer.kind}", getattr(layer, layer.kind)) for place, layer in enumerate(self.layers)]
+        return {f"model.layers.{place}": one for place, one in found if isinstance(one, EmbeddingBag | Fm)}
 
     def described(self) -> list[tuple[str, dict[str, Any]]]:
         """(kind, options) of each layer, from input to output."""

@@ -29,6 +29,7 @@ def options(required: dict[str, Any], **optional: Any) -> st.SearchStrategy[dict
 LAYER = st.one_of(
     st.sampled_from(["relu", "sigmoid", "tanh", "lcn", {"relu": None}, {"lcn": None}]),
     st.builds(lambda units, short: {"dense": units if short else {"units": units}}, COUNT, st.booleans()),
+    st.builds(lambda count, short: {"cross": count if short else {"layers": count}}, st.integers(1, 9), st.booleans()),
     st.builds(lambda share, short: {"dropout": share if short else {"share": share}}, SHARE, st.booleans()),
     st.builds(lambda kind, size: {kind: size}, st.sampled_from(["max_pool", "average_pool", "l2_pool"]), COUNT),
     st.builds(lambda pool: {"max_pool": pool}, options({"size": COUNT}, stride=COUNT | st.none())),
@@ -49,7 +50,7 @@ LAYER = st.one_of(
 MODEL = options(
     {
         "layers": st.lists(LAYER, min_size=1, max_size=4),
-        "loss": st.sampled_from(["square", "softmax_cross_entropy", "one_vs_all"]),
+        "loss": st.sampled_from(["square", "softmax_cross_entropy", "one_vs_all", "logistic"]),
     }
 ) | st.just({"python": "models/mine.py:Model"})
 EQ1 = {

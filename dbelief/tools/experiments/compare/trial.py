@@ -38,6 +38,8 @@ class Examiner:
         DataError
             They cannot be read, or have no test set.
         """
+        if job.tables:
+            raise DataError("tables: strategies are compared by copies of the parameters, which have no rows of tables")
         key = job.anchored().data.model_dump_json()
         if self._data is None or self._data[0] != key:
             self._data = key, load(job.data, job.folder)
@@ -54,7 +56,7 @@ class Examiner:
         ModelError
             The model does not report correct answers.
         """
-        data, backend = self.data_of(job), select_backend(job.device)
+        data, backend = self.data_of(job), select_backend(job.computes_on)
         model, _ = build_model(job, data, backend)
         layout = InitialValues.of(job, model).layout
         assert data.test is not None
