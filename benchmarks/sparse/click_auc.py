@@ -102,7 +102,7 @@ def main() -> None:
             )
         ]
         table.add_row(row["way"], str(row["workers"] or ""), *cells)
-    report.show(table, {"samples": units * SIZE, "rows": rows})
+    report.show(table, {"samples": units * SIZE, "rows": rows}, width=120)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from dbelief.data import permutation
 from dbelief.data.bags import SparseBatch, read_libsvm
 
 PEER = Path(__file__).with_name("vw_peer.py")
-RATES, L1, PASSES = (0.03, 0.1, 0.3, 1.0), (0.0, 0.3, 3.0), (1, 4, 16)
+RATES, L1, PASSES = (0.1, 0.3, 1.0, 3.0), (0.0, 0.3, 3.0), (1, 4, 16)
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 HELD = 5
 """Every fifth row is held out for the choice of a setting."""
@@ -236,7 +236,7 @@ def main() -> None:
     for row in rows:
         figures = f"{100 * row['accuracy']:.2f}", f"{row['auc']:.4f}", f"{row['log_loss']:.4f}", f"{row['seconds']:.1f}"
         table.add_row(row["data"], row["way"], row["setting"], *figures)
-    report.show(table, {"rows": rows})
+    report.show(table, {"rows": rows}, width=120)
 
 
 if __name__ == "__main__":

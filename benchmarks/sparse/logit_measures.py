@@ -47,4 +47,4 @@ def log_loss(logits: np.ndarray, clicks: np.ndarray) -> float:
 
 def accuracy(logits: np.ndarray, clicks: np.ndarray) -> float:
     """Share of samples whose likelier outcome happened, 0 to 1; a logit of 0 counts as no click."""
-    return float(np.where(logits > 0, clicks, 1 - clicks).mean())
+    return float(np.where(logits > 0, clicks, 1 - clicks).mean(dtype=np.float64))

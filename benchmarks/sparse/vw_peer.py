@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 WAYS = {"VW": "--learning_rate {rate}", "VW FTRL": "--ftrl --ftrl_alpha {rate} --ftrl_beta 1"}
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 PASSES = (1, 4, 16)
 
 
