@@ -40,7 +40,7 @@ from dbelief.data.bags import SparseBatch, read_libsvm
 
 PEER = Path(__file__).with_name("vw_peer.py")
 RATES, L1, PASSES = (0.1, 0.3, 1.0, 3.0), (0.0, 0.3, 3.0), (1, 4, 16)
-PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 HELD = 5
 """Every fifth row is held out for the choice of a setting."""
 Row = dict[str, Any]

@@ -44,7 +44,8 @@ def test_parts_are_the_rows_in_both_texts(data: Path) -> None:
 
 
 def test_ftrl_and_scikit_learn_find_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logistic, "PASSES", (1, 8))
+    for name, grid in (("RATES", (0.3, 1.0)), ("PASSES", (1, 4)), ("PENALTIES", (0.3, 3.0))):
+        monkeypatch.setattr(logistic, name, grid)
     parts = logistic.prepared(SOURCE, data, data)
     choice = logistic.chosen(parts, 0)
     labels = logistic.labels_of(parts.test)
