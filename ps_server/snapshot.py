@@ -36,7 +36,7 @@ def save(shard: Shard, folder: Path | SetFiles, number: int, set_id: str, job: s
     complete in a segment then. A repeated call waits for a first one that is still writing, and writes again.
 
     Of tables the set gets all rows, or what has changed since an earlier set that has them all: as long as such changes
-    have named no more rows than there are, so that they save what they cost.
+    have named fewer rows than there are, so that they save what they cost.
 
     Cost: a segment's lock is held for its snapshot view (10 us, and its ledger; a bucket's, for a copy of what has
     changed) and for one copy of it. Memory: one segment, what has changed of buckets, and copies of what is pushed
@@ -105,7 +105,7 @@ def _changes_are_few(buckets: Sequence[Bucket], files: SetFiles) -> bool:
             places.add(base.piece.place)
             named += base.named + base.count(stamps, bucket.applied)
             rows += bucket.arena.count
-    return len(places) == 1 and named <= rows
+    return len(places) == 1 and named < rows
 
 
 def _settle(buckets: Sequence[Bucket], files: SetFiles) -> None:
