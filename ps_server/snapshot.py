@@ -35,8 +35,8 @@ def save(shard: Shard, folder: Path | SetFiles, number: int, set_id: str, job: s
     the first is written, and training continues meanwhile. Of vectors other than "w" a set holds those that are
     complete in a segment then. A repeated call waits for a first one that is still writing, and writes again.
 
-    Of tables the set gets all rows, or what has changed since an earlier set that has them all: as long as such changes
-    have named fewer rows than there are, so that they save what they cost.
+    Of tables the set gets all rows, or what has changed since an earlier set that has them all: as long as that names
+    less than half of the rows, and all such changes since then have named fewer than there are.
 
     Cost: a segment's lock is held for its snapshot view (10 us, and its ledger; a bucket's, for a copy of what has
     changed) and for one copy of it. Memory: one segment, what has changed of buckets, and copies of what is pushed
@@ -96,16 +96,17 @@ def _changes_are_few(buckets: Sequence[Bucket], files: SetFiles) -> bool:
     if buckets and files.complete():  # the answer to an earlier call was lost: later sets may need what is there
         raise WriteFailed(f"{files}: the set is complete, and is not written again")
     _settle(buckets, files)
-    places, named, rows = set[str](), 0, 0
+    places, named, now, rows = set[str](), 0, 0, 0
     for bucket in buckets:
         with bucket.lock:
             base, stamps = bucket.history.base, bucket.arena.rows().stamps
             if base is None or base.piece is None:
                 return False
             places.add(base.piece.place)
-            named += base.named + base.count(stamps, bucket.applied)
+            named += base.named
+            now += base.count(stamps, bucket.applied)
             rows += bucket.arena.count
-    return len(places) == 1 and named < rows
+    return len(places) == 1 and 2 * now < rows and named + now < rows
 
 
 def _settle(buckets: Sequence[Bucket], files: SetFiles) -> None:

@@ -132,7 +132,8 @@ def test_a_restored_shard_goes_on_with_the_rows_of_its_set(start: Start, sets: i
     """A second set has what has changed."""
     job = start(spans=DENSE, tables=RULES)
     replica, rng = Replica(job, refresh=lambda: job.placement), np.random.default_rng(0)
-    replica.push(rng)
+    for _ in range(7):
+        replica.push(rng)
     for number in range(sets):
         replica.push(rng)
         job.snapshot(folder := tmp_path / f"0-{number}")
