@@ -55,7 +55,7 @@ class Drawn:
 
     def loss(self, rows: torch.Tensor) -> torch.Tensor:
         """The loss of (KEYS, WIDTH) rows."""
-        return (rows * self.weights).sum()
+        return (rows * self.weights).mean()
 
 
 class Clock:
